@@ -23,7 +23,11 @@ from memcheck.models.types import Attention
 
 
 def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Scores, softmax and product by the kernel that runs; the output is what the projection reads."""
+    """Compute softmax(q k^T) v with the kernel that runs on CUDA, and return what the output projection reads.
+
+    ``q``: [batch, heads, sequence, head_dim]; ``k`` and ``v`` have ``kv_heads`` heads. Returns [batch, heads, sequence,
+    v_head_dim], contiguous for the projection.
+    """
     if ctx.setting.exchanges_heads:
         from memcheck.frameworks.transformers.ulysses import attend_to_heads
 
@@ -47,7 +51,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         from memcheck.frameworks.transformers.math_kernel import broadcasting, math_kernel
 
         return broadcasting(ctx, a, q, k, v) if a.fused_form == "index" else math_kernel(ctx, a, q, k, v)
-    arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
+    kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     mask = None
@@ -59,7 +63,7 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
         return flash_of_real_tokens(ctx, q, k, v)
     ring = ctx.setting.context
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
-    del arguments
+    del kernel_arguments
     if a.sinks:
         from memcheck.frameworks.transformers.sinks import kernel_with_sinks
 
@@ -67,36 +71,38 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
     joined = concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx)
-    built = joined or isinstance(a, WhisperAttention)
-    if kernel == "flash" and built:
+    q_is_contiguous = joined or isinstance(a, WhisperAttention)
+    if kernel == "flash" and q_is_contiguous:
         out = copy(tape, out, "contiguous")
     return out
 
 
 def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
-    """What the memory-efficient kernel keeps as its ``attn_bias``; None: the model's own.
+    """Return the mask that the memory-efficient kernel keeps as ``attn_bias``, or None if it is the model's own.
 
-    aten/src/ATen/native/transformers/attention.cpp: ``convert_boolean_attn_mask`` makes a boolean mask additive,
-    ``pad_bias`` copies rows that are no multiple of 8 long. Autocast casts an additive mask, as any other argument.
+    ``convert_boolean_attn_mask`` makes a boolean mask additive. ``pad_bias`` pads rows to a multiple of 8. autocast
+    casts an additive mask. Source: aten/src/ATen/native/transformers/attention.cpp.
     """
     if a.cross:
-        return _crossing_mask(ctx, dtype, additive=not a.padded)
+        return _cross_attention_mask(ctx, dtype, additive=not a.padded)
     if shares_mask(a, ctx.setting):
         return None
     mask = additive_mask(ctx, a, dtype)
     if ctx.sequence % MASK_ALIGNMENT:
-        wide = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
-        each = -(-a.heads // ctx.tp) if a.alibi else 1
-        mask = ctx.tape.new((ctx.batch, each, ctx.sequence, wide), dtype, "padded attention mask")
+        padded_keys = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        mask_heads = -(-a.heads // ctx.tp) if a.alibi else 1
+        mask = ctx.tape.new((ctx.batch, mask_heads, ctx.sequence, padded_keys), dtype, "padded attention mask")
     return mask
 
 
-def _crossing_mask(ctx: Context, dtype: str, *, additive: bool) -> Storage | None:
-    """What a kernel keeps of the mask over the rows of pictures, ``additive`` and in the model's own dtype, or of
-    padded words, which is boolean.
+def _cross_attention_mask(ctx: Context, dtype: str, *, additive: bool) -> Storage | None:
+    """Return the mask of cross-attention that the kernel keeps, [batch, 1, sequence, encoded], or None if the model
+    holds it.
+
+    The mask over picture rows is ``additive`` and in the model's dtype. The mask over padded words is boolean.
     """
     rows = ctx.setting.encoded
-    wide = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
-    if additive and ctx.setting.autocast is None and wide == rows:
+    padded_rows = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    if additive and ctx.setting.autocast is None and padded_rows == rows:
         return None
-    return ctx.tape.new((ctx.batch, 1, ctx.sequence, wide), dtype, "mask of encoded rows")
+    return ctx.tape.new((ctx.batch, 1, ctx.sequence, padded_rows), dtype, "mask of encoded rows")

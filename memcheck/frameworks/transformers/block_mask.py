@@ -18,9 +18,11 @@ from memcheck.models.types import Attention
 
 
 def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value, k: Value, v: Value) -> Value:
-    """MiniMax M3's sparse layers: an indexer chooses blocks of keys, of which an additive mask of every head is made.
+    """Run attention of MiniMax M3's sparse layers: an indexer chooses blocks of keys, which become a mask of every
+    head.
 
-    No gradient reaches the indexer; what its graph saves dies when it returns.
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The additive mask is [batch, heads, sequence, sequence]. No
+    gradient reaches the indexer, and what its graph saves dies when it returns.
     """
     tape, heads, s = ctx.tape, q.shape[1], ctx.sequence
     for tensor in (t for t in a.tensors if t.fixed):
@@ -31,12 +33,12 @@ def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value
     masked = tape.new((ctx.batch, indexer.heads, s, s), "fp32", "masked index scores")
     del queries, scores, masked
     shape = (ctx.batch, heads, s, s)
-    few = tape.new((ctx.batch, indexer.heads, s, s), "bool", "chosen keys")
-    chosen, keep = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")
-    inverse = tape.new(shape, "bool", "masked keys")
+    chosen_blocks = tape.new((ctx.batch, indexer.heads, s, s), "bool", "chosen keys")
+    chosen_keys, kept_keys = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")
+    masked_keys = tape.new(shape, "bool", "masked keys")
     zeros = tape.new(shape, dtype, "zeros")
     mask = Value(tape.new(shape, dtype, "mask of every head"), shape, dtype)
-    del few, chosen, keep, inverse, zeros
+    del chosen_blocks, chosen_keys, kept_keys, masked_keys, zeros
     if k.shape[1] != heads:
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
     if kernel_of(ctx, a) == "eager":
@@ -45,7 +47,9 @@ def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value
 
 
 def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> Value:
-    """The memory-efficient kernel with a bias that takes a gradient: it keeps q, k, v, the bias, output, logsumexp."""
+    """Run the memory-efficient kernel with a bias that takes a gradient. It keeps q, k, v, the bias, output and
+    logsumexp.
+    """
     tape = ctx.tape
     q, k, v, bias = ((cast(tape, t, tape.autocast) if tape.autocast else t) for t in (*heads, mask))
     if ctx.sequence % MASK_ALIGNMENT:  # pad_bias
@@ -62,7 +66,7 @@ def _padded(tape: Tape, x: Value, wide: int) -> Value:
 
 
 def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:
-    """eager_attention_forward, whose mask takes a gradient."""
+    """Replay eager_attention_forward; its additive mask takes a gradient."""
     tape = ctx.tape
     q, k, v = heads
     b, h, s, d = q.shape
@@ -70,9 +74,9 @@ def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], mask: 
     scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores", copied[:2]))
     scores = add(tape, scores, mask, "attention mask")
     probabilities = kernels.softmax(tape, scores, "fp32")
-    narrow = cast(tape, probabilities, q.dtype, "attention probabilities")
+    cast_probabilities = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
-    narrow = dropout(tape, narrow, a.dropout)
-    ctx.unused.append(narrow)
-    out = kernels.batched(tape, narrow, v, (b, h, s, d), "attention output", (False, copied[2]))
+    cast_probabilities = dropout(tape, cast_probabilities, a.dropout)
+    ctx.unused.append(cast_probabilities)
+    out = kernels.batched(tape, cast_probabilities, v, (b, h, s, d), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")

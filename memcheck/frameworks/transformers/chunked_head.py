@@ -25,7 +25,11 @@ CHUNK = 256
 
 
 def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """The loss of every token but each row's first. ``box``: holds the only reference to the hidden states."""
+    """Replay TRL's ``chunked_nll``: head and cross entropy on chunks of 256 tokens, each checkpointed.
+
+    ``box``: a list with the only reference to the hidden states, [tokens, hidden]. All tokens but each row's first are
+    scored.
+    """
     tape = ctx.tape
     weights.weight.viewed = True  # `w.t()`, of which each piece makes and drops a copy of its own
     tokens = scored_tokens(ctx, head.objective)
@@ -36,22 +40,22 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     h = index(tape, h, order, (tokens, ctx.hidden), "hidden[order]")
     del order
     labels = tape.new((tokens,), "int64", "labels")
-    alike = in_pieces(tokens, CHUNK)
-    parts = slices(tape, h, *((piece.size, ctx.hidden) for piece in alike))
+    chunks = in_pieces(tokens, CHUNK)
+    chunk_inputs = slices(tape, h, *((chunk.size, ctx.hidden) for chunk in chunks))
     del h
     losses = []
-    wide = head.objective.code == PIECEWISE[0]
-    for piece in alike:
-        part = parts.pop(0)
-        with counted_as(tape, piece.copies):
-            losses.append(checkpointed(ctx, partial(_piece, weights, wide), part))
-        del part
+    casts_inputs = head.objective.code == PIECEWISE[0]
+    for chunk in chunks:
+        chunk_input = chunk_inputs.pop(0)
+        with counted_as(tape, chunk.copies):
+            losses.append(checkpointed(ctx, partial(_piece, weights, casts_inputs), chunk_input))
+        del chunk_input
     del labels
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
 def _piece(weights: Weights, wide: bool, ctx: Context, h: Value) -> Value:
-    """``_chunk``: accuracy and entropy are computed with the loss, and save nothing for a backward."""
+    """Replay ``_chunk``: loss, accuracy and entropy of one chunk; the latter two save nothing for backward."""
     tape = ctx.tape
     weight = tape.parameter(weights.weight)
     bias = tape.parameter(weights.bias) if weights.bias is not None else None
@@ -66,8 +70,9 @@ def _piece(weights: Weights, wide: bool, ctx: Context, h: Value) -> Value:
 
 
 def _entropy(tape: Tape, log_probabilities: Value) -> None:
-    """``(-(log_p.exp() * log_p).sum(-1) * valid).sum()``: a graph that is gone before backward, though a recompute
-    runs to the last tensor that it had saved.
+    """Replay ``(-(log_p.exp() * log_p).sum(-1) * valid).sum()`` of [tokens, vocab].
+
+    Its graph dies before backward, but a recompute runs to the last tensor that the graph saved.
     """
     exponent = tape.value(log_probabilities.shape, log_probabilities.dtype, "exp of a chunk")
     exponent = operator(tape, exponent, log_probabilities, None, saves=(exponent,))

@@ -26,7 +26,12 @@ TOPK = 512
 
 
 def compressed_attention(ctx: Context, a: Attention, c: Compressed, x: Value) -> Value:
-    """One attention module. Whatever has a name in its forward lives until it returns."""
+    """Run DeepSeek V4's attention over a sliding window and over compressed keys. ``x``: [tokens, hidden]; so is the
+    result.
+
+    Every variable of its forward lives until it returns. Raises ``UnsupportedError`` with tensor or context
+    parallelism.
+    """
     if ctx.tp > 1 or ctx.setting.context > 1:
         raise UnsupportedError(
             "memcheck has no model of DeepSeek V4's attention on several ranks",
@@ -35,24 +40,24 @@ def compressed_attention(ctx: Context, a: Attention, c: Compressed, x: Value) ->
         )
     tape, b, s, d = ctx.tape, ctx.batch, ctx.sequence, a.head_dim
     tensors = {t.name.removeprefix("self_attn.").removesuffix(".weight"): t for t in a.tensors}
-    low = _norm(ctx, "q_a_norm", _project(ctx, tensors, "q_a_proj", x))
-    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low), (b, a.heads, s, d))
-    q = _weightless(tape, q)
-    q = _turned(ctx, a, q)
+    low_rank_query = _norm(ctx, "q_a_norm", _project(ctx, tensors, "q_a_proj", x))
+    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (b, a.heads, s, d))
+    q = _unweighted_norm(tape, q)
+    q = _rotate(ctx, a, q)
     kv = _norm(ctx, "kv_norm", _project(ctx, tensors, "kv_proj", x)).view(b, 1, s, d)
-    kv = _turned(ctx, a, kv)
+    kv = _rotate(ctx, a, kv)
     bias = mask = keys = None
     if c.rate:
-        keys, bias = _compressed_keys(ctx, a, c, tensors, x, low)
+        keys, bias = _compressed_keys(ctx, a, c, tensors, x, low_rank_query)
         windows = keys.shape[2]
         kv = cat(tape, (kv, keys), (b, 1, s + windows, d), "cat compressed keys")
         if windows:
             mask = tape.new((b, 1, s, s + windows), ctx.setting.params, "cat masks")
     out = _attend(ctx, a, q, kv)
-    out = _turned(ctx, a, out)
-    grouped = _by_groups(ctx, c, tensors["o_a_proj"], copy(tape, out, "reshape"))
+    out = _rotate(ctx, a, out)
+    grouped = _grouped_linear(ctx, c, tensors["o_a_proj"], copy(tape, out, "reshape"))
     result = _project(ctx, tensors, "o_b_proj", grouped)
-    del low, q, kv, bias, mask, keys, out, grouped
+    del low_rank_query, q, kv, bias, mask, keys, out, grouped
     return result
 
 
@@ -65,32 +70,35 @@ def _norm(ctx: Context, name: str, x: Value) -> Value:
     return rms_norm_pieces(ctx.tape, x, weight, weight_in_fp32=True)
 
 
-def _weightless(tape: Tape, x: Value) -> Value:
-    """DeepseekV4UnweightedRMSNorm: an fp32 copy is squared, x is multiplied as it came."""
-    inverse = unary(tape, mean_rows(tape, power(tape, cast(tape, x, "fp32"))), "rsqrt")
-    return mul(tape, x, cast(tape, inverse, x.dtype))
+def _unweighted_norm(tape: Tape, x: Value) -> Value:
+    """Run DeepseekV4UnweightedRMSNorm: the norm is computed from an fp32 copy, and multiplies x in its own dtype."""
+    rstd = unary(tape, mean_rows(tape, power(tape, cast(tape, x, "fp32"))), "rsqrt")
+    return mul(tape, x, cast(tape, rstd, x.dtype))
 
 
-def _turned(ctx: Context, a: Attention, x: Value) -> Value:
-    """The last elements of each head, in fp32 by repeated tables of the stream's dtype, cast back and joined."""
-    tape, shape, turned = ctx.tape, x.shape, a.rotary_dim
+def _rotate(ctx: Context, a: Attention, x: Value) -> Value:
+    """Rotate the last ``rotary_dim`` elements of each head in fp32, cast them back, and concatenate.
+
+    ``x``: [batch, heads, sequence, head_dim]. Each call repeats cos and sin in the parameters' dtype.
+    """
+    tape, shape, rotary_dim = ctx.tape, x.shape, a.rotary_dim
     dtype = ctx.setting.params
-    tables = tuple(tape.new((shape[2], turned), dtype, "repeated rotary table") for _ in range(2))
-    first, last = slices(tape, x, (*shape[:-1], shape[-1] - turned), (*shape[:-1], turned))
-    rotated = cast(tape, rotate_half(tape, last, "fp32", tables), x.dtype)
-    return cat(tape, (first, rotated), shape, "cat rotary")
+    tables = tuple(tape.new((shape[2], rotary_dim), dtype, "repeated rotary table") for _ in range(2))
+    unrotated, to_rotate = slices(tape, x, (*shape[:-1], shape[-1] - rotary_dim), (*shape[:-1], rotary_dim))
+    rotated = cast(tape, rotate_half(tape, to_rotate, "fp32", tables), x.dtype)
+    return cat(tape, (unrotated, rotated), shape, "cat rotary")
 
 
 def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
-    """eager_attention_forward: sinks are fp32 whatever the weights are, and so are logits and probabilities."""
+    """Replay eager_attention_forward with sinks; sinks, logits and probabilities are fp32 even with bf16 weights."""
     tape = ctx.tape
     # repeated keys are a view with stride 0, which a batched product of several sequences copies
-    several = ctx.setting.batch > 1
+    several_sequences = ctx.setting.batch > 1
     k, v = (repeat_kv(tape, kv, a.heads) for _ in range(2))
     sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,))) if a.sinks else None
     out = eager_with_sinks(
         tape, q, k, v, sinks, ctx.unused, mask_dtype=ctx.setting.params if tape.autocast else None,
-        p_dropout=a.dropout, copied=(False, several, several),
+        p_dropout=a.dropout, copied=(False, several_sequences, several_sequences),
     )  # fmt: skip
     return copy(tape, out, "contiguous")
 
@@ -98,10 +106,13 @@ def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
 def _compressed_keys(
     ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Value, low: Value
 ) -> tuple[Value, Storage | None]:
-    """Keys of whole windows, and the bias that says which of them a token may see."""
+    """Compute the compressed keys of whole windows, [batch, 1, windows, head_dim], and their mask bias.
+
+    The bias says which windows a token may see. ``low``: the low-rank query, which the indexer reads.
+    """
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     windows = ctx.setting.sequence // c.rate
-    keys, named = _pooled(ctx, a, c, tensors, "compressor", x)
+    keys, named = _pool_windows(ctx, a, c, tensors, "compressor", x)
     if not windows:
         for tensor in (t for t in a.tensors if t.fixed and ctx.setting.sequence < c.rate):
             ctx.constant(tensor)
@@ -118,123 +129,134 @@ def _compressed_keys(
     return keys, bias
 
 
-def _pooled(
+def _pool_windows(
     ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module: str, x: Value
 ) -> tuple[Value, list[Value]]:
-    """Windows of keys, weighted by an fp32 softmax of gates; with overlap each reads the window before it, too. Then
-    what else the forward that makes them has names for until it returns.
+    """Pool each window of tokens to one key, weighted by an fp32 softmax of gates.
+
+    With overlap each window also reads the window before it. Returns the keys [batch, 1, windows, width], and the
+    values that variables of the module hold until it returns.
     """
     tape, b = ctx.tape, ctx.setting.batch
     windows = ctx.setting.sequence // c.rate
     width = tensors[module + ".kv_norm"].shape[0]
-    made = _project(ctx, tensors, module + ".kv_proj", x)
+    projected = _project(ctx, tensors, module + ".kv_proj", x)
     gate = _project(ctx, tensors, module + ".gate_proj", x)
     bias = ctx.parameter(tensors[module + ".position_bias"].name, tensors[module + ".position_bias"].shape)
     if not windows:
         ctx.norm_weight(Norm("rmsnorm", width), module + ".kv_norm")
-        return tape.value((b, 1, 0, width), made.dtype, "new_zeros"), [made, gate]
-    whole = (b * windows * c.rate, made.shape[-1])
-    part, gates = (slices(tape, v, whole)[0] if whole[0] != v.shape[0] else v for v in (made, gate))
-    gates = _biased(tape, gates, tape.parameter(bias))
-    named = [made, gate, gates]
+        return tape.value((b, 1, 0, width), projected.dtype, "new_zeros"), [projected, gate]
+    windows_shape = (b * windows * c.rate, projected.shape[-1])
+    windowed, gates = (
+        slices(tape, v, windows_shape)[0] if windows_shape[0] != v.shape[0] else v for v in (projected, gate)
+    )
+    gates = _add_position_bias(tape, gates, tape.parameter(bias))
+    variables = [projected, gate, gates]
     if c.index_heads:
         shape = (b * windows, 2 * c.rate, width)
-        part, gates = (_overlapped(tape, v, shape) for v in (part, gates))
+        windowed, gates = (_overlap_windows(tape, v, shape) for v in (windowed, gates))
     else:
         shape = (b * windows, c.rate, width)
-        part, gates = part.view(*shape), gates.view(*shape)
-    weights = cast(tape, kernels.softmax(tape, gates, "fp32"), part.dtype)
-    weighted = mul(tape, part, weights)
+        windowed, gates = windowed.view(*shape), gates.view(*shape)
+    weights = cast(tape, kernels.softmax(tape, gates, "fp32"), windowed.dtype)
+    weighted = mul(tape, windowed, weights)
     del weights
-    pooled = _summed(tape, weighted, (b * windows, width))
+    pooled = _sum_windows(tape, weighted, (b * windows, width))
     del weighted
     pooled = _norm(ctx, module + ".kv_norm", pooled)
-    return _turned(ctx, a, pooled.view(b, 1, windows, width)), [*named, part, gates]
+    return _rotate(ctx, a, pooled.view(b, 1, windows, width)), [*variables, windowed, gates]
 
 
-def _summed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x.sum(dim=2)``, for which autocast asks in fp32: keys that are joined to narrower ones widen all of them."""
+def _sum_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """Replay ``x.sum(dim=2)``, which autocast runs in fp32; the later cat then promotes all keys."""
     narrow = x.dtype
     out = tape.value(shape, "fp32" if tape.autocast else narrow, "sum of windows")
     return operator(tape, out, x, PASSED if out.dtype == narrow else "to backward")
 
 
-def _biased(tape: Tape, x: Value, bias: Value) -> Value:
-    """``x + position_bias``, which is fp32 in a model that was loaded, unless FSDP casts it: so is the sum."""
+def _add_position_bias(tape: Tape, x: Value, bias: Value) -> Value:
+    """Compute ``x + position_bias``, in the wider dtype. The bias is fp32 in a loaded model, unless FSDP casts it."""
     out = tape.value(x.shape, promote(x.dtype, bias.dtype), "add")
-    shape, dtype, small, narrow = x.shape, x.dtype, bias.shape, bias.dtype
-    nb = bias.origin is not None
+    shape, dtype, bias_shape, bias_dtype = x.shape, x.dtype, bias.shape, bias.dtype
+    bias_needs_grad = bias.origin is not None
 
-    def run(grad: Storage) -> list[Storage | None]:
-        own = grad if dtype == grad.dtype else tape.new(shape, dtype, "to backward")
-        return [own, tape.new(small, narrow, "sum") if nb else None]
+    def add_backward(grad: Storage) -> list[Storage | None]:
+        x_grad = grad if dtype == grad.dtype else tape.new(shape, dtype, "to backward")
+        return [x_grad, tape.new(bias_shape, bias_dtype, "sum") if bias_needs_grad else None]
 
-    return tape.record(out, (x, bias), run)
+    return tape.record(out, (x, bias), add_backward)
 
 
-def _overlapped(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """A tensor of zeros (or of -inf) into whose halves slices are copied: two CopySlices nodes."""
+def _overlap_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
+    """Make overlapping windows: slices are copied into both halves of a tensor of zeros or -inf (two
+    CopySlices nodes).
+    """
     out = tape.value(shape, x.dtype, "overlapping windows")
-    source, dtype = x.shape, x.dtype
+    source_shape, dtype = x.shape, x.dtype
     half = (shape[0], shape[1] // 2, shape[2])
-    first = operator(
+    first_half = operator(
         tape,
         Value(out.storage, shape, dtype),
         x,
         "slice backward",
         temporaries=[(shape, dtype, "CopySlices"), (half, dtype, "CopySlices")],
     )
-    again = Value(out.storage, shape, dtype)
+    both_halves = Value(out.storage, shape, dtype)
 
-    def second(grad: Storage) -> list[Storage | None]:
-        whole = tape.new(shape, dtype, "CopySlices")
-        part = tape.new(half, dtype, "CopySlices")
-        padded = tape.new(source, dtype, "slice backward")
-        del part
-        return [whole, padded]
+    def second_half_backward(grad: Storage) -> list[Storage | None]:
+        target_grad = tape.new(shape, dtype, "CopySlices")
+        half_grad = tape.new(half, dtype, "CopySlices")
+        source_grad = tape.new(source_shape, dtype, "slice backward")
+        del half_grad
+        return [target_grad, source_grad]
 
-    return tape.record(again, (first, x), second)
+    return tape.record(both_halves, (first_half, x), second_half_backward)
 
 
-def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Value, low: Value) -> Storage:
-    """DeepseekV4Indexer: fp32 scores of every head, token and compressed key, summed over heads; indices leave it.
+def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Value, low_rank_query: Value) -> Storage:
+    """Replay DeepseekV4Indexer, and return the int64 indices of the chosen compressed keys, [batch, sequence, topk].
 
-    Its graph dies when it returns.
+    It scores every head, token and compressed key in fp32, and sums over heads. Its graph dies when it returns.
     """
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     heads, width, i = c.index_heads, c.index_dim, "compressor.indexer"
     windows = ctx.setting.sequence // c.rate
-    keys, named = _pooled(ctx, a, c, tensors, i, x)
-    q = _project(ctx, tensors, i + ".q_b_proj", low).view(b, heads, s, width)
-    q = _turned(ctx, a, q)
-    wide = cast(tape, q, "fp32")
+    keys, variables = _pool_windows(ctx, a, c, tensors, i, x)
+    q = _project(ctx, tensors, i + ".q_b_proj", low_rank_query).view(b, heads, s, width)
+    q = _rotate(ctx, a, q)
+    fp32_queries = cast(tape, q, "fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
-    narrow = cast(tape, keys, "fp32")
-    each, copied = (b, s, width, windows), (ctx.setting.batch > 1,) * 2
-    scores = kernels.batched(tape, wide, narrow.view(*each), (b, s, heads, windows), "index scores", copied)
-    del wide, narrow
+    fp32_keys = cast(tape, keys, "fp32")
+    repeated_shape, copied = (b, s, width, windows), (ctx.setting.batch > 1,) * 2
+    scores = kernels.batched(
+        tape, fp32_queries, fp32_keys.view(*repeated_shape), (b, s, heads, windows), "index scores", copied
+    )
+    del fp32_queries, fp32_keys
     scores = scale(tape, unary(tape, scores, "relu"), "softmax scale")
     weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")
     weighted = mul(tape, scores, weights.view(b, s, heads, 1))
-    total = tape.value((b, s, windows), "fp32", "index scores of keys")
-    total = operator(tape, total, weighted, PASSED)
+    summed_scores = tape.value((b, s, windows), "fp32", "index scores of keys")
+    summed_scores = operator(tape, summed_scores, weighted, PASSED)
     del weighted, scores, weights
     future = tape.new((b, s, windows), "bool", "future mask")
     masked = tape.new((b, s, windows), "fp32", "masked index scores")
-    chosen = (b, s, min(windows, TOPK))
-    values = tape.new(chosen, "fp32", "topk values")
-    indices = tape.new(chosen, "int64", "topk indices")
+    chosen_shape = (b, s, min(windows, TOPK))
+    values = tape.new(chosen_shape, "fp32", "topk values")
+    indices = tape.new(chosen_shape, "int64", "topk indices")
     del values
-    invalid = tape.new(chosen, "bool", "invalid")
-    none = tape.new(chosen, "int64", "full_like")
-    found = tape.new(chosen, "int64", "chosen keys")
-    del future, masked, indices, invalid, none, total, keys, named, q
-    return found
+    invalid = tape.new(chosen_shape, "bool", "invalid")
+    fill_values = tape.new(chosen_shape, "int64", "full_like")
+    chosen_keys = tape.new(chosen_shape, "int64", "chosen keys")
+    del future, masked, indices, invalid, fill_values, summed_scores, keys, variables, q
+    return chosen_keys
 
 
-def _by_groups(ctx: Context, c: Compressed, tensor: ParameterTensor, x: Value) -> Value:
-    """DeepseekV4GroupedLinear: a batched product of the groups' rows with parts of one matrix."""
-    tape, rows = ctx.tape, ctx.tokens
+def _grouped_linear(ctx: Context, c: Compressed, tensor: ParameterTensor, x: Value) -> Value:
+    """Run DeepseekV4GroupedLinear: a batched product of each group's rows with its part of one matrix.
+
+    ``x``: [batch, heads, sequence, head_dim]. Returns [tokens, out]. Raises ``UnsupportedError`` with an adapter.
+    """
+    tape, tokens = ctx.tape, ctx.tokens
     out, inner = tensor.shape
     weights: Weights = ctx.weights(tensor._replace(shard="none"), False)
     if weights.lora_a is not None:
@@ -244,17 +266,24 @@ def _by_groups(ctx: Context, c: Compressed, tensor: ParameterTensor, x: Value) -
             "name target_modules without o_a_proj: all-linear has it",
             "/training/lora/target_modules",
         )
-    matrix, size = tape.parameter(weights.weight), (out, inner)
+    matrix, matrix_shape = tape.parameter(weights.weight), (out, inner)
     if tape.autocast:
         from memcheck.autograd.elementwise import cast_weight
 
         matrix = cast_weight(tape, matrix, tape.autocast)
         x = cast(tape, x, tape.autocast)
-    kind = matrix.dtype
+    matrix_dtype = matrix.dtype
     # the product's gradient is transposed, and copied for the view of the weight
-    matrix = operator(tape, Value(matrix.storage, size, kind), matrix, (size, kind, "contiguous gradient"))
-    shape = (c.groups, rows, out // c.groups)
-    made = tape.value(shape, x.dtype, tensor.name)
+    matrix = operator(
+        tape,
+        Value(matrix.storage, matrix_shape, matrix_dtype),
+        matrix,
+        (matrix_shape, matrix_dtype, "contiguous gradient"),
+    )
+    shape = (c.groups, tokens, out // c.groups)
+    product = tape.value(shape, x.dtype, tensor.name)
     dtype = x.dtype
-    made = operator(tape, made, (x, matrix), ["o_a_proj dX", (size, dtype, "o_a_proj dW")], saves=factors(x, matrix))
-    return copy(tape, made, "reshape").view(rows, out)
+    product = operator(
+        tape, product, (x, matrix), ["o_a_proj dX", (matrix_shape, dtype, "o_a_proj dW")], saves=factors(x, matrix)
+    )
+    return copy(tape, product, "reshape").view(tokens, out)

@@ -20,38 +20,42 @@ from memcheck.models.types import Moe
 
 
 def dense_dispatch(ctx: Context, m: Moe, x: Value) -> Value:
-    """Router, all experts on all tokens, the shared expert, and the sum over experts added to it in place."""
+    """Run Llama 4's experts: every expert gets every token times its score, and their sum is added to the shared
+    expert's.
+
+    ``x``: [tokens, hidden]; so is what is returned. Tensors between are [experts * tokens, width].
+    """
     tape = ctx.tape
     hidden = x.shape[-1]
-    local = -(-m.experts // ctx.setting.expert)
+    local_experts = -(-m.experts // ctx.setting.expert)
     width = -(-m.width // ctx.setting.expert_tensor)
     tensor = router_tensor(m)
-    inside = enter_tensor_parallel(ctx, x)
-    tokens = inside.shape[0]
-    logits = linear(tape, inside, ctx.replicated(tensor), tensor.name)
+    expert_input = enter_tensor_parallel(ctx, x)
+    tokens = expert_input.shape[0]
+    logits = linear(tape, expert_input, ctx.replicated(tensor), tensor.name)
     scores = _scores(tape, logits, m.experts_per_token)
-    rows = local * tokens
-    repeated = _repeat(tape, inside, (rows, hidden))
-    spread = tape.value((rows, 1), scores.dtype, "scores by expert")
-    spread = operator(tape, spread, scores, "transpose")
-    routed = mul(tape, repeated, spread)
+    rows = local_experts * tokens
+    repeated = _repeat(tape, expert_input, (rows, hidden))
+    expert_scores = tape.value((rows, 1), scores.dtype, "scores by expert")
+    expert_scores = operator(tape, expert_scores, scores, "transpose")
+    routed = mul(tape, repeated, expert_scores)
     up, down = expert_tensors(m)
-    both = _bmm(ctx, routed, up.name, (local, hidden, 2 * width))
+    gate_and_up = _bmm(ctx, routed, up.name, (local_experts, hidden, 2 * width))
     half = (rows, width)
-    g, u = tape.views(both, half, half)
-    inner = mul(tape, u, activation(tape, g, m.activation))
-    out = leave_tensor_parallel(ctx, _bmm(ctx, inner, down.name, (local, width, hidden)))
+    gate, up_half = tape.views(gate_and_up, half, half)
+    activated = mul(tape, up_half, activation(tape, gate, m.activation))
+    out = leave_tensor_parallel(ctx, _bmm(ctx, activated, down.name, (local_experts, width, hidden)))
     shared = mlp(ctx, shared_mlp(m), x)
     return _add_sum(tape, shared, out)
 
 
 def _scores(tape: Tape, logits: Value, k: int) -> Value:
-    """sigmoid of the chosen logits, scattered among -inf: the sigmoid's fp32 result is kept."""
+    """Compute the sigmoid of the chosen logits, scattered among -inf; its fp32 result is kept. [tokens, experts]."""
     chosen, indices = topk(tape, logits, k)
     shape, dtype = logits.shape, logits.dtype
-    full = tape.value(shape, dtype, "full_like")
-    full = operator(tape, full, chosen, (chosen.shape, dtype, "gather"), saves=(indices,))
-    return cast(tape, unary(tape, cast(tape, full, "fp32"), "sigmoid"), dtype)
+    scattered = tape.value(shape, dtype, "full_like")
+    scattered = operator(tape, scattered, chosen, (chosen.shape, dtype, "gather"), saves=(indices,))
+    return cast(tape, unary(tape, cast(tape, scattered, "fp32"), "sigmoid"), dtype)
 
 
 def _repeat(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:

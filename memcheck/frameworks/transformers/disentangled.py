@@ -19,7 +19,7 @@ from memcheck.models.types import Attention, Disentangled
 
 
 def masked_rows(ctx: Context, x: Value) -> Value:
-    """``embeddings * mask.to(embeddings.dtype)``: keeps the mask."""
+    """Multiply the embeddings by the padding mask, ``embeddings * mask.to(embeddings.dtype)``; the mask is kept."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     mask = tape.new((ctx.tokens,), dtype, "mask of padding")
     out = tape.value(shape, dtype, "masked embeddings")
@@ -27,36 +27,44 @@ def masked_rows(ctx: Context, x: Value) -> Value:
 
 
 def with_relative_rows(ctx: Context, d: Disentangled, x: Value, trained: bool) -> Value:
-    """``get_rel_embedding``: the table, normed once for all layers. What these hold of it is counted with the masks."""
-    s, tape = ctx.setting, ctx.tape
-    table = ctx.register(Parameter("rel_embeddings", (d.rows, s.hidden), s.params, trained, has_grad=s.has_grad))
+    """Replay ``get_rel_embedding``: norm the table of relative positions, [rows, hidden], once for all layers.
+
+    Returns ``x`` unchanged. The bytes that layers hold of the table are counted with the masks.
+    """
+    setting, tape = ctx.setting, ctx.tape
+    table = ctx.register(
+        Parameter("rel_embeddings", (d.rows, setting.hidden), setting.params, trained, has_grad=setting.has_grad)
+    )
     normed = normalise(ctx, d.norm, tape.parameter(table))
     return operator(tape, Value(x.storage, x.shape, x.dtype), (x, normed), [PASSED, "sum of layers' gradients"])
 
 
 def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
-    """One attention module, with the layer after it."""
-    last = linear_tensors(a.tensors)[-1]
+    """Run DeBERTa's attention module and its output layer. ``x``: [tokens, hidden]; so is the result."""
+    output_matrix = linear_tensors(a.tensors)[-1]
     attended = _attended
     if a.tensors[0].name.endswith("in_proj.weight"):
         from memcheck.frameworks.transformers.disentangled_1 import attended
-    return linear(ctx.tape, attended(ctx, a, d, x), ctx.weights(last, a.out_bias), last.name)
+    return linear(ctx.tape, attended(ctx, a, d, x), ctx.weights(output_matrix, a.out_bias), output_matrix.name)
 
 
 def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
-    """DisentangledSelfAttention.forward: whatever has a name there lives until it returns."""
+    """Replay DisentangledSelfAttention.forward of DeBERTa v2: [tokens, hidden] to [tokens, heads * head_dim].
+
+    Every variable of the forward lives until it returns. Scores are [batch * heads, sequence, sequence].
+    """
     tape = ctx.tape
     matrices = {t.name.split(".")[-2]: ctx.weights(t, a.qkv_bias) for t in linear_tensors(a.tensors)[:-1]}
     b, heads, s = ctx.batch, a.heads, ctx.sequence
-    square = (b * heads, s, s)
+    scores_shape = (b * heads, s, s)
     q, k, v = (_heads(ctx, a, matrices[name], x) for name in ("query_proj", "key_proj", "value_proj"))
     keys = scale(tape, k, "scaled keys")
-    scores = kernels.batched(tape, q, keys, square, "attention scores")
+    scores = kernels.batched(tape, q, keys, scores_shape, "attention scores")
     del keys
     biases = relative = None
     if d.rows:
-        rows = shared(tape, (d.rows, x.shape[-1]), ctx.setting.params, wants=ctx.setting.trained, starts=False)
-        relative = dropout(tape, rows, d.dropout)
+        table = shared(tape, (d.rows, x.shape[-1]), ctx.setting.params, wants=ctx.setting.trained, starts=False)
+        relative = dropout(tape, table, d.dropout)
         biases = _biases(ctx, a, d, (q, k), relative, matrices)
     if biases is not None:
         scores = add(tape, scores, biases, "add relative scores")
@@ -71,10 +79,10 @@ def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
 
 
 def _heads(ctx: Context, a: Attention, weights: Weights, x: Value) -> Value:
-    """``transpose_for_scores``: a copy, [rows of each head]; the gradient of its view is copied back."""
-    made = linear(ctx.tape, x, weights, weights.weight.name)
-    shape = (made.numel // a.head_dim, a.head_dim)
-    return copy(ctx.tape, head_view(ctx.tape, made, shape), "contiguous")
+    """Project to heads with ``transpose_for_scores``, which copies; the gradient of its view is copied, too."""
+    projected = linear(ctx.tape, x, weights, weights.weight.name)
+    shape = (projected.numel // a.head_dim, a.head_dim)
+    return copy(ctx.tape, head_view(ctx.tape, projected, shape), "contiguous")
 
 
 def _biases(
@@ -85,30 +93,37 @@ def _biases(
     rows: Value,
     matrices: dict[str, Weights],
 ) -> Value | None:
-    """``disentangled_attention_bias``: [batch x heads, S, S]; its variables live until all scores are made."""
+    """Replay ``disentangled_attention_bias``: scores of words against relative positions, [batch * heads, sequence,
+    sequence].
+
+    ``words``: q and k. ``rows``: the normed table. Each kind is ``c2p`` (content to position) or ``p2c``. Variables
+    live until all scores exist.
+    """
     tape, score = ctx.tape, None
-    named: list[object] = []
+    variables: list[object] = []
     names = ("key_proj", "query_proj") if d.shared else ("pos_key_proj", "pos_query_proj")
     used = [
         (kind, name, word)
         for kind, name, word in zip(("c2p", "p2c"), names, words, strict=True)
         if d.shared or kind in d.scores
     ]
-    made = {
+    position_heads = {
         kind: repeated(ctx, _heads(ctx, a, matrices[name], rows))
         for kind, name, _ in (reversed(used) if d.shared else used)
     }
     for kind, _, word in used:
         if kind not in d.scores:
             continue
-        places = places_of(ctx, twice=kind == "p2c")
-        named.append(places)
-        found = picked(ctx, a, kernels.batched(tape, word, made[kind], _scored(ctx, a, d), kind), places)
-        named.append(found)
-        divided = scale(tape, found, "divided")
-        score = shift(tape, divided, "0 + score") if score is None else add_in_place(tape, score, divided)
-        del found, divided
-    del named, made, words, rows
+        position_index = places_of(ctx, twice=kind == "p2c")
+        variables.append(position_index)
+        picked_scores = picked(
+            ctx, a, kernels.batched(tape, word, position_heads[kind], _scored(ctx, a, d), kind), position_index
+        )
+        variables.append(picked_scores)
+        scaled_scores = scale(tape, picked_scores, "divided")
+        score = shift(tape, scaled_scores, "0 + score") if score is None else add_in_place(tape, score, scaled_scores)
+        del picked_scores, scaled_scores
+    del variables, position_heads, words, rows
     return score
 
 
@@ -117,27 +132,30 @@ def _scored(ctx: Context, a: Attention, d: Disentangled) -> tuple[int, ...]:
 
 
 def repeated(ctx: Context, x: Value) -> Value:
-    """``repeat(batch, 1, 1)``: a copy; its gradient is summed over sequences."""
+    """Replay ``repeat(batch, 1, 1)``, a copy; its gradient is summed over sequences."""
     tape, small, dtype = ctx.tape, x.shape, x.dtype
     return operator(tape, tape.value((ctx.batch * small[0], small[1]), dtype, "repeat"), x, "sum")
 
 
 def places_of(ctx: Context, *, twice: bool) -> Storage:
-    """``clamp(relative_pos + span, 0, ...)``, negated first for keys: int64, of every pair of tokens."""
+    """Replay ``clamp(relative_pos + span, 0, ...)``: int64 indices of every pair of tokens, [sequence, sequence].
+
+    ``twice``: the positions are negated first, as for keys.
+    """
     tape, pairs = ctx.tape, (ctx.sequence, ctx.sequence)
     negative = tape.new(pairs, "int64", "negated positions") if twice else None
-    moved = tape.new(pairs, "int64", "moved positions")
+    shifted = tape.new(pairs, "int64", "moved positions")
     del negative
-    places = tape.new(pairs, "int64", "clamped positions")
-    del moved
-    return places
+    clamped = tape.new(pairs, "int64", "clamped positions")
+    del shifted
+    return clamped
 
 
 def picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
-    """``gather`` along the last dimension: keeps what it reads and where; the gradient is scattered into zeros."""
+    """Replay ``gather`` along the last dimension, which keeps input and index; its gradient is scattered into zeros."""
     return gather_last(ctx.tape, x, places, (ctx.batch * a.heads, ctx.sequence, ctx.sequence))
 
 
 def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:
-    """``masked_fill``: keeps the mask."""
+    """Replay ``masked_fill`` of the scores, which keeps the mask."""
     return operator(tape, tape.value(x.shape, x.dtype, "masked_fill"), x, "masked_fill backward", saves=(mask,))

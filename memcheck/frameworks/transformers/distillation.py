@@ -27,25 +27,33 @@ FP32_STATISTICS = 9
 def generalized_jsd(
     ctx: Context, objective: Objective, box: list[Outputs], vocab: int, second: ForwardOnlyPass | None
 ) -> Value:
-    """GKDTrainer.compute_loss: the logits of both models, those of scored tokens divided by a temperature of one."""
-    tape, s = ctx.tape, ctx.setting
+    """Replay GKDTrainer.compute_loss: the generalized Jensen-Shannon divergence of student and teacher logits.
+
+    ``box``: a list with the only reference to the student's outputs. The logits of completions, [batch, completion,
+    vocab], are divided by a temperature of one.
+    """
+    tape, setting = ctx.tape, ctx.setting
     student_outputs = box.pop()
     if second is None:
         return total(tape, (student_outputs.logits,))
     teacher_outputs = second_outputs(ctx, second, wide=objective.wide_outputs)
-    sliced = objective.code == "trl-0.29"  # later ones leave the prompt to the labels
-    completion = max(1, s.sequence - max(objective.prompt_length, 1)) if sliced else s.sequence - 1
-    shape = (s.batch, completion, vocab)
+    cuts_prompt = objective.code == "trl-0.29"  # later ones leave the prompt to the labels
+    completion = max(1, setting.sequence - max(objective.prompt_length, 1)) if cuts_prompt else setting.sequence - 1
+    shape = (setting.batch, completion, vocab)
     student = slices(tape, student_outputs.logits, shape)[0]
     teacher = Value(teacher_outputs.logits.storage, shape, teacher_outputs.logits.dtype)
-    scored = s.batch * max(1, s.sequence - max(objective.prompt_length, 1))
-    loss = total(tape, (_divergence(tape, [student, teacher], objective.beta, scored),))
+    scored_tokens = setting.batch * max(1, setting.sequence - max(objective.prompt_length, 1))
+    loss = total(tape, (_divergence(tape, [student, teacher], objective.beta, scored_tokens),))
     del student_outputs, teacher_outputs, student, teacher
     return loss
 
 
 def _divergence(tape: Tape, logits: list[Value], beta: float, scored: int) -> Value:
-    """``generalized_jsd_loss``, statement by statement. ``scored``: tokens that are no prompt's."""
+    """Replay ``generalized_jsd_loss`` statement by statement. ``logits``: student's and teacher's, [batch, tokens,
+    vocab].
+
+    ``beta`` 0 and 1 are the two KL divergences. ``scored``: number of tokens that are not part of a prompt.
+    """
     student_logits = scale(tape, logits[0], "student logits / temperature")
     teacher_logits = scale(tape, logits[1], "teacher logits / temperature")
     logits.clear()
@@ -54,9 +62,9 @@ def _divergence(tape: Tape, logits: list[Value], beta: float, scored: int) -> Va
     if beta in (0, 1):
         jsd = _kl_div(tape, student, teacher) if beta == 0 else _kl_div(tape, teacher, student)
     else:
-        both = [shift(tape, student, "log(1 - beta)"), shift(tape, teacher, "log(beta)")]
-        stacked = cat(tape, tuple(both), (2, *student.shape), "stack")
-        both.clear()
+        weighted_log_probs = [shift(tape, student, "log(1 - beta)"), shift(tape, teacher, "log(beta)")]
+        stacked = cat(tape, tuple(weighted_log_probs), (2, *student.shape), "stack")
+        weighted_log_probs.clear()
         mixture = logsumexp(tape, stacked, first=True)
         del stacked
         kl_teacher = _kl_div(tape, mixture, teacher)
@@ -64,13 +72,13 @@ def _divergence(tape: Tape, logits: list[Value], beta: float, scored: int) -> Va
         weighted = [scale(tape, kl_teacher, "beta * kl"), scale(tape, kl_student, "(1 - beta) * kl")]
         jsd = add(tape, weighted[0], weighted[1], "jsd")
         weighted.clear()
-    where = tape.new((scored, 2), "int64", "scored tokens")
-    jsd = index(tape, jsd, where, (scored, jsd.shape[-1]), "jsd[mask]")
+    scored_index = tape.new((scored, 2), "int64", "scored tokens")
+    jsd = index(tape, jsd, scored_index, (scored, jsd.shape[-1]), "jsd[mask]")
     return operator(tape, tape.value((1,), "fp32", "sum"), jsd, "expanded gradient")
 
 
 def _kl_div(tape: Tape, x: Value, target: Value) -> Value:
-    """``F.kl_div(x, target, reduction="none", log_target=True)``."""
+    """Replay ``F.kl_div(x, target, reduction="none", log_target=True)``, which makes tensors of x's shape."""
     exponent = unary(tape, target, "exp")
     return mul(tape, exponent, subtract(tape, target, x), "kl_div")
 
@@ -78,57 +86,77 @@ def _kl_div(tape: Tape, x: Value, target: Value) -> Value:
 def chunked_divergence(
     ctx: Context, objective: Objective, second: ForwardOnlyPass | None, box: list[Value], weights: Weights
 ) -> Value:
-    """DistillationTrainer: hidden states of both models, and two fp32 tiles of logits at a time.
+    """Replay DistillationTrainer's chunked divergence: hidden states of both models, and two fp32 tiles of logits at a
+    time.
 
-    The teacher's hidden states are kept for the backward, which makes its tiles again.
+    ``box``: a list with the only reference to the student's hidden states, [tokens, hidden]. The teacher's hidden
+    states are kept for backward, which computes the tiles again.
     """
-    tape, s = ctx.tape, ctx.setting
+    tape, setting = ctx.tape, ctx.setting
     h, weight = box.pop(), weights.weight
-    scored = max(1, s.batch * (s.sequence - max(objective.prompt_length, 1)))
+    scored_tokens = max(1, setting.batch * (setting.sequence - max(objective.prompt_length, 1)))
     hidden, vocab = h.shape[-1], weight.shape[0]
-    mine = index(
-        tape, slices(tape, h, h.shape)[0], tape.new((scored, 2), "int64", "valid"), (scored, hidden), "h_s[valid]"
+    student_hidden = index(
+        tape,
+        slices(tape, h, h.shape)[0],
+        tape.new((scored_tokens, 2), "int64", "valid"),
+        (scored_tokens, hidden),
+        "h_s[valid]",
     )
-    theirs = whole = None
+    teacher_hidden = teacher_states = None
     if second is not None:
-        enabled = tape.autocast
-        whole, around = second_hidden(ctx, second)
-        theirs = tape.value((scored, second.head.hidden), whole.dtype, "h_t[valid]")
-        leave(ctx, around)
-        tape.autocast = enabled
-    compute = s.autocast or mine.dtype
-    tile = (min(scored, TILE_TOKENS), TILE_VOCABULARY)  # of the buffers, which a smaller vocabulary does not fill
-    gradients = [] if compute == "fp32" else _gradient_tiles(scored, vocab)
-    statistics = tape.new((FP32_STATISTICS, scored), "fp32", "running sums")
+        outer_autocast = tape.autocast
+        teacher_states, pass_variables = second_hidden(ctx, second)
+        teacher_hidden = tape.value((scored_tokens, second.head.hidden), teacher_states.dtype, "h_t[valid]")
+        leave(ctx, pass_variables)
+        tape.autocast = outer_autocast
+    compute = setting.autocast or student_hidden.dtype
+    tile = (
+        min(scored_tokens, TILE_TOKENS),
+        TILE_VOCABULARY,
+    )  # of the buffers, which a smaller vocabulary does not fill
+    gradients = [] if compute == "fp32" else _gradient_tiles(scored_tokens, vocab)
+    statistics = tape.new((FP32_STATISTICS, scored_tokens), "fp32", "running sums")
     tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
     tiles.clear()
-    del statistics, h, whole  # arguments and variables of those that have called this
-    out = tape.value((scored,), "fp32", "divergence")
-    kept = (mine.storage, theirs.storage if theirs is not None else None, tape.new((3, scored), "fp32", "logsumexps"))
-    wants, trained = mine.origin is not None, weight.requires_grad
-    shape, dtype, w_shape, w_dtype = (scored, hidden), mine.dtype, (vocab, hidden), weight.dtype
+    del statistics, h, teacher_states  # arguments and variables of those that have called this
+    out = tape.value((scored_tokens,), "fp32", "divergence")
+    saved = (
+        student_hidden.storage,
+        teacher_hidden.storage if teacher_hidden is not None else None,
+        tape.new((3, scored_tokens), "fp32", "logsumexps"),
+    )
+    needs_grad, trained = student_hidden.origin is not None, weight.requires_grad
+    shape, dtype, w_shape, w_dtype = (scored_tokens, hidden), student_hidden.dtype, (vocab, hidden), weight.dtype
 
-    def run(grad: Storage) -> list[Storage | None]:
-        wide_x = tape.new(shape, "fp32", "hidden gradient in fp32") if wants else None
-        wide_w = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
+    def divergence_backward(grad: Storage) -> list[Storage | None]:
+        fp32_hidden_grad = tape.new(shape, "fp32", "hidden gradient in fp32") if needs_grad else None
+        fp32_head_grad = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
-        narrow = None
-        for each in gradients:  # `grad_tile`, a variable until the next one is made, and to the end
-            narrow = tape.new(each, compute, "gradient of a tile")
-        gx = wide_x if dtype == "fp32" or wide_x is None else tape.new(shape, dtype, "hidden gradient")
-        gw = wide_w if w_dtype == "fp32" or wide_w is None else tape.new(w_shape, w_dtype, "head gradient")
-        del wide_x, wide_w, tiles, narrow
-        return [gx, gw]
+        tile_grad = None
+        for tile_shape in gradients:  # `grad_tile`, a variable until the next one is made, and to the end
+            tile_grad = tape.new(tile_shape, compute, "gradient of a tile")
+        hidden_grad = (
+            fp32_hidden_grad
+            if dtype == "fp32" or fp32_hidden_grad is None
+            else tape.new(shape, dtype, "hidden gradient")
+        )
+        head_grad = (
+            fp32_head_grad
+            if w_dtype == "fp32" or fp32_head_grad is None
+            else tape.new(w_shape, w_dtype, "head gradient")
+        )
+        del fp32_hidden_grad, fp32_head_grad, tiles, tile_grad
+        return [hidden_grad, head_grad]
 
-    return total(tape, (tape.record(out, (mine, tape.parameter(weight)), run, saves=kept),))
+    return total(tape, (tape.record(out, (student_hidden, tape.parameter(weight)), divergence_backward, saves=saved),))
 
 
 def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:
-    """The tiles to walk, as ``(tokens, vocabulary)``: the first, the last, and the second, which may be the highest.
+    """Return the tiles that backward replays, as ``(tokens, vocabulary)``: the first, the second and the last.
 
-    The second tile may be the highest because the first one is still live.
-
-    They go over the vocabulary, for some tokens after the other.
+    The second may be the peak, because the first is still alive. Tiles go over the vocabulary for one block of tokens
+    after the other.
     """
     first = (min(tokens, TILE_TOKENS), min(vocabulary, TILE_VOCABULARY))
     if (tokens, vocabulary) == first:

@@ -25,27 +25,28 @@ STRIDE, FIRST, WIDEST = 4, 128, 768
 def through_embedders(
     ctx: Context, embedders: tuple[Embedder, ...], setting: Setting, pictures: int, x: Value
 ) -> Value:
-    """``torch.where(mask, embed(ids), inputs_embeds)`` once for each, and the image tokens of the pictures.
+    """Replace the rows of other modalities' tokens: ``torch.where(mask, embed(ids), inputs_embeds)`` for each embedder.
 
-    ``setting``: the embedders' own.
+    ``x``: [tokens, hidden]; so is what is returned. The image tokens of pictures are then scattered into it.
+    ``setting``: of the embedders. Source: modeling_gemma3n.py.
     """
     tape, (tokens, hidden), stream = ctx.tape, x.shape, x.dtype
-    inside = Context(tape, setting)
+    embedder_ctx = Context(tape, setting)
     matrices: dict[str, Weights] = {}
     for e in embedders:
         mask, ids = tape.new((tokens,), "bool", "mask of tokens"), tape.new((tokens,), "int64", "tokens of the table")
-        table = inside.parameter(f"{e.name}.embedding", (e.rows, e.width))
+        table = embedder_ctx.parameter(f"{e.name}.embedding", (e.rows, e.width))
         rows = _held(ctx, embedding(tape, table, (tokens,), setting.params), ids)
         name = f"{e.name}.hard_embedding_norm"
-        rows = normalise(inside, Norm(NORM, e.width, name=name), rows, name)
-        matrices[e.name] = weights = inside.replicated(_matrix(e, hidden))
+        rows = normalise(embedder_ctx, Norm(NORM, e.width, name=name), rows, name)
+        matrices[e.name] = weights = embedder_ctx.replicated(_matrix(e, hidden))
         rows = rms_norm_pieces(tape, linear(tape, rows, weights, e.name), None)
         if rows.dtype != stream:
             rows = cast(tape, rows, stream)
         ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         x = where(tape, mask, rows, x)
         del rows
-    ctx.parameters += inside.parameters
+    ctx.parameters += embedder_ctx.parameters
     for e in embedders if pictures else ():
         x = _with_pictures(ctx, e, Context(tape, setting), matrices[e.name], pictures, x) if e.tokens else x
     return x
@@ -56,11 +57,12 @@ def _matrix(e: Embedder, hidden: int) -> ParameterTensor:
 
 
 def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value) -> Value:
-    """``get_image_features`` after a tower without a graph, and the scatter. Variables hold the input and the output of
-    the scatter.
+    """Replay ``get_image_features`` after a vision tower without a graph, and scatter its rows into ``x``.
+
+    Variables hold the input and the output of the scatter. Picture rows are [pictures * tokens per picture, hidden].
     """
     tape, shape = ctx.tape, (pictures * e.tokens, e.width)
-    _passed(ctx, e, pictures)
+    _tower_peak(ctx, e, pictures)
     rows = tape.value(shape, tape.autocast or inside.setting.params, "last hidden state of the tower")
     ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
     norm = inside.parameter(f"{e.name}.soft_embedding_norm", (e.width,))
@@ -75,10 +77,12 @@ def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, 
     return scatter(ctx, x, features)
 
 
-def _passed(ctx: Context, e: Embedder, pictures: int) -> None:
-    """The tower's widest moment: an RMSNorm over 768 channels at a quarter of the side, in the second stage's first
-    block. Live are the norm's input, its scaled copy, the product with the weight, the block's input and the rows of
-    its first kernel (timm 1.0 models/mobilenetv5.py; layers/fast_norm.py, rms_norm2d).
+def _tower_peak(ctx: Context, e: Embedder, pictures: int) -> None:
+    """Replay the peak of the vision tower's forward: an RMSNorm over 768 channels at a quarter of the image's side.
+
+    It is in the first block of the second stage. Alive are the norm's input, its scaled copy, the product with the
+    weight, the block's input and the output of its first kernel. Source: timm 1.0 models/mobilenetv5.py,
+    layers/fast_norm.py.
     """
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.params
     places = pictures * (e.side // STRIDE) ** 2

@@ -20,7 +20,10 @@ STRIDE = 2
 
 @lru_cache(maxsize=256)
 def audio_stem_curve(encoder: Encoder, setting: Setting, *, inventory: bool = False) -> Curve:
-    """Replay what runs in front of the first layer, whose input the output is; ``returned``: ``inputs_embeds``."""
+    """Replay Whisper's convolutions before the first layer, and return their memory curve in bytes.
+
+    The first layer's input is counted with that layer. ``returned`` of the curve is ``inputs_embeds``.
+    """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     ctx = Context(tape, setting)
     y = convolutions(ctx, encoder)
@@ -28,17 +31,24 @@ def audio_stem_curve(encoder: Encoder, setting: Setting, *, inventory: bool = Fa
 
 
 def convolutions(ctx: Context, encoder: Encoder) -> Value:
-    """Rows of the first layer: [batch x rows, hidden]."""
-    tape, s = ctx.tape, ctx.setting
+    """Run Whisper's two convolutions over audio features, and add the positions: [batch * sequence, hidden].
+
+    The second convolution halves the frames. Source: modeling_whisper.py, WhisperEncoder.forward.
+    """
+    tape, setting = ctx.tape, ctx.setting
     names = ("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias")
     weights = [ctx.parameter(t.name, t.shape) for n in names for t in encoder.stem if t.name.endswith(n)]
-    steps = STRIDE * ctx.sequence
-    brought = (ctx.batch, encoder.channels, steps)
-    features = Value(tape.new(brought if s.casts_features else (0,), s.params, "input_features"), brought, s.params)
-    if s.casts_features:  # an argument of the root's forward: it lives as long as autocast's copies do
-        held = Value(features.storage, brought, s.params)
-        tape.casts[id(held)] = held
-    x = _convolution(tape, features, weights[0], weights[1], (ctx.batch, ctx.hidden, steps))
+    frames = STRIDE * ctx.sequence
+    features_shape = (ctx.batch, encoder.channels, frames)
+    features = Value(
+        tape.new(features_shape if setting.casts_features else (0,), setting.params, "input_features"),
+        features_shape,
+        setting.params,
+    )
+    if setting.casts_features:  # an argument of the root's forward: it lives as long as autocast's copies do
+        cast_features = Value(features.storage, features_shape, setting.params)
+        tape.casts[id(cast_features)] = cast_features
+    x = _convolution(tape, features, weights[0], weights[1], (ctx.batch, ctx.hidden, frames))
     x = unary(tape, x, "gelu")
     x = _convolution(tape, x, weights[2], weights[3], (ctx.batch, ctx.hidden, ctx.sequence))
     x = unary(tape, x, "gelu")
@@ -47,37 +57,47 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     ctx.returned.append(Value(x.storage, shape, x.dtype))  # `inputs_embeds`
     table = next(t for t in encoder.stem if t.name.endswith("embed_positions.weight"))
     ctx.constant(table)
-    positions = tape.new(table.shape, s.params, "positions")
-    out = tape.value(shape, s.params, "add positions")  # fp32, added to autocast's rows
-    own = x.dtype
-    x = tape.record(out, (x,), lambda grad: [grad if grad.dtype == own else tape.new(shape, own, "to backward")])
+    positions = tape.new(table.shape, setting.params, "positions")
+    out = tape.value(shape, setting.params, "add positions")  # fp32, added to autocast's rows
+    row_dtype = x.dtype
+    x = tape.record(
+        out, (x,), lambda grad: [grad if grad.dtype == row_dtype else tape.new(shape, row_dtype, "to backward")]
+    )
     del positions
     return dropout(tape, x, encoder.dropout)
 
 
 def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape: tuple[int, ...]) -> Value:
-    """``F.conv1d``: keeps its input if the weight is trained, and the weight if the input wants a gradient; all
-    gradients come at once (derivatives.yaml, convolution).
+    """Replay ``F.conv1d`` to ``shape``. It keeps its input for the weight's gradient, and the weight for the input's.
+
+    All gradients come at once (derivatives.yaml, convolution).
     """
-    b, w = tape.parameter(bias), tape.parameter(weight)
+    bias_value, weight_value = tape.parameter(bias), tape.parameter(weight)
     if tape.autocast:
-        b, w = cast_weight(tape, b, tape.autocast), cast_weight(tape, w, tape.autocast)
+        bias_value, weight_value = (
+            cast_weight(tape, bias_value, tape.autocast),
+            cast_weight(tape, weight_value, tape.autocast),
+        )
         if x.dtype != tape.autocast:
             x = cast(tape, x, tape.autocast, "autocast input")
     out = tape.value(shape, x.dtype, "convolution")
-    nw = w.origin is not None
-    sw, sb, dtype = w.shape, b.shape, x.dtype
+    weight_needs_grad = weight_value.origin is not None
+    weight_shape, bias_shape, dtype = weight_value.shape, bias_value.shape, x.dtype
     return operator(
         tape,
         out,
-        (x, w, b),
-        ["convolution dX", (sw, dtype, "convolution dW"), (sb, dtype, "convolution db") if nw else None],
-        saves=factors(x, w),
+        (x, weight_value, bias_value),
+        [
+            "convolution dX",
+            (weight_shape, dtype, "convolution dW"),
+            (bias_shape, dtype, "convolution db") if weight_needs_grad else None,
+        ],
+        saves=factors(x, weight_value),
     )
 
 
 def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
-    """The rows of the first layer: [samples x rows, hidden]."""
+    """Compute the first layer's input of the encoder, [samples * rows, hidden], from audio features or words."""
     if encoder.channels:
         return convolutions(ctx, encoder)
     return embedding_forward(ctx, _embedding(encoder, words, ctx.setting), ctx.setting.stream or ctx.setting.params)
@@ -85,7 +105,7 @@ def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
 
 @lru_cache(maxsize=256)
 def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bool) -> Curve:
-    """The curve of what makes these rows; ``returned`` is ``inputs_embeds``, a variable of the encoder's forward."""
+    """Return the memory curve of what computes the encoder's input; ``returned`` is ``inputs_embeds``."""
     if encoder.channels:
         return audio_stem_curve(encoder, setting, inventory=inventory)
     dtype = setting.stream or setting.params
@@ -94,7 +114,7 @@ def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bo
 
 
 def end(ctx: Context, encoder: Encoder, x: Value) -> Value:
-    """``last_hidden_state`` of the encoder; the rows themselves where nothing follows the layers."""
+    """Apply the encoder's final norm and dropout, and return its ``last_hidden_state``."""
     out = normalise(ctx, encoder.final_norm, x)
     if encoder.final_norm is not None:
         x.storage = None
@@ -102,13 +122,15 @@ def end(ctx: Context, encoder: Encoder, x: Value) -> Value:
 
 
 def masks(encoder: Encoder, setting: Setting) -> tuple[int, int, int]:
-    """Bytes of the stack's masks: those that backward functions keep, that its layers are given, that none is."""
+    """Return bytes of the encoder's masks: those that backward keeps, those that layers get, and those that no layer
+    gets.
+    """
     found = model_masks((block for block, _ in encoder.blocks), setting, encoder.mask_windows)
     return found.graph, found.variables, found.unused
 
 
 def _embedding(encoder: Encoder, words: Words, setting: Setting) -> Embedding:
-    """The encoder's look-up. Its own positions are trained with its layers, whether the table is or not."""
+    """Describe the encoder's token embedding. Its positions train with its layers, even if the table is frozen."""
     return Embedding(
         vocab=encoder.words or words.rows,
         width=words.width,

@@ -25,10 +25,12 @@ from memcheck.models.types import Moe, ParameterTensor
 
 
 def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
-    """The outputs of the routed experts for this rank's tokens."""
+    """Run routed experts that are spread over ranks, and return their outputs for this rank's tokens,
+    [tokens, hidden].
+    """
     weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
     if ctx.setting.dispatcher == "torch":
-        return _gathered(ctx, m, x, weights, indices)
+        return _all_gather_experts(ctx, m, x, weights, indices)
     from memcheck.frameworks.transformers.sent_tokens import sent, sent_permuted
 
     return (sent_permuted if ctx.setting.dispatcher == "hybridep" else sent)(ctx, m, x, weights)
@@ -49,108 +51,119 @@ def demand_whole(ctx: Context, m: Moe) -> None:
     demand_both(ctx.setting.adapter, m)
 
 
-def _gathered(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
-    """Every rank has all tokens, runs its experts on theirs, and all results are summed in fp32.
+def _all_gather_experts(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
+    """Gather all tokens on every rank, run the local experts on their tokens, and sum the results of all ranks in fp32.
 
-    Classes with adapters gather and sum through DTensors: one gather makes all tokens, and each rank's sum is its own.
+    ``x``: [tokens, hidden]; so is what is returned. Classes with adapters gather and sum through DTensors: one
+    all-gather, and a reduce-scatter to each rank's tokens. Source: ``components/moe/experts.py``, GroupedExperts.
     """
-    tape, ways, k = ctx.tape, ctx.setting.expert, m.experts_per_token
-    own, hidden = x.shape[0], x.shape[-1]
-    everyone = Dim(own * ways, "T*ep")
-    narrow = x.dtype
-    adapted = bool(factors_here(m, ctx.setting.adapter, ways))
-    all_tokens = _gather_all(tape, x, (everyone, hidden), in_parts=not adapted)
+    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, m.experts_per_token
+    local_tokens, hidden = x.shape[0], x.shape[-1]
+    all_tokens_count = Dim(local_tokens * expert_ranks, "T*ep")
+    input_dtype = x.dtype
+    adapted = bool(factors_here(m, ctx.setting.adapter, expert_ranks))
+    all_tokens = _gather_all(tape, x, (all_tokens_count, hidden), in_parts=not adapted)
     del x
-    all_weights = _gather_all(tape, weights, (everyone, k), in_parts=not adapted)
-    all_indices = tape.new((everyone, k), "int64", "gathered indices")
-    rows = choices_here(ctx, own * k)
-    mask = tape.new((everyone,), "bool", "gathered token mask")
-    factors = operands(ctx, m, narrow)
-    tokens, probabilities, token = _chosen(tape, all_tokens, all_weights, all_indices, rows)
+    all_weights = _gather_all(tape, weights, (all_tokens_count, experts_per_token), in_parts=not adapted)
+    all_indices = tape.new((all_tokens_count, experts_per_token), "int64", "gathered indices")
+    rows = choices_here(ctx, local_tokens * experts_per_token)
+    mask = tape.new((all_tokens_count,), "bool", "gathered token mask")
+    factors = operands(ctx, m, input_dtype)
+    tokens, probabilities, token_of_row = _permute_tokens(tape, all_tokens, all_weights, all_indices, rows)
     slots = tape.new((rows,), "int64", "sorted slot ids") if not adapted else None
-    summed = Value(tape.new((everyone, hidden), "fp32", "sum of experts"), (everyone, hidden), "fp32")
-    named: list[Value] = []
-    out = local_experts(ctx, m, tokens, probabilities, factors, named)
-    wide = cast(tape, out, "fp32")
+    summed = Value(tape.new((all_tokens_count, hidden), "fp32", "sum of experts"), (all_tokens_count, hidden), "fp32")
+    module_variables: list[Value] = []
+    out = local_experts(ctx, m, tokens, probabilities, factors, module_variables)
+    fp32_out = cast(tape, out, "fp32")
     del out
-    summed = _scatter_add(tape, summed, wide, token)
-    del wide, slots, token, named, factors
+    summed = _scatter_add(tape, summed, fp32_out, token_of_row)
+    del fp32_out, slots, token_of_row, module_variables, factors
     if adapted:
         del tokens, probabilities
-        mine = _own_sums(tape, summed, (own, hidden))
+        local_sums = _own_sums(tape, summed, (local_tokens, hidden))
         del summed
     else:
         summed = _tie_to_input(tape, summed, all_tokens)
         summed = _copied(tape, summed, "all-reduce of the outputs")
-        mine = _narrowed(tape, summed, (own, hidden))
+        local_sums = _narrowed(tape, summed, (local_tokens, hidden))
         del summed, tokens, probabilities
-    result = cast(tape, mine, narrow)
+    result = cast(tape, local_sums, input_dtype)
     del all_tokens, all_weights, all_indices, mask
     return result
 
 
-def _chosen(
+def _permute_tokens(
     tape: Tape, all_tokens: Value, all_weights: Value, all_indices: Storage, rows: Dim
 ) -> tuple[Value, Value, Storage]:
-    """``_permute_tokens_for_grouped_mm``: rows of this rank's experts, sorted by expert, their weights and tokens."""
+    """Replay ``_permute_tokens_for_grouped_mm``: rows of this rank's experts sorted by expert, their weights, their
+    tokens.
+
+    The rows are [``rows``, hidden].
+    """
     flat = (all_indices.shape[0] * all_indices.shape[1],)
     masked = tape.new(all_indices.shape, "int64", "masked indices")
     token_ids = tape.new(flat, "int64", "token of each choice")
-    local = tape.new(flat, "bool", "choices of local experts")
-    ids = tape.new((rows,), "int64", "local expert ids")
-    kept = index(tape, all_weights.view(flat[0]), local, (rows,), "local weights")
+    is_local = tape.new(flat, "bool", "choices of local experts")
+    expert_ids = tape.new((rows,), "int64", "local expert ids")
+    local_weights = index(tape, all_weights.view(flat[0]), is_local, (rows,), "local weights")
     order = tape.new((rows,), "int64", "sort order")
-    sorted_weights = index(tape, kept, order, (rows,), "sorted weights")
-    token = tape.new((rows,), "int64", "token of each row")
-    del masked, token_ids, local, ids, kept
-    return index(tape, all_tokens, token, (rows, all_tokens.shape[-1]), "gather tokens"), sorted_weights, token
+    sorted_weights = index(tape, local_weights, order, (rows,), "sorted weights")
+    token_of_row = tape.new((rows,), "int64", "token of each row")
+    del masked, token_ids, is_local, expert_ids, local_weights
+    return (
+        index(tape, all_tokens, token_of_row, (rows, all_tokens.shape[-1]), "gather tokens"),
+        sorted_weights,
+        token_of_row,
+    )
 
 
 def local_experts(
     ctx: Context, m: Moe, tokens: Value, weights: Value, factors: tuple[Operands, ...], named: list[Value]
 ) -> Value:
-    """Up, activation times routing weight, down, over this rank's experts.
+    """Run this rank's experts on sorted rows [rows, hidden]: up, activation times routing weight, down.
 
-    ``factors``: of both matrices' adapters; ``named``: takes what the module's forward has names for to its end.
+    ``factors``: operands of both matrices' adapters. ``named``: takes what the module's forward has variables for.
     """
     from memcheck.frameworks.transformers.moe import expert_tensors
 
     tape, rows = ctx.tape, tokens.shape[0]
     hidden, local = tokens.shape[-1], -(-m.experts // ctx.setting.expert)
-    first, second = expert_tensors(m)
-    wide = 2 * m.width if m.gated else m.width
+    up_tensor, down_tensor = expert_tensors(m)
+    up_width = 2 * m.width if m.gated else m.width
     offsets = tape.new((local,), "int32", "group offsets")
-    inner = _product(ctx, tokens, first, (local, wide, hidden), offsets)
+    inner = _product(ctx, tokens, up_tensor, (local, up_width, hidden), offsets)
     if factors:
         inner = with_adapter(tape, inner, tokens, factors[0], offsets, named)
-    inner = _biased(ctx, m, inner, first, local)
-    acted = _activated(tape, inner, weights, m.width)
+    inner = _apply_bias(ctx, m, inner, up_tensor, local)
+    activated = _weighted_activation(tape, inner, weights, m.width)
     del inner
-    out = _product(ctx, acted, second, (local, hidden, m.width), offsets)
+    out = _product(ctx, activated, down_tensor, (local, hidden, m.width), offsets)
     if factors:
-        out = with_adapter(tape, out, acted, factors[1], offsets, named)
-    del acted
+        out = with_adapter(tape, out, activated, factors[1], offsets, named)
+    del activated
     if not m.bias:
         return out
-    bias = _row_biases(ctx, out, second, local, "fp32")
+    bias = _row_biases(ctx, out, down_tensor, local, "fp32")
     bias = mul(tape, bias, weights.view(rows, 1))
-    both = _added(tape, out, bias)
-    return cast(tape, both, tokens.dtype)  # the function's variables hold product and biases until it returns
+    out_and_bias = _add_rows(tape, out, bias)
+    return cast(tape, out_and_bias, tokens.dtype)  # the function's variables hold product and biases until it returns
 
 
 def _product(ctx: Context, x: Value, tensor: ParameterTensor, shape: tuple[int, int, int], offsets: Storage) -> Value:
+    """Multiply sorted rows with the matrix of their expert: [rows, inputs] to [rows, outputs]."""
     weight = ctx.tape.parameter(ctx.parameter(tensor.name, shape))
     return grouped_mm(ctx.tape, x, weight, shape[1], offsets, tensor.name, shape)
 
 
-def _biased(ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, local: int) -> Value:
-    """``_apply_bias``: the rows of the biases, and a new sum."""
+def _apply_bias(ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, local: int) -> Value:
+    """Replay ``_apply_bias``: the bias of each row's expert is gathered and added, out of place."""
     if not m.bias:
         return x
-    return _added(ctx.tape, x, _row_biases(ctx, x, tensor, local, x.dtype))
+    return _add_rows(ctx.tape, x, _row_biases(ctx, x, tensor, local, x.dtype))
 
 
 def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dtype: str) -> Value:
+    """Gather the bias of each row's expert, [rows, outputs]."""
     bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (local, x.shape[-1])))
     counts = ctx.tape.new((local,), "int64", "tokens of each expert")
     if bias.origin is not None:
@@ -158,13 +171,15 @@ def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dty
     return index(ctx.tape, bias, counts, x.shape, "rows of biases")
 
 
-def _added(tape: Tape, x: Value, y: Value) -> Value:
+def _add_rows(tape: Tape, x: Value, y: Value) -> Value:
+    """Add two tensors of rows, in fp32 if either is fp32."""
     dtype = "fp32" if "fp32" in (x.dtype, y.dtype) else x.dtype
     out = tape.value(x.shape, dtype, "add biases")
     return operator(tape, out, (x, y), [PASSED if x.dtype == dtype else "add backward", PASSED])
 
 
-def _activated(tape: Tape, x: Value, weights: Value, width: int) -> Value:
+def _weighted_activation(tape: Tape, x: Value, weights: Value, width: int) -> Value:
+    """Apply the gated activation times the routing weight: [rows, up width] to [rows, ``width``]."""
     return operator(
         tape,
         tape.value((x.shape[0], width), x.dtype, "weighted activation"),
@@ -175,14 +190,15 @@ def _activated(tape: Tape, x: Value, weights: Value, width: int) -> Value:
 
 
 def choices_here(ctx: Context, choices: int) -> Dim:
-    """Rows that this rank's experts compute: as many as its tokens have choices, of evenly drawn experts."""
+    """Return how many rows this rank's experts compute: its tokens' choices times the expected imbalance."""
     return Dim(math.ceil(choices * ctx.setting.expert_imbalance), "T*K")
 
 
 def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...], *, in_parts: bool) -> Value:
-    """``_AllGatherConcatVarlenFn``: parts of all ranks and their concatenation; backward sums in place and copies.
+    """Replay ``_AllGatherConcatVarlenFn``: parts of all ranks are gathered, then concatenated to ``shape``.
 
-    ``DTensor.full_tensor`` makes no parts, and scatters the sum.
+    Backward sums in place and copies this rank's part. ``DTensor.full_tensor`` (``in_parts`` False) makes no parts, and
+    reduce-scatters the gradient.
     """
     parts = tape.new(shape, x.dtype, "gathered parts") if in_parts else None
     out = tape.value(shape, x.dtype, "gathered tokens")
@@ -191,7 +207,7 @@ def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...], *, in_parts: bool)
 
 
 def _scatter_add(tape: Tape, summed: Value, rows: Value, ids: Storage) -> Value:
-    """``y.scatter_add_(0, ids, rows)``: keeps the ids; the rows' gradient is gathered."""
+    """Replay ``y.scatter_add_(0, ids, rows)``; autograd keeps the ids, and the rows' gradient is gathered."""
     return operator(tape, Value(summed.storage, summed.shape, summed.dtype), rows, "gathered gradient", saves=(ids,))
 
 

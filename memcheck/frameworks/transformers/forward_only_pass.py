@@ -13,7 +13,10 @@ from memcheck.frameworks.layers import layers_of
 
 
 class Outputs:
-    """What a forward pass returns, as long as the loss refers to it."""
+    """What a model's forward returns, as long as the loss refers to it.
+
+    ``states``: hidden states that nothing else holds. ``all_states``: bytes of all hidden states.
+    """
 
     __slots__ = ("all_states", "logits", "states")
 
@@ -23,12 +26,15 @@ class Outputs:
 
 
 def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states: bool = False) -> Outputs:
-    """The outputs of the other pass."""
-    hidden, around = _until_head(ctx, second, states=states)
+    """Run the forward pass of the other model without gradients, and return its outputs, logits [tokens, vocab].
+
+    ``wide``: logits are copied to fp32. ``states``: the loss asks for the hidden states of all layers.
+    """
+    hidden, pass_variables = _until_head(ctx, second, states=states)
     logits = _logits(ctx, second, hidden)
     del hidden
-    kept = [around.pop("states")] if "states" in around else []
-    around.clear()
+    kept = [pass_variables.pop("states")] if "states" in pass_variables else []
+    pass_variables.clear()
     if second.given_out:
         kept.append(ctx.tape.new((second.given_out,), "int8", "image tokens of the other model's output"))
     ctx.tape.grad_enabled = True
@@ -38,24 +44,27 @@ def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states:
 
 
 def second_hidden(ctx: Context, second: ForwardOnlyPass) -> tuple[Value, dict[str, Storage]]:
-    """The normed last hidden state of the other pass, and what lives until its forward returns.
+    """Run the other model up to its head, and return the normed last hidden state and what lives until its forward
+    returns.
 
-    The caller calls :func:`leave` when it does.
+    The caller calls :func:`leave` when the forward returns.
     """
-    hidden, around = _until_head(ctx, second, states=False)
-    return _normed(ctx, second, hidden), around
+    hidden, pass_variables = _until_head(ctx, second, states=False)
+    return _normed(ctx, second, hidden), pass_variables
 
 
 def leave(ctx: Context, around: dict[str, Storage]) -> None:
-    """The pass is over."""
+    """End the pass of the other model: free its variables, and restore gradients and autocast."""
     around.clear()
     ctx.tape.grad_enabled, ctx.tape.autocast = True, None
     ctx.tape.casts.clear()
 
 
 def returned(ctx: Context, outputs: Outputs, *, wide: bool) -> Outputs:
-    """What the caller of a model gets: itself, or a copy in fp32 (accelerate ``utils/operations.py``,
-    ``convert_outputs_to_fp32``), which is complete before the originals die.
+    """Return what the caller of a model gets: its outputs, or a copy of them in fp32, complete before the originals
+    die.
+
+    Source: accelerate ``utils/operations.py``, ``convert_outputs_to_fp32``.
     """
     if not wide:
         return outputs
@@ -67,25 +76,29 @@ def returned(ctx: Context, outputs: Outputs, *, wide: bool) -> Outputs:
 
 
 def _until_head(ctx: Context, second: ForwardOnlyPass, *, states: bool) -> tuple[Value, dict[str, Storage]]:
-    """Run all layers. ``around``: what lives until the model's forward returns."""
-    tape, around = ctx.tape, {}
+    """Run all layers of the other model without gradients, and return its last hidden state, [tokens, hidden].
+
+    The dictionary has what lives until the model's forward returns: gathered parameters, autocast copies, hidden
+    states.
+    """
+    tape, pass_variables = ctx.tape, {}
     component = tape.component
     tape.grad_enabled, tape.autocast = False, second.setting.autocast
     tape.component = "communication_buffers"
     if second.gathered:
-        around["gathered"] = tape.new((second.gathered,), "int8", "gathered parameters of the other model")
+        pass_variables["gathered"] = tape.new((second.gathered,), "int8", "gathered parameters of the other model")
     tape.component = "activations"
     if second.seen:
-        around["seen"] = tape.new((second.seen,), "int8", "what a tower made of pictures")
+        pass_variables["seen"] = tape.new((second.seen,), "int8", "what a tower made of pictures")
     if states and second.states:
-        around["states"] = tape.new((second.states,), "int8", "hidden states of all layers")
+        pass_variables["states"] = tape.new((second.states,), "int8", "hidden states of all layers")
     layers = tape.new((second.layers,), "int8", "layers of the pass without gradients")
     del layers
     if second.casts:
-        around["casts"] = tape.new((second.casts,), "int8", "autocast copies of the other model")
+        pass_variables["casts"] = tape.new((second.casts,), "int8", "autocast copies of the other model")
     x = tape.value((ctx.tokens, second.head.hidden), second.setting.params, "last hidden state")
     tape.component = component
-    return x, around
+    return x, pass_variables
 
 
 def _normed(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
@@ -94,6 +107,7 @@ def _normed(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
 
 
 def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
+    """Apply final norm, head, scale and soft cap of the other model: [tokens, vocab]."""
     tape, head = ctx.tape, second.head
     h = _normed(ctx, second, x)
     del x
@@ -105,7 +119,7 @@ def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
 
 
 def capped(ctx: Context, logits: Value, *, scaled: bool, softcap: bool) -> Value:
-    """Logits scaled, or capped with a tanh, as some families have them."""
+    """Scale the logits, or cap them with a tanh, as some families do. ``logits``: [tokens, vocab]."""
     from memcheck.autograd.elementwise import scale, unary
 
     tape = ctx.tape

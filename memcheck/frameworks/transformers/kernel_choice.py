@@ -18,7 +18,10 @@ from memcheck.models.types import Architecture, Attention, LatentAttention
 
 
 def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style: Style) -> str:
-    """``flash`` | ``efficient`` | ``math`` | ``eager``: what runs for this module on CUDA."""
+    """Return the attention kernel that runs for this module on CUDA: ``flash``, ``efficient``, ``math`` or ``eager``.
+
+    ``attention``: the plan's setting. ``dtype``: of q, k and v. Source: sdp_utils.cpp of aten/native/transformers/cuda.
+    """
     if attention in ("flash", "flex") and a.flash and not a.alibi:
         return "flash"
     if attention == "eager" or not a.sdpa or a.softcap or a.sinks:
@@ -38,7 +41,7 @@ def chosen_kernel(attention: str, dtype: str, a: Attention, sequence: int, style
 
 
 def grouping_of(a: LatentAttention, heads: int) -> Attention:
-    """The module of softmax attention that expanded keys and values amount to."""
+    """Return latent attention with expanded keys and values as a module of plain softmax attention."""
     width = a.qk_nope_head_dim + a.qk_rope_head_dim
     return Attention(
         heads, heads, width, dropout=a.dropout, masked=a.own is not None, padded=a.padded,
@@ -47,7 +50,9 @@ def grouping_of(a: LatentAttention, heads: int) -> Attention:
 
 
 def keeps_strides(ctx: Context, a: Attention) -> bool:
-    """The fused kernels return gradients in the layout of their inputs; matmuls return them head by head."""
+    """Tell whether gradients return in the layout of q, k and v, as fused kernels do; matmuls return heads before
+    tokens.
+    """
     return kernel_of(ctx, a) in ("flash", "efficient") and not repeats_kv(ctx, a)
 
 
@@ -57,7 +62,7 @@ layer_norm_kernel.cu, ``_fused_rms_norm``; transformer_engine/pytorch/ops/basic/
 
 
 def fused_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
-    """What of the model runs in fused kernels instead of transformers' modules; None: nothing."""
+    """Return which of the model's modules run in fused kernels instead of transformers' code, or None."""
     if not job.liger:
         return FUSED_NORMS if job.option("fused_norms", False) else None
     from memcheck.frameworks.transformers.liger import liger_of
@@ -66,18 +71,20 @@ def fused_kernels(job: TrainingJob, a: Architecture) -> Patched | None:
 
 
 def turns_in_place(ctx: Context) -> bool:
-    """Whether Liger's kernel rotates q, k and their gradients where they lie, token by token."""
+    """Tell whether Liger's kernel rotates q, k and their gradients in place."""
     return ctx.setting.liger is not None and ctx.setting.liger.rope
 
 
 def kernel_of(ctx: Context, a: Attention) -> str:
-    """The kernel of this module in this setting."""
+    """Return the attention kernel of this module in this setting, as in :func:`chosen_kernel`."""
     s = ctx.setting
     return chosen_kernel(s.attention, ctx.tape.autocast or s.compute, a, s.sequence, s.style)
 
 
 def repeats_kv(ctx: Context, a: Attention) -> bool:
-    """transformers repeats k and v for eager attention, under a mask, and for wide heads (use_gqa_in_sdpa)."""
+    """Tell whether transformers repeats k and v: for eager attention, under a mask, and for wide heads
+    (use_gqa_in_sdpa).
+    """
     if a.kv_heads == a.heads or isinstance(a, ExpandedFalconAttention):
         return False
     masked = needs_mask(a, ctx.setting.sequence, ctx.setting.style)
@@ -85,8 +92,9 @@ def repeats_kv(ctx: Context, a: Attention) -> bool:
 
 
 def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
-    """transformers builds an explicit mask for padding, and for a sliding window not longer than the sequence
-    (masking_utils.py).
+    """Tell whether transformers builds an explicit mask: for padding, or a sliding window not longer than the sequence.
+
+    Source: transformers 5.23 masking_utils.py.
     """
     if not style.modeling_files:
         return False
@@ -95,7 +103,7 @@ def needs_mask(a: Attention, sequence: int, style: Style) -> bool:
 
 
 def shares_mask(a: Attention, setting: Setting) -> bool:
-    """Whether the kernel of every layer keeps the model's own mask: additive, in the queries' dtype, and aligned."""
+    """Tell whether each layer's kernel keeps the model's own mask: additive, aligned and in q's dtype."""
     kernel = chosen_kernel(setting.attention, setting.autocast or setting.compute, a, setting.sequence, setting.style)
     additive = a.alibi and isinstance(a, FalconAttention)  # Falcon adds ALiBi's bias to the mask of every head
     narrow = setting.autocast in (None, setting.params)
@@ -103,25 +111,26 @@ def shares_mask(a: Attention, setting: Setting) -> bool:
 
 
 def copied_operands(ctx: Context, a: Attention, heads: int) -> kernels.Copied:
-    """Which of q, k and v torch.matmul copies because it folds batch and heads into one dimension (aten
-    LinearAlgebra.cpp, _matmul_impl): of several sequences those whose heads are not contiguous.
+    """Tell which of q, k and v torch.matmul copies, because it folds batch and heads into one dimension.
 
-    A transposed view's are not, and a rotation keeps the strides of what it is given, unless it ends in a ``cat``.
-    Repeated heads are; a single head that is repeated is a view with stride 0.
+    With several sequences it copies operands with heads that are not contiguous. A transposed view is not, and a
+    rotation keeps its input's strides unless it ends in ``cat``. Repeated heads are contiguous; a single repeated head
+    is a view with stride 0. Source: aten LinearAlgebra.cpp, _matmul_impl.
     """
     if ctx.setting.batch == 1 or isinstance(a, WhisperAttention):
         return False, False, False
-    joined = a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks")
-    turned = turns_in_place(ctx) or not joined
+    ends_in_cat = a.rotary_dim > 0 and (concatenates(a) or a.rotary_form == "chunks")
+    not_contiguous = turns_in_place(ctx) or not ends_in_cat
     if repeats_kv(ctx, a):
-        single = max(1, -(-a.kv_heads // ctx.tp)) == 1 < heads
-        return turned, single, single
-    return turned, turned, True
+        expanded_head = max(1, -(-a.kv_heads // ctx.tp)) == 1 < heads
+        return not_contiguous, expanded_head, expanded_head
+    return not_contiguous, not_contiguous, True
 
 
 def additive_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
-    """What a kernel adds to its scores, where that is not the model's own mask: a boolean one made additive, or
-    Falcon's with ALiBi's bias as autocast casts it.
+    """Make the mask that a kernel adds to its scores, unless it is the model's own: an additive copy of a boolean mask.
+
+    For Falcon it is the mask with ALiBi's bias, [batch, heads, sequence, sequence], as autocast casts it.
     """
     if not a.alibi:
         return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")

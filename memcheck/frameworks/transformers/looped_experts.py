@@ -25,91 +25,112 @@ MOST = 32
 
 
 def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
-    """``final.index_add_(0, tokens, expert(hidden_states[tokens]) * scores[tokens])`` of every expert, load even."""
+    """Run experts one after the other: each adds ``expert(x[tokens]) * scores[tokens]`` to a sum of all tokens in
+    place.
+
+    ``x``: [tokens, hidden]; so is what is returned. The load is taken as even. A loop over many experts is replayed in
+    at most 32 turns. Raises ``UnsupportedError`` for adapters of stacked experts.
+    """
     tape, (tokens, hidden) = ctx.tape, x.shape
     total = tape.value(x.shape, x.dtype, "sum of experts")
     identities = m.identities if isinstance(m, IdentityMoe) else 0
     classes = m.experts if identities else m.experts + 1
     mask = tape.new((tokens, m.experts_per_token, classes), "int64", "one_hot")
-    local = -(-(m.experts - identities) // ctx.setting.expert)
-    every = -(-m.experts // ctx.setting.expert)
+    local_experts = -(-(m.experts - identities) // ctx.setting.expert)
+    experts_per_rank = -(-m.experts // ctx.setting.expert)
     width = -(-m.width // ctx.setting.expert_tensor)
-    *ups, down = (t for t in m.tensors if t.group == "experts")
-    outputs = 2 * width if m.gated and len(ups) == 1 else width
+    *up_tensors, down_tensor = (t for t in m.tensors if t.group == "experts")
+    outputs = 2 * width if m.gated and len(up_tensors) == 1 else width
     merged: list[Value] = []
-    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (*ups, down)}
+    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (*up_tensors, down_tensor)}
     if any(adapters.values()) and not identities:
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",
             "name no stacked experts in lora.target_parameters",
             "/training/lora/target_parameters",
         )
-    stacks = [expert_weight(ctx, t, (every, outputs, hidden), adapters, merged) for t in ups]
-    names = [t.name for t in ups]
-    last = expert_weight(ctx, down, (local, hidden, width), adapters, merged)
+    stacks = [expert_weight(ctx, t, (experts_per_rank, outputs, hidden), adapters, merged) for t in up_tensors]
+    names = [t.name for t in up_tensors]
+    down_stack = expert_weight(ctx, down_tensor, (local_experts, hidden, width), adapters, merged)
     variables: list[Value] = []
-    turns = min(local, MOST)
-    each = -(-local // turns)
-    rows = Dim(-(-tokens * m.experts_per_token * each // every), "T*K/E")
+    turns = min(local_experts, MOST)
+    experts_per_turn = -(-local_experts // turns)
+    rows = Dim(-(-tokens * m.experts_per_token * experts_per_turn // experts_per_rank), "T*K/E")
     for _ in range(turns):
-        places = tape.new((rows, 2), "int64", "token and choice of each row")
-        states = index(tape, x, places, (rows, hidden), "gather tokens")
-        made = [picked_product(tape, states, *of, outputs, each) for of in zip(stacks, names, strict=True)]
-        variables = [states, *made] if identities else []  # of the loop, to its next turn
-        del states
-        if len(made) > 1:
-            inner = mul(tape, activation(tape, made[0], m.activation), made[1])
+        row_index = tape.new((rows, 2), "int64", "token and choice of each row")
+        gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
+        projected = [
+            picked_product(tape, gathered, *stack_and_name, outputs, experts_per_turn)
+            for stack_and_name in zip(stacks, names, strict=True)
+        ]
+        variables = [gathered, *projected] if identities else []  # of the loop, to its next turn
+        del gathered
+        if len(projected) > 1:
+            inner = mul(tape, activation(tape, projected[0], m.activation), projected[1])
         else:
-            inner = gate(tape, m, made[0]) if m.gated else activation(tape, made[0], m.activation)
-        made.clear()
-        out = picked_product(tape, inner, last, down.name, hidden, each)
+            inner = gate(tape, m, projected[0]) if m.gated else activation(tape, projected[0], m.activation)
+        projected.clear()
+        out = picked_product(tape, inner, down_stack, down_tensor.name, hidden, experts_per_turn)
         del inner
-        total = _weighted(tape, total, out, scores, places)
-        del out, places
+        total = _weighted(tape, total, out, scores, row_index)
+        del out, row_index
     turns = min(identities, MOST)
     rows = Dim(-(-tokens * m.experts_per_token * identities // (m.experts * max(1, turns))), "T*K/E")
     for _ in range(turns):
-        places = tape.new((rows, 2), "int64", "token and choice of each row")
-        states = index(tape, x, places, (rows, hidden), "gather tokens")
-        total = _weighted(tape, total, states, scores, places)
-        del states, places
+        row_index = tape.new((rows, 2), "int64", "token and choice of each row")
+        gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
+        total = _weighted(tape, total, gathered, scores, row_index)
+        del gathered, row_index
     del mask, variables
     return total
 
 
-def _weighted(tape: Tape, total: Value, out: Value, scores: Value, places: Storage) -> Value:
-    """An expert's rows times their scores, put into the sum."""
-    chosen = index(tape, scores, places, (out.shape[0], 1), "gather scores")
-    weighted = mul(tape, out, chosen)
-    del out, chosen
-    return added(tape, total, cast(tape, weighted, total.dtype), places)
+def _weighted(tape: Tape, total: Value, out: Value, scores: Value, row_index: Storage) -> Value:
+    """Multiply an expert's rows by their scores, and add them to the sum of all tokens in place."""
+    row_scores = index(tape, scores, row_index, (out.shape[0], 1), "gather scores")
+    weighted = mul(tape, out, row_scores)
+    del out, row_scores
+    return added(tape, total, cast(tape, weighted, total.dtype), row_index)
 
 
 def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int, experts: int) -> Value:
-    """``F.linear(x, stack[expert])``. A picked matrix is no leaf, so that autocast makes a copy that stays. Its
-    gradient is put into zeros as large as the stack (``select_backward``), which are added to those of other experts.
+    """Replay ``F.linear(x, stack[expert])`` for ``experts`` experts: [rows, inputs] to [rows, ``outputs``].
+
+    A picked matrix is no leaf, so that autocast makes a copy that stays. Its gradient is put into zeros of the stack's
+    size (``select_backward``), which are added to those of other experts.
     """
-    whole, own, inputs = stack.shape, stack.dtype, x.shape[-1]
-    narrow = tape.autocast or own
-    copies = tape.new((experts, outputs, inputs), narrow, "autocast copies") if narrow != own else None
-    x = cast(tape, x, narrow)
-    out = tape.value((x.shape[0], outputs), narrow, label)
-    nx, nw, x_shape = x.origin is not None, stack.origin is not None, x.shape
-    kept = (x.storage if nw else None, (copies or stack.storage or SAVED_WEIGHT) if nx else None)
+    stack_shape, stack_dtype, inputs = stack.shape, stack.dtype, x.shape[-1]
+    compute_dtype = tape.autocast or stack_dtype
+    autocast_copies = (
+        tape.new((experts, outputs, inputs), compute_dtype, "autocast copies") if compute_dtype != stack_dtype else None
+    )
+    x = cast(tape, x, compute_dtype)
+    out = tape.value((x.shape[0], outputs), compute_dtype, label)
+    x_needs_grad, weight_needs_grad, x_shape = x.origin is not None, stack.origin is not None, x.shape
+    kept = (
+        x.storage if weight_needs_grad else None,
+        (autocast_copies or stack.storage or SAVED_WEIGHT) if x_needs_grad else None,
+    )
 
-    def run(grad: Storage) -> list[Storage | None]:
-        gw = tape.new((outputs, inputs), narrow, label + " dW") if nw else None
-        gx = tape.new(x_shape, narrow, label + " dX") if nx else None
-        wide = tape.new((outputs, inputs), own, "to backward") if nw and narrow != own else gw
-        del gw
-        zeros = tape.new(whole, own, "select backward") if nw else None
-        del wide
-        return [gx, zeros]
+    def linear_backward(grad: Storage) -> list[Storage | None]:
+        weight_grad = tape.new((outputs, inputs), compute_dtype, label + " dW") if weight_needs_grad else None
+        x_grad = tape.new(x_shape, compute_dtype, label + " dX") if x_needs_grad else None
+        cast_grad = (
+            tape.new((outputs, inputs), stack_dtype, "to backward")
+            if weight_needs_grad and compute_dtype != stack_dtype
+            else weight_grad
+        )
+        del weight_grad
+        stack_grad = tape.new(stack_shape, stack_dtype, "select backward") if weight_needs_grad else None
+        del cast_grad
+        return [x_grad, stack_grad]
 
-    return tape.record(out, (x, stack), run, saves_first=True, saves=kept)
+    return tape.record(out, (x, stack), linear_backward, saves_first=True, saves=kept)
 
 
 def added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
-    """``total.index_add_(0, places, part)``: keeps the places, and the part for its shape (derivatives.yaml)."""
+    """Replay ``total.index_add_(0, places, part)``, which keeps the index, and ``part`` for its shape
+    (derivatives.yaml).
+    """
     out = Value(total.storage, total.shape, total.dtype)
     return operator(tape, out, (total, part), [PASSED, "index_select"], saves=(places, part))

@@ -68,7 +68,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
 
 
 def _table(a: Attention, setting: Setting) -> int:
-    """The rows of relative positions (modeling_deberta_v2.py, ``rel_embeddings``), or their gradient."""
+    """Return the bytes of DeBERTa's ``rel_embeddings``, or of their gradient (modeling_deberta_v2.py)."""
     rows = a.own.rows if isinstance(a.own, Disentangled) else 0
     return rounded(rows * setting.hidden * ITEM_BYTES[setting.params])
 
@@ -91,7 +91,7 @@ def _bias(a: Attention, setting: Setting) -> int:
 
 
 def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
-    """Window, dtype and sequences of the mask that this layer is given."""
+    """Return window, dtype and number of [sequence, sequence] masks of this layer's mask, or None without one."""
     mixer = block.mixer
     if isinstance(mixer, Attention) and isinstance(mixer.own, Disentangled) and mixer.bidirectional:  # of every pair
         return None, "int64" if mixer.padded else "fp32", setting.batch

@@ -16,71 +16,76 @@ from memcheck.models.types import Attention
 
 
 def math_kernel(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """aten _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
+    """Replay aten's _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
 
-    ``enable_gqa`` repeats the heads of keys and values first, also of a single one (repeat_interleave). Both, and the
-    additive mask, are variables to the end.
+    ``q``: [batch, heads, sequence, head_dim]. ``enable_gqa`` first repeats the heads of k and v, even a single one
+    (repeat_interleave). Both, and the additive mask, are variables to the end.
     """
     tape = ctx.tape
-    b, h, s, _ = q.shape
-    if k.shape[1] != h:
-        k, v = (repeat_kv(tape, t, h, copies=True) for t in (k, v))
-    expanded, mask = k, tape.new((s, s), q.dtype, "causal mask")
+    batch, heads, s, _ = q.shape
+    if k.shape[1] != heads:
+        k, v = (repeat_kv(tape, t, heads, copies=True) for t in (k, v))
+    repeated_k, mask = k, tape.new((s, s), q.dtype, "causal mask")
     q, k = scale(tape, q), scale(tape, k)
-    turned = copied_operands(ctx, a, h)[0]
-    weights = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (turned, False))
+    q_not_contiguous = copied_operands(ctx, a, heads)[0]
+    weights = kernels.batched(tape, q, k, (batch, heads, s, s), "attention scores", (q_not_contiguous, False))
     del k
     weights = scale(tape, weights, "attention mask")
     weights = kernels.softmax(tape, weights)
     weights = dropout(tape, weights, a.dropout)
-    out = kernels.batched(tape, weights, v, (b, h, s, v.shape[-1]), "attention output")
-    del weights, expanded, mask
+    out = kernels.batched(tape, weights, v, (batch, heads, s, v.shape[-1]), "attention output")
+    del weights, repeated_k, mask
     return copy(tape, out, "contiguous")
 
 
 def broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """The math kernel without ``enable_gqa``: its products broadcast the heads of keys and values. The model's mask is
-    made additive in the queries' dtype.
+    """Replay the math kernel without ``enable_gqa`` (Falcon): its products broadcast the heads of keys and values.
 
-    Half precision is computed in fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set. The weights are cast back,
-    too, for a second result that is not used (aten/src/ATen/native/transformers/attention.cpp). Autocast casts what the
-    function gets, and nothing inside it.
+    ``q``: [batch, heads, sequence, head_dim]. The model's mask is made additive in q's dtype. Half precision runs in
+    fp32 unless ``allow_fp16_bf16_reduction_math_sdp`` is set. The weights are then cast back for a second result that
+    nothing uses. autocast casts the arguments and nothing inside. Source:
+    aten/src/ATen/native/transformers/attention.cpp.
     """
     tape = ctx.tape
-    outside, tape.autocast = tape.autocast, None
+    outer_autocast, tape.autocast = tape.autocast, None
     try:
-        if outside:
-            q, k, v = (cast(tape, t, outside) for t in (q, k, v))
+        if outer_autocast:
+            q, k, v = (cast(tape, t, outer_autocast) for t in (q, k, v))
         mask = additive_mask(ctx, a, q.dtype)
-        half = q.dtype if q.dtype in ("bf16", "fp16") else ""
-        wide_q, wide_k, wide_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half else (q, k, v)
-        b, h, s, _ = q.shape
-        scaled = scale(tape, wide_q)
-        keys = _spread(tape, scale(tape, wide_k), h)
-        turned = copied_operands(ctx, a, h)[0]
-        weights = kernels.batched(tape, scaled, keys, (b, h, s, s), "attention scores", (turned, False))
+        half_dtype = q.dtype if q.dtype in ("bf16", "fp16") else ""
+        compute_q, compute_k, compute_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half_dtype else (q, k, v)
+        batch, heads, s, _ = q.shape
+        scaled = scale(tape, compute_q)
+        keys = _expand_heads(tape, scale(tape, compute_k), heads)
+        q_not_contiguous = copied_operands(ctx, a, heads)[0]
+        weights = kernels.batched(
+            tape, scaled, keys, (batch, heads, s, s), "attention scores", (q_not_contiguous, False)
+        )
         del keys
         weights = shift(tape, weights, "attention mask")
         weights = kernels.softmax(tape, weights)
         weights = dropout(tape, weights, a.dropout)
-        narrow = tape.value(weights.shape, half, "unused weights") if half else None
-        out = kernels.batched(tape, weights, _spread(tape, wide_v, h), (b, h, s, v.shape[-1]), "attention output")
-        if half:
-            out = cast(tape, out, half)
-        del weights, narrow, mask, scaled, wide_q, wide_k, wide_v
+        unused_weights = tape.value(weights.shape, half_dtype, "unused weights") if half_dtype else None
+        out = kernels.batched(
+            tape, weights, _expand_heads(tape, compute_v, heads), (batch, heads, s, v.shape[-1]), "attention output"
+        )
+        if half_dtype:
+            out = cast(tape, out, half_dtype)
+        del weights, unused_weights, mask, scaled, compute_q, compute_k, compute_v
     finally:
-        tape.autocast = outside
+        tape.autocast = outer_autocast
     return copy(tape, out, "contiguous")
 
 
-def _spread(tape: Tape, x: Value, heads: int) -> Value:
-    """Keys or values for every query head: a batched product folds batch and heads, which of several sequences is a
-    copy.
+def _expand_heads(tape: Tape, x: Value, heads: int) -> Value:
+    """Expand keys or values to every query head.
+
+    A batched product folds batch and heads into one dimension, which copies them if there are several sequences.
     """
     if x.shape[1] == heads:
         return x
-    small, dtype = x.shape, x.dtype
-    shape = (small[0], heads, *small[2:])
-    view = small[0] == 1 and small[1] == 1
-    out = Value(x.storage, shape, dtype) if view else tape.value(shape, dtype, "expanded heads")
+    kv_shape, dtype = x.shape, x.dtype
+    shape = (kv_shape[0], heads, *kv_shape[2:])
+    is_view = kv_shape[0] == 1 and kv_shape[1] == 1
+    out = Value(x.storage, shape, dtype) if is_view else tape.value(shape, dtype, "expanded heads")
     return operator(tape, out, x, "sum")

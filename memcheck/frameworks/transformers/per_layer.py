@@ -21,17 +21,20 @@ PROJECTION = "per_layer_model_projection"
 
 
 def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:
-    """Rows of the table of all layers, plus a normed projection of the embedding; every layer reads a slice of them.
+    """Compute the per-layer inputs of all layers: rows of one table plus a normed projection of the embedding.
 
-    They live until the last gradient of a layer has arrived; that gradient is counted with the head, which is first.
+    ``x``: [tokens, hidden], returned unchanged. The inputs, [tokens, layers * width], live until the last layer's
+    gradient arrives. That gradient is counted with the head, which runs backward first.
     """
-    tape, s = ctx.tape, ctx.setting
+    tape, setting = ctx.tape, ctx.setting
     dtype = x.dtype
-    table = ctx.register(Parameter("embed_tokens_per_layer", (rows, p.total), s.params, trained, has_grad=s.has_grad))
+    table = ctx.register(
+        Parameter("embed_tokens_per_layer", (rows, p.total), setting.params, trained, has_grad=setting.has_grad)
+    )
     looked_up = scale(tape, embedding(tape, table, (ctx.tokens,), dtype), "embedding scale")
-    weights = Weights(ctx.parameter(PROJECTION, (p.total, s.hidden)))
-    if s.adapter is not None and adapts(s.adapter, PROJECTION):
-        weights = ctx.adapted(PROJECTION, weights, s.adapter)
+    weights = Weights(ctx.parameter(PROJECTION, (p.total, setting.hidden)))
+    if setting.adapter is not None and adapts(setting.adapter, PROJECTION):
+        weights = ctx.adapted(PROJECTION, weights, setting.adapter)
     projected = scale(tape, linear(tape, x, weights, PROJECTION), "projection scale")
     weight = ctx.parameter("per_layer_projection_norm.weight", (p.width,))
     heads = projected.view(ctx.tokens * (p.total // p.width), p.width)
@@ -41,10 +44,10 @@ def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) ->
     inputs = scale(tape, add(tape, normed, looked_up, "per-layer inputs"), "per-layer scale")
     del normed, looked_up
 
-    def run(grad: Storage) -> list[Storage | None]:
+    def inputs_backward(grad: Storage) -> list[Storage | None]:
         return [grad, tape.new((0,), dtype, "gradient of per-layer inputs")]
 
-    return tape.record(Value(x.storage, x.shape, dtype), (x, inputs), run, saves=(inputs.storage,))
+    return tape.record(Value(x.storage, x.shape, dtype), (x, inputs), inputs_backward, saves=(inputs.storage,))
 
 
 def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
@@ -53,7 +56,10 @@ def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
-    """``norm(projection(act(gate(x)) * per_layer_input))``."""
+    """Compute ``norm(projection(act(gate(x)) * per_layer_input))``, [tokens, hidden].
+
+    The layer's input is a slice, and its gradient is as wide as the inputs of all layers.
+    """
     tape, p = ctx.tape, block.own
     if not isinstance(p, PerLayer):
         return x
@@ -61,10 +67,12 @@ def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
     gate, projection = tensors["per_layer_input_gate"], tensors["per_layer_projection"]
     h = linear(tape, x, ctx.replicated(gate), gate.name)
     h = activation(tape, h, p.activation)
-    whole, part, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.params
-    all_inputs = Value(None, whole, dtype, Leaf())
-    own = operator(tape, Value(None, part, dtype), all_inputs, (whole, dtype, "slice of per-layer inputs"))
-    h = mul(tape, h, own)
+    all_shape, layer_shape, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.params
+    all_inputs = Value(None, all_shape, dtype, Leaf())
+    layer_input = operator(
+        tape, Value(None, layer_shape, dtype), all_inputs, (all_shape, dtype, "slice of per-layer inputs")
+    )
+    h = mul(tape, h, layer_input)
     h = linear(tape, h, ctx.replicated(projection), projection.name)
     name = "post_per_layer_input_norm"
     return normalise(ctx, Norm("rmsnorm-fp32-weight", x.shape[-1], name=name), h, name)

@@ -18,7 +18,10 @@ PLAIN = ("half", "cat", "pairs")
 
 
 def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> Pair:
-    """Rotate q, then k; both unrotated tensors live until both are done. ``stream``: dtype of cos and sin."""
+    """Rotate q, then k, as the family does; both unrotated tensors live until both are done.
+
+    ``q``, ``k``: [batch, heads, sequence, head_dim]. ``stream``: dtype of cos and sin.
+    """
     tape, form = ctx.tape, a.rotary_form
     if form == "complex":
         return rotate_complex(tape, q, k)
@@ -31,7 +34,7 @@ def apply_rotary(ctx: Context, a: Attention, q: Value, k: Value, stream: str) ->
 
 
 def concatenates(a: Attention) -> bool:
-    """Whether the rotated part and the rest of each head are put together in a new, contiguous tensor."""
+    """Tell whether ``cat`` joins the rotated part and the rest of each head in a new, contiguous tensor."""
     return 0 < a.rotary_dim < a.head_dim or a.rotary_form == "cat"
 
 
@@ -42,7 +45,10 @@ def layer_tables(ctx: Context, a: Attention, stream: str) -> tuple[Storage, ...]
 
 
 def partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Storage, ...]) -> Value:
-    """The first ``rotary_dim`` dimensions of each head are rotated, the rest is concatenated after them."""
+    """Rotate the first ``rotary_dim`` elements of each head, and concatenate the rest.
+
+    ``x``: [batch, heads, sequence, head_dim]. Only tensors of the rotation have ``rotary_dim`` elements per head.
+    """
     tape = ctx.tape
     head_dim, rotary_dim = x.shape[-1], a.rotary_dim
     if not concatenates(a):
@@ -50,11 +56,11 @@ def partial(ctx: Context, a: Attention, x: Value, stream: str, tables: tuple[Sto
     shape = x.shape
     from memcheck.autograd.indexing import slices
 
-    turned, rest = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
-    turned = rotate_half(tape, turned, stream, tables)
+    rotated, unrotated = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
+    rotated = rotate_half(tape, rotated, stream, tables)
     if a.named_rotary:
-        ctx.named += [x, turned]
+        ctx.named += [x, rotated]
     del x
-    if turned.dtype != rest.dtype:  # torch.cat promotes
-        rest = cast(tape, rest, turned.dtype)
-    return cat(tape, (turned, rest), shape, "cat rotary")
+    if rotated.dtype != unrotated.dtype:  # torch.cat promotes
+        unrotated = cast(tape, unrotated, rotated.dtype)
+    return cat(tape, (rotated, unrotated), shape, "cat rotary")

@@ -26,109 +26,130 @@ Handle = tuple[Storage, ...]
 
 
 def sent(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
-    """DeepEP: a token travels once to each rank that has one of its experts; there it is copied for each of them."""
-    tape, ways, k = ctx.tape, ctx.setting.expert, m.experts_per_token
-    own, hidden = x.shape[0], x.shape[-1]
-    reached = ways * (1 - (1 - 1 / ways) ** k)  # ranks that a token reaches, of evenly drawn experts
-    received = Dim(math.ceil(own * reached * ctx.setting.expert_imbalance), "T*reached")
-    local = -(-m.experts // ways)
-    handle = _handle(tape, x.origin or weights.origin, *_places(tape, own, ways, k, received))
-    arrived, probabilities = _dispatched(tape, x, weights, (received, k), handle)
-    indices = tape.new((received, k), "int64", "received indices")
-    chosen, multihot = _multihot(tape, probabilities, local)
+    """Run local experts with DeepEP: each token travels once to every rank that has one of its experts.
+
+    ``x``: [tokens, hidden]; so is what is returned. The receiving rank copies a token for each of its chosen experts.
+    The module's variables and the handle live to the end of its forward.
+    """
+    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, m.experts_per_token
+    local_tokens, hidden = x.shape[0], x.shape[-1]
+    ranks_per_token = expert_ranks * (
+        1 - (1 - 1 / expert_ranks) ** experts_per_token
+    )  # ranks that a token reaches, of evenly drawn experts
+    received = Dim(math.ceil(local_tokens * ranks_per_token * ctx.setting.expert_imbalance), "T*reached")
+    experts_here = -(-m.experts // expert_ranks)
+    handle = _handle(
+        tape, x.origin or weights.origin, *_dispatch_maps(tape, local_tokens, expert_ranks, experts_per_token, received)
+    )
+    received_tokens, probabilities = _dispatch(tape, x, weights, (received, experts_per_token), handle)
+    indices = tape.new((received, experts_per_token), "int64", "received indices")
+    routing_map, multihot = _multihot(tape, probabilities, experts_here)
     del indices, probabilities
-    rows = choices_here(ctx, own * k)
-    row_ids = tape.new((received, 2 * local + 1), "int32", "row id map")
-    tokens, scores = _permuted(tape, arrived, multihot, rows, row_ids)
-    del arrived, multihot
-    named: list[Value] = []
-    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), named)
+    rows = choices_here(ctx, local_tokens * experts_per_token)
+    row_ids = tape.new((received, 2 * experts_here + 1), "int32", "row id map")
+    tokens, scores = _permute(tape, received_tokens, multihot, rows, row_ids)
+    del received_tokens, multihot
+    module_variables: list[Value] = []
+    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), module_variables)
     del tokens, scores
-    summed = _restored(tape, out, (received, hidden), row_ids)
-    del chosen, row_ids
-    return _moved(tape, summed, (own, hidden), handle)  # the module's forward has names for the rest until then
+    summed = _unpermute(tape, out, (received, hidden), row_ids)
+    del routing_map, row_ids
+    return _combine(
+        tape, summed, (local_tokens, hidden), handle
+    )  # the module's forward has names for the rest until then
 
 
 def sent_permuted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
-    """HybridEP: tokens arrive in buffers of its own, and leave them as rows sorted by expert."""
-    tape, ways = ctx.tape, ctx.setting.expert
-    own, hidden = x.shape[0], x.shape[-1]
-    everyone, local = Dim(own * ways, "T*ep"), -(-m.experts // ways)
+    """Run local experts with HybridEP: tokens arrive in its own buffers, and leave them as rows sorted by expert.
+
+    ``x``: [tokens, hidden]; so is what is returned.
+    """
+    tape, expert_ranks = ctx.tape, ctx.setting.expert
+    local_tokens, hidden = x.shape[0], x.shape[-1]
+    all_tokens, experts_here = Dim(local_tokens * expert_ranks, "T*ep"), -(-m.experts // expert_ranks)
     routing, multihot = _multihot(tape, weights, m.experts)
-    everywhere = tape.new((everyone, m.experts), "bool", "global routing map")
+    global_routing_map = tape.new((all_tokens, m.experts), "bool", "global routing map")
     handle = _handle(
         tape,
         x.origin or weights.origin,
-        tape.new((own, ways), "int32", "sparse to dense map"),
-        tape.new((everyone, local), "bool", "local expert routing map"),
-        tape.new((everyone, local), "int32", "dense to expert map"),
+        tape.new((local_tokens, expert_ranks), "int32", "sparse to dense map"),
+        tape.new((all_tokens, experts_here), "bool", "local expert routing map"),
+        tape.new((all_tokens, experts_here), "int32", "dense to expert map"),
     )
-    del everywhere
-    rows = choices_here(ctx, own * m.experts_per_token)
-    tokens, scores = _dispatched(tape, x, multihot, (rows,), handle)
+    del global_routing_map
+    rows = choices_here(ctx, local_tokens * m.experts_per_token)
+    tokens, scores = _dispatch(tape, x, multihot, (rows,), handle)
     del multihot
-    named: list[Value] = []
-    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), named)
+    module_variables: list[Value] = []
+    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), module_variables)
     del tokens, scores, routing
-    return _moved(tape, out, (own, hidden), handle)
+    return _combine(tape, out, (local_tokens, hidden), handle)
 
 
-def _places(tape: Tape, own: int, ways: int, choices: int, received: int) -> list[Storage]:
-    """The handle of ``Buffer.dispatch``: inside a node, or between nodes of eight ranks (``internode_dispatch``)."""
-    found = [tape.new((own, ways), "bool", "is_token_in_rank")]
-    if ways <= NODE_RANKS:
-        return [*found, tape.new((own, ways), "int32", "send_head"), tape.new((received,), "int32", "recv_src_idx")]
-    nodes = -(-ways // NODE_RANKS)
-    passed = math.ceil(own * nodes * (1 - (1 - 1 / nodes) ** choices))  # tokens that this rank passes on in its node
-    found.append(tape.new((own, nodes), "int32", "send_rdma_head"))
-    found.append(tape.new((passed, NODE_RANKS), "int32", "send_nvl_head"))
-    return [*found, tape.new((received, 2), "int32", "recv_src_meta")]
+def _dispatch_maps(tape: Tape, local_tokens: int, expert_ranks: int, choices: int, received: int) -> list[Storage]:
+    """Make the handle of ``Buffer.dispatch``: maps within a node, or between nodes of eight ranks
+    (``internode_dispatch``).
+    """
+    maps = [tape.new((local_tokens, expert_ranks), "bool", "is_token_in_rank")]
+    if expert_ranks <= NODE_RANKS:
+        return [
+            *maps,
+            tape.new((local_tokens, expert_ranks), "int32", "send_head"),
+            tape.new((received,), "int32", "recv_src_idx"),
+        ]
+    nodes = -(-expert_ranks // NODE_RANKS)
+    forwarded = math.ceil(
+        local_tokens * nodes * (1 - (1 - 1 / nodes) ** choices)
+    )  # tokens that this rank forwards within its node
+    maps.append(tape.new((local_tokens, nodes), "int32", "send_rdma_head"))
+    maps.append(tape.new((forwarded, NODE_RANKS), "int32", "send_nvl_head"))
+    return [*maps, tape.new((received, 2), "int32", "recv_src_meta")]
 
 
 def _handle(tape: Tape, graph: object, *maps: Storage) -> Handle:
-    """What both directions ask for, as an attribute of ctx where there is a graph."""
+    """Keep the maps that dispatch and combine need as an attribute of ctx, if there is a graph."""
     if graph is None or not tape.grad_enabled:
         return ()
-    return tuple(each for each in maps if ctx_attribute(tape, each) is not None)
+    return tuple(storage for storage in maps if ctx_attribute(tape, storage) is not None)
 
 
-def _dispatched(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], handle: Handle) -> tuple[Value, Value]:
-    """Rows and their weights; backward brings the gradients of both home."""
+def _dispatch(tape: Tape, x: Value, weights: Value, shape: tuple[int, ...], handle: Handle) -> tuple[Value, Value]:
+    """Send rows and their routing weights to the experts' ranks; backward combines both gradients."""
     out = tape.value((shape[0], x.shape[-1]), x.dtype, "dispatched tokens")
     probabilities = tape.value(shape, "fp32", "dispatched weights")
-    brought = (weights.shape, "fp32", "combined weights' gradient")
-    out = operator(tape, out, (x, weights), ["combined gradient", brought], attributes=handle)
+    weights_grad = (weights.shape, "fp32", "combined weights' gradient")
+    out = operator(tape, out, (x, weights), ["combined gradient", weights_grad], attributes=handle)
     return out, operator(tape, probabilities, weights, None)
 
 
 def _multihot(tape: Tape, weights: Value, experts: int) -> tuple[Storage, Value]:
-    """``IndicesToMultihot``: keeps where each weight went."""
+    """Replay ``IndicesToMultihot``: weights [tokens, experts] and the routing map; autograd keeps the positions."""
     rows = weights.shape[0]
-    chosen = tape.new((rows, experts), "bool", "routing map")
+    routing_map = tape.new((rows, experts), "bool", "routing map")
     out = tape.value((rows, experts), "fp32", "multihot weights")
-    places = tape.new((rows, experts), "int32", "position map")
-    return chosen, operator(tape, out, weights, (weights.shape, "fp32", "multihot backward"), saves=(places,))
+    positions = tape.new((rows, experts), "int32", "position map")
+    return routing_map, operator(tape, out, weights, (weights.shape, "fp32", "multihot backward"), saves=(positions,))
 
 
-def _permuted(tape: Tape, arrived: Value, multihot: Value, rows: Dim, row_ids: Storage) -> tuple[Value, Value]:
-    """``moe_permute_with_probs``: keeps its map."""
-    out = tape.value((rows, arrived.shape[-1]), arrived.dtype, "permuted tokens")
+def _permute(tape: Tape, received_tokens: Value, multihot: Value, rows: Dim, row_ids: Storage) -> tuple[Value, Value]:
+    """Replay ``moe_permute_with_probs``: rows sorted by expert and their weights; autograd keeps the row map."""
+    out = tape.value((rows, received_tokens.shape[-1]), received_tokens.dtype, "permuted tokens")
     scores = tape.value((rows,), "fp32", "permuted weights")
     out = operator(
         tape,
         out,
-        (arrived, multihot),
+        (received_tokens, multihot),
         ["unpermuted gradient", (multihot.shape, "fp32", "weights' gradient")],
         saves=(row_ids,),
     )
     return out, operator(tape, scores, multihot, None)
 
 
-def _restored(tape: Tape, x: Value, shape: tuple[int, ...], row_ids: Storage) -> Value:
-    """``moe_unpermute``: the copies of a token are summed."""
+def _unpermute(tape: Tape, x: Value, shape: tuple[int, ...], row_ids: Storage) -> Value:
+    """Replay ``moe_unpermute``: the copies of a token are summed, to [received tokens, hidden]."""
     return operator(tape, tape.value(shape, x.dtype, "unpermuted tokens"), x, "permuted gradient", saves=(row_ids,))
 
 
-def _moved(tape: Tape, x: Value, shape: tuple[int, ...], handle: Handle) -> Value:
-    """``FusedCombine``: backward sends the gradient where the tokens went."""
+def _combine(tape: Tape, x: Value, shape: tuple[int, ...], handle: Handle) -> Value:
+    """Replay ``FusedCombine``: tokens return to their rank; backward dispatches the gradient again."""
     return operator(tape, tape.value(shape, x.dtype, "combined tokens"), x, "dispatched gradient", attributes=handle)

@@ -24,19 +24,22 @@ Tensors = dict[str, ParameterTensor]
 
 
 def shared_block(ctx: Context, block: Block, x: Value) -> Value:
-    """``mamba(norm(x + linear(shared(x, embedding)))) + x``; what the shared block made lives to the layer's end."""
+    """Run Zamba 2's hybrid layer: ``mamba(norm(x + linear(shared(x, embedding)))) + x``, all [tokens, hidden].
+
+    Several layers share the tensors of ``shared``. Its output lives to the layer's end. Source: modeling_zamba2.py.
+    """
     tape, a, m = ctx.tape, block.mixer, block.mlp
     if not isinstance(a, Attention) or not isinstance(m, Mlp) or not isinstance(block.beside, Mixer):
         return x
-    own = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
-    for idle in (t for t in block.extra_tensors if t.fixed):
-        ctx.constant(idle)
+    own_tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
+    for unused_tensor in (t for t in block.extra_tensors if t.fixed):
+        ctx.constant(unused_tensor)
     ctx.borrowed, ctx.reused, ctx.own_adapters = block.borrows, block.reused, True
     try:
-        shared = _transformer(ctx, block, a, m, own, x)
+        shared = _transformer(ctx, block, a, m, own_tensors, x)
     finally:
         ctx.borrowed = ctx.reused = ctx.own_adapters = False
-    shared = linear(tape, shared, ctx.replicated(own["linear"]), "linear")
+    shared = linear(tape, shared, ctx.replicated(own_tensors["linear"]), "linear")
     frame = tape.frame
     if frame is not None and frame.recomputed is None and shared.storage is not None:
         # the Mamba layer inside is a checkpoint of its own, which holds its arguments from the first pass on
@@ -49,7 +52,11 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def _transformer(ctx: Context, block: Block, a: Attention, m: Mlp, own: Tensors, x: Value) -> Value:
-    """Both halves without residual sums. The embedding is counted elsewhere."""
+    """Run the shared attention and feed-forward without residual additions: [tokens, hidden] with the embedding
+    appended.
+
+    The embedding is counted outside of this unit.
+    """
     tape, width = ctx.tape, x.shape[-1]
     original = Value(None, x.shape, x.dtype, Leaf())
     h = cat(tape, (x, original), (x.shape[0], 2 * width), "cat embedding")
@@ -60,16 +67,16 @@ def _transformer(ctx: Context, block: Block, a: Attention, m: Mlp, own: Tensors,
     return _feed_forward(ctx, m, own, h) if m.fused_gate_up else mlp(ctx, m, h)
 
 
-def _adapted(ctx: Context, own: Tensors, name: str, x: Value, made: Value) -> Value:
-    """The layer's own low-rank pair added to what a shared matrix makes."""
+def _adapted(ctx: Context, own: Tensors, name: str, x: Value, output: Value) -> Value:
+    """Add the layer's own low-rank pair to the output of a shared matrix."""
     if f"{name}.0" not in own:
-        return made
-    shared = ctx.borrowed, ctx.reused
+        return output
+    shared_flags = ctx.borrowed, ctx.reused
     ctx.borrowed = ctx.reused = False
-    low = linear(ctx.tape, x, ctx.replicated(own[f"{name}.0"]), name)
-    high = linear(ctx.tape, low, ctx.replicated(own[f"{name}.1"]), name)
-    ctx.borrowed, ctx.reused = shared
-    return add(ctx.tape, made, high, "adapter")
+    low_rank = linear(ctx.tape, x, ctx.replicated(own[f"{name}.0"]), name)
+    update = linear(ctx.tape, low_rank, ctx.replicated(own[f"{name}.1"]), name)
+    ctx.borrowed, ctx.reused = shared_flags
+    return add(ctx.tape, output, update, "adapter")
 
 
 def _attention(ctx: Context, a: Attention, own: Tensors, x: Value, stream: str) -> Value:
@@ -93,15 +100,15 @@ def _attention(ctx: Context, a: Attention, own: Tensors, x: Value, stream: str) 
 
 
 def _feed_forward(ctx: Context, m: Mlp, own: Tensors, x: Value) -> Value:
-    """The chunks of the joint matrix have names until the module returns."""
+    """Run the shared feed-forward; gate and up are views with names until the module returns."""
     tape = ctx.tape
-    first, last = (t for t in m.tensors if t.linear)
-    both = linear(tape, x, ctx.weights(first, m.bias), first.name)
-    both = _adapted(ctx, own, "gate_up_proj_adapter", x, both)
-    half = (ctx.tokens, both.shape[-1] // 2)
-    gate, up = tape.views(both, half, half)
-    del both, x
+    up_tensor, down_tensor = (t for t in m.tensors if t.linear)
+    gate_and_up = linear(tape, x, ctx.weights(up_tensor, m.bias), up_tensor.name)
+    gate_and_up = _adapted(ctx, own, "gate_up_proj_adapter", x, gate_and_up)
+    half = (ctx.tokens, gate_and_up.shape[-1] // 2)
+    gate, up = tape.views(gate_and_up, half, half)
+    del gate_and_up, x
     inner = mul(tape, activation(tape, gate, m.activation), up)
-    out = linear(tape, inner, ctx.weights(last, m.bias), last.name)
+    out = linear(tape, inner, ctx.weights(down_tensor, m.bias), down_tensor.name)
     del gate, up, inner
     return out

@@ -20,7 +20,10 @@ from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
-    """The loss of the last hidden states [tokens, hidden]. ``box``: holds the only reference to them."""
+    """Compute the loss of a head without a vocabulary from the last hidden states, [tokens, hidden].
+
+    ``box``: a list with the only reference to them. The head labels sequences or tokens, or pools embeddings.
+    """
     if task.kind == "embedding":
         return _embedding(ctx, box)
     tape = ctx.tape
@@ -43,20 +46,20 @@ def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) 
 
 
 def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Value], *, trained: bool) -> Value:
-    """An encoder's layer between its last hidden states and the labels: of one row a sequence, or of every token.
+    """Run an encoder's pooling layer and its labels, for one row per sequence or for every token.
 
-    modeling_bert.py (BertPooler), modeling_roberta.py (RobertaClassificationHead), modeling_modernbert.py and
-    modeling_distilbert.py. The first row is a slice, whose gradient is padded with zeros to all rows.
+    The first row of a sequence is a slice; its gradient is padded with zeros to all rows. Sources: modeling_bert.py
+    (BertPooler), modeling_roberta.py (RobertaClassificationHead), modeling_modernbert.py, modeling_distilbert.py.
     """
-    tape, held = ctx.tape, box.pop()
-    every = task.kind == "token-classification" or pooling.late
-    rows = held.shape[0] if every else ctx.setting.batch
-    if every:
-        x = held
+    tape, last_hidden = ctx.tape, box.pop()
+    labels_tokens = task.kind == "token-classification" or pooling.late
+    rows = last_hidden.shape[0] if labels_tokens else ctx.setting.batch
+    if labels_tokens:
+        x = last_hidden
     elif pooling.mean:
-        x = _mean(ctx, held)
+        x = _mean(ctx, last_hidden)
     else:
-        x = slices(tape, held, (rows, ctx.hidden))[0]
+        x = slices(tape, last_hidden, (rows, ctx.hidden))[0]
     if pooling.dropout_before:
         x = dropout(tape, x, pooling.dropout)
     matrix = pooling.tensors[0]
@@ -73,22 +76,26 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
     if pooling.late and task.kind != "token-classification":
         logits = _late_mean(ctx, logits)
     loss = cross_entropy(tape, logits, upcast=False)
-    del held
+    del last_hidden
     return loss
 
 
 def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weights:
-    """The layer in front of the labels: with adapters, a trained copy where peft makes one, or their target."""
-    s = ctx.setting
-    if s.adapter is None or not is_saved(matrix.name):
+    """Return the weights of the pooling layer. With LoRA, peft trains a copy of it, or adapts it as a target."""
+    setting = ctx.setting
+    if setting.adapter is None or not is_saved(matrix.name):
         return ctx.weights(matrix, bias)
-    weight = Parameter(matrix.name, matrix.shape, s.params, True, has_grad=s.has_grad)
-    added = Parameter(matrix.name + " bias", matrix.shape[:1], s.params, True, has_grad=s.has_grad) if bias else None
-    return Weights(ctx.register(weight), ctx.register(added) if added is not None else None)
+    weight = Parameter(matrix.name, matrix.shape, setting.params, True, has_grad=setting.has_grad)
+    bias_parameter = (
+        Parameter(matrix.name + " bias", matrix.shape[:1], setting.params, True, has_grad=setting.has_grad)
+        if bias
+        else None
+    )
+    return Weights(ctx.register(weight), ctx.register(bias_parameter) if bias_parameter is not None else None)
 
 
 def _end_of_forward(ctx: Context) -> None:
-    """The matrix to the labels is what comes next: all that has run belongs to the forward pass."""
+    """Assign the peak so far to the forward pass before the label matrix, and reset the tape's peak."""
     highest = high(ctx.tape)
     if ctx.before is None or highest.bytes > ctx.before.bytes:
         ctx.before = highest
@@ -96,14 +103,17 @@ def _end_of_forward(ctx: Context) -> None:
 
 
 def _mean(ctx: Context, x: Value) -> Value:
-    """``(x * mask).sum(1) / mask.sum(1)``: the sum's gradient is a view that is made whole to be multiplied."""
+    """Compute the masked mean of each sequence, ``(x * mask).sum(1) / mask.sum(1)``: [batch, hidden].
+
+    The sum's gradient is an expanded view, which is made whole to be multiplied.
+    """
     tape, shape = ctx.tape, (ctx.setting.batch, ctx.hidden)
     product = _masked(tape, x)
     return operator(tape, tape.value(shape, product.dtype, "mean of rows"), product, "expanded gradient")
 
 
 def _late_mean(ctx: Context, logits: Value) -> Value:
-    """``logits.mean(dim=1)`` of every sequence's rows."""
+    """Compute ``logits.mean(dim=1)`` of each sequence: [batch, labels]."""
     tape = ctx.tape
     out = tape.value((ctx.setting.batch, logits.shape[-1]), logits.dtype, "mean of logits")
     return operator(tape, out, logits, "expanded gradient")
@@ -117,7 +127,8 @@ def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:
 
 
 def _embedding(ctx: Context, box: list[Value]) -> Value:
-    """Mean pooling: ``(x * mask).sum(1, dtype=float32)``, divided and compared with the batch's other rows.
+    """Pool embeddings by mean: ``(x * mask).sum(1, dtype=float32)``, [batch, hidden]; the loss compares rows of the
+    batch.
 
     The sum's gradient is an expanded view, which becomes a tensor of the product's dtype before it is multiplied.
     """
@@ -133,17 +144,19 @@ def _embedding(ctx: Context, box: list[Value]) -> Value:
 
 
 def _masked(tape: Tape, x: Value) -> Value:
-    """``x * mask`` with a mask that needs no gradient: keeps the mask."""
+    """Multiply by the padding mask, which needs no gradient and is kept. ``x``: [tokens, hidden]."""
     mask = tape.new((x.shape[0],), x.dtype, "attention mask")
     return operator(tape, tape.value(x.shape, x.dtype, "masked hidden states"), x, "masked gradient", saves=(mask,))
 
 
 def activated_twice(ctx: Context, names: tuple[str, str], inner: int, x: Value) -> Value:
-    """modeling_ultrabert.py, UltrabertPredictionHead: two layers without biases, each activated. ``names``: the first
-    layer's, and the activation's; ``inner``: the width between both.
+    """Run UltrabertPredictionHead: two linear layers without biases, each activated. ``x``: [tokens, hidden].
+
+    ``names``: of the first layer, and of the activation. ``inner``: width between the layers. Source:
+    modeling_ultrabert.py.
     """
-    first, act = names
-    for name, shape in ((first, (inner, ctx.hidden)), (first.replace("1", "2"), (ctx.hidden, inner))):
+    first_layer, activation_name = names
+    for name, shape in ((first_layer, (inner, ctx.hidden)), (first_layer.replace("1", "2"), (ctx.hidden, inner))):
         matrix = ParameterTensor(name, shape, "head", linear=True)
-        x = activation(ctx.tape, linear(ctx.tape, x, ctx.weights(matrix, False), name), act)
+        x = activation(ctx.tape, linear(ctx.tape, x, ctx.weights(matrix, False), name), activation_name)
     return x

@@ -20,34 +20,35 @@ Attend = Callable[[Context, Attention, Value, Value, Value], Value]
 
 
 def attend_to_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value, attend: Attend) -> Value:
-    """Attention of a part of the heads over all tokens, by ``attend``; the output is a copy, of this rank's tokens.
+    """Run attention of a part of the heads over all tokens, and return a copy of the output for this rank's tokens.
 
-    Fewer key heads than ranks are repeated. SDPA writes its output head by head, as its queries lie, and transposes
-    it into a copy; FlashAttention's package does not. A mask is left out.
+    ``q``, ``k``, ``v``: [batch, heads, local sequence, head_dim]. All-to-alls exchange tokens for heads and back. Fewer
+    key heads than ranks are repeated. SDPA's output needs a copy for its transpose, FlashAttention's does not. A mask
+    is left out.
     """
     tape, setting = ctx.tape, ctx.setting
-    ways = setting.context
-    given = q, k, v  # arguments, to the end
-    sent = [_exchanged(ctx, t, ways) for t in (q, k, v)]
-    heads = [_parts(t, ways) for t in sent]
+    ranks = setting.context
+    arguments = q, k, v  # arguments, to the end
+    exchanged = [_all_to_all(ctx, t, ranks) for t in (q, k, v)]
+    heads = [_split_heads(t, ranks) for t in exchanged]
     q, k, v = (copy(tape, t, "bs hc_l sl hs") for t in heads)
-    del sent, heads
-    ctx.setting = setting._replace(context=1, exchanges_heads=False, sequence=setting.sequence * ways)
+    del exchanged, heads
+    ctx.setting = setting._replace(context=1, exchanges_heads=False, sequence=setting.sequence * ranks)
     out = attend(ctx, a, q, k, v)
     del q, k, v
     ctx.setting = setting
     if setting.attention == "sdpa" and not isinstance(a, WhisperAttention):
         out = copy(tape, out, "transpose(1, 2).contiguous()")
-    shape = (out.shape[0], out.shape[1] * ways, setting.sequence, out.shape[3])
-    back = _exchanged(ctx, out.view(*shape), ways)
+    shape = (out.shape[0], out.shape[1] * ranks, setting.sequence, out.shape[3])
+    returned = _all_to_all(ctx, out.view(*shape), ranks)
     del out
-    back = copy(tape, back, "sl_l bs em")
-    del given
-    return back
+    returned = copy(tape, returned, "sl_l bs em")
+    del arguments
+    return returned
 
 
-def _exchanged(ctx: Context, x: Value, ways: int) -> Value:
-    """Packed rank by rank, and what all ranks send; backward the same."""
+def _all_to_all(ctx: Context, x: Value, ways: int) -> Value:
+    """Pack the tensor rank by rank and exchange it with an all-to-all; backward does the same."""
     tape = ctx.tape
     if x.shape[1] < ways:
         x = repeat_kv(tape, x, ways, copies=True)
@@ -60,6 +61,6 @@ def _exchanged(ctx: Context, x: Value, ways: int) -> Value:
     )
 
 
-def _parts(x: Value, ways: int) -> Value:
-    """A tensor of part of the tokens as one of part of the heads, of the same bytes."""
+def _split_heads(x: Value, ways: int) -> Value:
+    """View part of the tokens with all heads as all tokens with part of the heads; the bytes are the same."""
     return x.view(x.shape[0], x.shape[1] // ways, x.shape[2] * ways, x.shape[3])
