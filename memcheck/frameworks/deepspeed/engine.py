@@ -34,10 +34,10 @@ ALL_REDUCE_ELEMENTS = 500_000_000
 
 
 class EngineBuffers(Record):
-    """Bytes on one rank."""
+    """The sizes in bytes of DeepSpeed's buffers on one rank, and when it allocates them."""
 
     resident: int = 0
-    """Buffers that are there from the engine's start."""
+    """Buffers that exist from the engine's start."""
     persistent: int = 0
     """ZeRO-3: whole parameters below the persistence threshold; let go while the optimizer runs."""
     master: int = 0
@@ -89,15 +89,23 @@ class EngineBuffers(Record):
 
     @property
     def other_streams(self) -> int:
-        """The most that comes on streams of the engine's own, of gathers (partitioned_param_coordinator.py,
-        ``__allgather_stream``) and of reductions (stage3.py, ``reduce_and_partition_stream``).
+        """The most bytes that the engine allocates on CUDA streams of its own.
+
+        These are for gathers (partitioned_param_coordinator.py, ``__allgather_stream``) and for reductions (stage3.py,
+        ``reduce_and_partition_stream``).
         """
         copies = self.reducing_head, self.reducing_within, self.reducing_last, self.reducing_after
         return max(self.live_parameters, self.live_head, self.live_backward) + max(copies) + self.reducing
 
 
 def elements(job: TrainingJob, name: str, hidden: int) -> int:
-    """One size option in elements; ``auto`` is what transformers fills in."""
+    """Return one size option of the DeepSpeed config in elements; ``auto`` becomes what transformers fills in.
+
+    ``hidden``: the model's hidden size.
+
+    Raises:
+        UnsupportedError: transformers fills in no value for this option.
+    """
     value = job.option(name, DEFAULTS[name])
     if value == "auto":
         filled = {
@@ -135,8 +143,10 @@ def sums_apart(job: TrainingJob) -> bool:
 def engine_buffers(
     job: TrainingJob, units: Sequence[Sequence[LocalTensor]], *, recomputes: bool | None = None
 ) -> EngineBuffers:
-    """``units``: the parameters of this rank before ZeRO divides them, unit by unit in the model's order;
-    ``recomputes``: autograd saves nothing of a layer; None: what is gathered in a step is not asked for.
+    """Return the buffers of DeepSpeed on one rank.
+
+    ``units``: the parameters of this rank before ZeRO divides them, unit by unit in the model's order. ``recomputes``:
+    autograd saves nothing within a layer. None: sizes of gathered parameters are left out.
     """
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
     sizes_of = {id(unit): [(t.numel, t.trained) for t in unit] for unit in {id(unit): unit for unit in units}.values()}
@@ -158,7 +168,10 @@ def engine_buffers(
 
 
 def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
-    """FP16_Optimizer, for bf16, too: fp32 copies of the gradients, then one flat copy of those (``step``)."""
+    """Return the buffers without ZeRO. ``sizes``: elements of each trained tensor.
+
+    FP16_Optimizer also runs for bf16. Its ``step`` makes fp32 copies of the gradients, then one flat copy of those.
+    """
     item, copies, trained = DTYPE_BYTES[job.recipe.gradients], 0, sum(sizes)
     if job.recipe.compute != "fp32":
         copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
@@ -169,11 +182,11 @@ def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
 
 
 def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBuffers:
-    """BF16_Optimizer: each gradient is cast to be added to its group's flat tensor of sums (_update_hp_grad).
+    """Return the buffers of BF16_Optimizer, which adds each gradient, cast to fp32, to a flat tensor of sums.
 
-    ``trained``: elements, and whether the tensor is a matrix: the Trainer makes two groups of parameters, of which only
-    matrices decay. The sums of both are copied into one tensor to be reduced, unless the first is as large as a bucket
-    (allreduce_no_retain, runtime/engine.py), and cast whole (allreduce_bucket).
+    Source: _update_hp_grad. ``trained``: elements, and whether the tensor is a matrix. The Trainer makes two groups of
+    parameters, of which only matrices decay. The sums of both are copied into one tensor to be reduced, unless the
+    first is as large as a bucket (allreduce_no_retain, runtime/engine.py). Then they are cast (allreduce_bucket).
     """
     wire, total = DTYPE_BYTES[communication_dtype(job)], sum(n for n, _ in trained)
     matrices = sum(n for n, decays in trained if decays)
@@ -185,7 +198,7 @@ def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBu
 
 
 def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) -> EngineBuffers:
-    """ZeRO-1 and 2."""
+    """Return the buffers of ZeRO-1 and ZeRO-2. ``trained``: elements of each trained tensor in the model's order."""
     item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ways, stage = max(1, job.layout.shard_group), job.layout.zero_stage
     partition = -(-sum(trained) // ways)
@@ -225,7 +238,10 @@ def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) ->
 
 
 def _reducing(job: TrainingJob, ways: int, limit: int) -> Reducing:
-    """How the engine reduces. ZeRO-1 brings what it has summed to its buckets (_gradient_reduction_buffer_dtype)."""
+    """Return how the engine reduces gradients. ``ways``: ranks that share the optimizer; ``limit``: bucket elements.
+
+    ZeRO-1 puts accumulated gradients into its buckets, in their dtype (_gradient_reduction_buffer_dtype).
+    """
     summed, stage, offloaded = accumulation_dtype(job), job.layout.zero_stage, job.optimizer.offload != "none"
     return Reducing(
         ways=ways,
@@ -267,7 +283,10 @@ def _round_robin(trained: list[int], ways: int) -> list[int]:
 
 
 def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[int], hidden: int) -> EngineBuffers:
-    """ZeRO-3."""
+    """Return the buffers of ZeRO-3 without gathered parameters.
+
+    ``trained``, ``every``: elements of each trained tensor, and of each tensor, in the model's order.
+    """
     item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ways = max(1, job.layout.shard_group)
     partition = -(-sum(trained) // ways)
@@ -308,8 +327,9 @@ def _copies_parameters(job: TrainingJob) -> bool:
 def _gathered(
     job: TrainingJob, units: Sequence[Sequence[LocalTensor]], hidden: int, found: EngineBuffers, *, recomputes: bool
 ) -> EngineBuffers:
-    """The buffers with what ZeRO-3 has gathered. Experts are multiplied as a view of all, of which autograd saves the
-    storage.
+    """Return the buffers with the parameters that ZeRO-3 has gathered at most in each phase of a step.
+
+    Stacked experts are multiplied as views, so that autograd keeps their gathered storage for the backward.
     """
     if not _copies_parameters(job):
         return found
@@ -337,13 +357,13 @@ def _gathered(
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:
-    """What the optimizer steps on in fp32 training, in addition to the parameters: single_partition_of_fp32_groups."""
+    """Return the bytes of the second fp32 copy of the partition in fp32 training: single_partition_of_fp32_groups."""
     fp32 = job.recipe.master == "none" and job.recipe.compute == "fp32"
     return rounded(partition * 4) if fp32 else 0
 
 
 def _copies_of(count: int, item: int) -> int:
-    """Gradients flattened in their own dtype, then cast to fp32 for the optimizer."""
+    """Return the bytes of ``count`` gradients flattened in their dtype of ``item`` bytes, and of their fp32 copy."""
     return rounded(count * item) + (rounded(count * 4) if item < 4 else 0)
 
 
@@ -355,10 +375,10 @@ def communication_dtype(job: TrainingJob) -> str:
 
 
 def partitions(numels: Sequence[int], ways: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """The tensors that a partition touches: their elements, and those that lie in it.
+    """Return for each partition its tensors, as (elements of the whole tensor, elements within the partition).
 
-    Of partitions that lie within one tensor the first stands for all, so that a million ranks take no longer than two;
-    empty ones are left out.
+    ``numels``: elements of each tensor; ``ways``: the number of partitions. Partitions within one tensor are equal, so
+    that the first stands for all of them: a million ranks take no longer than two. Empty ones are left out.
     """
     return _partitions(tuple(numels), ways)
 

@@ -26,14 +26,14 @@ SAVED = ".modules_to_save."
 
 
 class Module(Record):
-    """One module. Parameters are numbers, counted over the whole model."""
+    """One ``nn.Module``, by the numbers of its parameters, which are counted over the whole model."""
 
     own: tuple[int, ...] = ()
     """Numbers of the parameters that the module itself holds, without its submodules."""
     under: tuple[int, ...] = ()
     """Numbers of the module's own parameters and of those in all its submodules."""
     whole: bool = False
-    """A leaf: it fetches all beneath it at once."""
+    """Whether the module is a leaf of ZeRO-3 (``set_z3_leaf_modules``), which gathers all its submodules at once."""
 
 
 class ModuleUnit(Record):
@@ -45,14 +45,17 @@ class ModuleUnit(Record):
 
     @property
     def forward(self) -> list[Module]:
-        """In the order of the forward, without the layer's own."""
+        """The modules in the order of the forward, without the layer's own module."""
         return [module for part in self.parts for module in part]
 
     @property
     def backward(self) -> list[Module]:
-        """In the order of the backward, the layer's own first."""
-        found = [module for part in reversed(self.parts) for module in (part[0], *part[:0:-1])]
-        return [*self.layer, *found]
+        """The modules in the order of the backward, the layer's own module first.
+
+        Parts are reversed. Within a part the parent comes first, then its submodules in reverse order.
+        """
+        modules = [module for part in reversed(self.parts) for module in (part[0], *part[:0:-1])]
+        return [*self.layer, *modules]
 
     @property
     def under(self) -> tuple[int, ...]:
@@ -61,20 +64,22 @@ class ModuleUnit(Record):
 
 
 def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: bool) -> tuple[ModuleUnit, ...]:
-    """``units``: parameters in the order in which they are registered; ``leaves``: sparse blocks are; ``tied``: the
-    last unit multiplies by the first parameter.
+    """Return the modules of a model, unit by unit, derived from the names of its parameters.
+
+    ``units``: parameters in the order in which they are registered. ``leaves``: MoE blocks are leaf modules of ZeRO-3.
+    ``tied``: the head multiplies by the embedding, which is the first parameter.
     """
     found, first = list[ModuleUnit](), 0
     alike: dict[int, list[tuple[Module, ...]]] = {}  # layers that are alike share their tensors
     for place, tensors in enumerate(units):
         if id(tensors) not in alike:
             alike[id(tensors)] = _parts(tensors, leaves)
-        parts = _behind(alike[id(tensors)], first)
+        parts = _numbered_from(alike[id(tensors)], first)
         first += len(tensors)
         if place in (0, len(units) - 1):
             if tied and place:
                 parts.append((Module((0,), (0,)),))
-            # tables of rotary embeddings are made by a module, too
+            # the module of rotary embeddings has no parameters
             found.append(ModuleUnit((), tuple(parts) if place else (*parts, (Module(),))))
         else:
             unit = ModuleUnit((), tuple(parts))
@@ -82,8 +87,8 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
     return tuple(found)
 
 
-def _behind(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
-    """The modules with numbers that follow those of ``first`` other parameters."""
+def _numbered_from(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
+    """Return the modules with their parameters numbered from ``first`` on."""
     return [
         tuple([Module(tuple([n + first for n in m.own]), tuple([n + first for n in m.under]), m.whole) for m in part])
         for part in parts
@@ -91,41 +96,45 @@ def _behind(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, .
 
 
 def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, ...]]:
-    """Modules by the names of their parameters: norms by themselves, linear layers within attention and an MLP."""
-    above: dict[str, dict[str, list[int]]] = {}
+    """Group the parameters of a layer into modules by their names.
+
+    Returns parts in forward order: norms alone, and attention or MLP with their linear layers as submodules. Each part
+    is its parent module followed by its submodules.
+    """
+    by_parent: dict[str, dict[str, list[int]]] = {}
     copied = {t.name.replace(SAVED, ".") for t in tensors if SAVED in t.name}
     for number, tensor in enumerate(tensors):
-        if tensor.name in copied:  # the original of what PEFT trains a copy of does not run
+        if tensor.name in copied:  # PEFT trains a copy of this module, and the original does not run
             continue
         base, adapts, _ = tensor.name.partition(".lora_")
         own = base if adapts else base.rpartition(".")[0]
-        above.setdefault(own.rpartition(".")[0], {}).setdefault(tensor.name if adapts else own, []).append(number)
+        by_parent.setdefault(own.rpartition(".")[0], {}).setdefault(tensor.name if adapts else own, []).append(number)
     experts = {t.name.partition(".")[0] for t in tensors if t.expert} if leaves else set[str]()
-    alone = [(Module(tuple(n), tuple(n)),) for n in above.pop("", {}).values()]
+    norms = [(Module(tuple(n), tuple(n)),) for n in by_parent.pop("", {}).values()]
     found, leaf = list[tuple[Module, ...]](), list[int]()
-    for name, inside in above.items():
+    for name, inside in by_parent.items():
         under = tuple([number for numbers in inside.values() for number in numbers])
         if name.partition(".")[0] in experts:
             leaf += under
             continue
-        each = [module for own, n in inside.items() for module in _with_adapter(own, n, inside)]
-        if found and len(each) > 1:
-            each.insert(-1, Module())  # an activation
-        found.append((Module((), under), *each))
+        submodules = [module for own, n in inside.items() for module in _with_adapter(own, n, inside)]
+        if found and len(submodules) > 1:
+            submodules.insert(-1, Module())  # an activation
+        found.append((Module((), under), *submodules))
     if leaf:
         found.append((Module((), tuple(leaf), whole=True),))
     # a norm before each
-    return [part for k in range(max(len(alone), len(found))) for part in (*alone[k : k + 1], *found[k : k + 1])]
+    return [part for k in range(max(len(norms), len(found))) for part in (*norms[k : k + 1], *found[k : k + 1])]
 
 
 def _with_adapter(name: str, numbers: list[int], siblings: Collection[str]) -> list[Module]:
-    """A module; around one that is adapted is PEFT's own, and a dropout stands between it and the adapter."""
+    """Return the module of a linear layer; if it has an adapter, with PEFT's wrapper before and its dropout after."""
     module = Module(tuple(numbers), tuple(numbers))
     return [Module(), module, Module()] if any(other.startswith(f"{name}.lora_") for other in siblings) else [module]
 
 
 class GatheredWeight(Record):
-    """One parameter."""
+    """One parameter, as ZeRO-3's coordinator sees it."""
 
     numel: int
     persists: bool
@@ -135,9 +144,10 @@ class GatheredWeight(Record):
 
 
 class GatherLimits(Record):
-    """What the engine goes by, in elements."""
+    """The options of ZeRO-3 that limit how much is gathered; sizes are elements."""
 
     ways: int
+    """Ranks that each parameter is divided over."""
     ahead: int
     """``stage3_prefetch_bucket_size``"""
     live: int
@@ -149,12 +159,12 @@ class GatherLimits(Record):
 
 
 class GatheredMost(Record):
-    """The most elements that live at once."""
+    """The most elements of gathered parameters and their flat buffers that are alive at once, in each phase."""
 
     forward: int = 0
-    """Until the last module has its own."""
+    """In the forward, until the last module has gathered its parameters."""
     head: int = 0
-    """While that runs, forward and backward."""
+    """While the last module runs, forward and backward."""
     backward: int = 0
     """Gathered in the backward, after that of the last unit."""
     end: int = 0
@@ -166,14 +176,15 @@ STACKED = 3
 
 
 def persists(every: Sequence[int], threshold: int, most: int | None) -> list[bool]:
-    """Which parameters are gathered once and kept: those of at most ``threshold`` elements, until they add up to
-    ``most``.
+    """Return, for each parameter, whether ZeRO-3 never releases it after its first gathering.
+
+    ``every``: elements of each parameter. Those of at most ``threshold`` elements persist, up to ``most`` in total.
     """
-    found, total = list[bool](), 0
+    stays, total = list[bool](), 0
     for n in every:
-        found.append(n <= threshold and (most is None or total + n <= most))
-        total += n if found[-1] else 0
-    return found
+        stays.append(n <= threshold and (most is None or total + n <= most))
+        total += n if stays[-1] else 0
+    return stays
 
 
 @lru_cache(maxsize=64)
@@ -187,7 +198,12 @@ def most_gathered(
     recomputes: bool,
     around: int,
 ) -> GatheredMost:
-    """``runs``: units that are alike, and how many of them follow each other."""
+    """Return the most elements that ZeRO-3 has gathered at once in each phase of a step.
+
+    ``runs``: the parameters of equal consecutive units, and how many units there are. ``persisting``: the arguments of
+    :func:`persists`. ``recomputes``: layers are checkpointed, so that autograd saves no view of stacked experts.
+    ``leaves``, ``tied``: see :func:`module_units`. ``around``: modules that PEFT puts around the model.
+    """
     units = [unit for unit, times in runs for _ in range(times)]
     tensors = [t for unit in units for t in unit]
     stays = persists([t.numel for t in tensors], *persisting)
@@ -208,24 +224,26 @@ def gathered(
     idle: int = 0,
     around: int = 0,
 ) -> GatheredMost:
-    """``units``: in the order of the forward; ``recompute``: those between the ends run twice; ``idle``: number of
-    units at the beginning without a backward; ``around``: number of modules around the model (PEFT's).
+    """Replay the fetches and releases of one forward and backward, and return the most elements alive in each phase.
 
-    A module that has no parameters of its own, the model or a layer, fetches ahead as well.
+    ``units``: modules in forward order. ``recompute``: units between the ends run twice. ``idle``: the number of first
+    units without a backward. ``around``: the number of modules that PEFT puts around the model. Modules without
+    parameters, such as the model or a layer, prefetch as well.
     """
     every = tuple(range(len(weights)))
-    model, stack = Module((), every), Module((), tuple(sorted({n for unit in units[:-1] for n in unit.under})))
-    forward = [*(1 + around) * [model], stack, *(module for unit in units for module in (*unit.layer, *unit.forward))]
+    model, body = Module((), every), Module((), tuple(sorted({n for unit in units[:-1] for n in unit.under})))
+    forward = [*(1 + around) * [model], body, *(module for unit in units for module in (*unit.layer, *unit.forward))]
     backward, ended = list[tuple[Module, bool]](), 0
     for number in range(len(units) - 1, idle - 1, -1):
         ended = len(backward)
-        turns = [(module, True) for module in units[number].backward]
-        if recompute and units[number].layer and units[number].parts:  # when the last module asks for what it has saved
-            again = min(len(turns), 1 + min(2, len(units[number].parts[-1])))
-            turns[again:again] = [(module, False) for module in units[number].forward]
-        backward += turns
-    tops = (1 + around) * [(model, True)]
-    backward = [*tops, *backward[:1], (stack, True), *backward[1:]]
+        steps = [(module, True) for module in units[number].backward]
+        if recompute and units[number].layer and units[number].parts:
+            # the layer runs again when the backward of its last module unpacks the first saved tensor
+            recomputed_at = min(len(steps), 1 + min(2, len(units[number].parts[-1])))
+            steps[recomputed_at:recomputed_at] = [(module, False) for module in units[number].forward]
+        backward += steps
+    outer = (1 + around) * [(model, True)]
+    backward = [*outer, *backward[:1], (body, True), *backward[1:]]
     coordinator = _Coordinator(weights, [*forward, *(module for module, _ in backward)], limits)
     most = [0, 0, 0, 0]
     for number, module in enumerate(forward):
@@ -235,15 +253,20 @@ def gathered(
         most[phase] = max(most[phase], runs)
     for number, (module, last) in enumerate(backward):
         # what looks up rows has no input with a gradient, and so no hook after its backward
-        ends = number > ended + len(tops) and not idle
+        ends = number > ended + len(outer) and not idle
         highest = max(coordinator.step(module, forward=False, last=last, stays=ends))
-        phase = 1 if number <= len(tops) else 3 if ends else 2
+        phase = 1 if number <= len(outer) else 3 if ends else 2
         most[phase] = max(most[phase], highest)
     most[3] = max(most[3], coordinator.live)
     return GatheredMost(*most)
 
 
 class _Coordinator:
+    """Replays ``PartitionedParameterCoordinator``: gathers, prefetches and releases the parameters of one step.
+
+    ``live``: elements of gathered parameters and flat buffers that are alive now.
+    """
+
     def __init__(self, weights: Sequence[GatheredWeight], steps: Sequence[Module], limits: GatherLimits) -> None:
         self.limits = limits
         self._persists = [weight.persists for weight in weights]
@@ -264,10 +287,10 @@ class _Coordinator:
         self._reuse = (own, _Reuse([module.under for module in steps], numels) if leaves else own)
 
     def step(self, module: Module, *, forward: bool, last: bool, stays: bool = False) -> tuple[int, int]:
-        """Fetch a module's parameters and those ahead of it, let it run, and release what is not used soon, unless it
-        ``stays``.
+        """Run one module: gather its parameters, prefetch later ones, then release those that are not used soon.
 
-        What lives at most while it fetches, and while it runs.
+        Returns the most elements alive while it gathers, and those alive while it runs. ``last``: this is the
+        parameters' last use in the backward. ``stays``: nothing is released afterwards.
         """
         self._most, numbers = self.live, _fetched(module)
         if not numbers:
@@ -281,17 +304,17 @@ class _Coordinator:
             if number in self._flying:
                 self._wait(number)
         now, fetched_for = self._step, self._fetched_for
-        fresh = {number for number in numbers if fetched_for[number] < now}
-        while fresh and self._next < len(self._queue):
+        not_passed = {number for number in numbers if fetched_for[number] < now}
+        while not_passed and self._next < len(self._queue):
             number, step = self._queue[self._next]
             fetched_for[number] = step
-            fresh.discard(number)
+            not_passed.discard(number)
             self._next += 1
         self._prefetch()
         self._step += 1
         runs, reuse = self.live, self._reuse[module.whole]
         for number in numbers:
-            if not stays and number in self._there and self._goes(number, reuse):
+            if not stays and number in self._there and self._is_released(number, reuse):
                 self._release(number, keeps=forward and self._kept[number])
             if last and self._held:
                 self.live -= self._held.pop(number, 0)
@@ -309,7 +332,10 @@ class _Coordinator:
         self._most = max(self._most, self.live)
 
     def _wait(self, number: int) -> None:
-        """A parameter under way is used: what came with it is copied, once."""
+        """Wait for the gathering of a parameter. Its first use copies all parameters out of their flat buffer.
+
+        The flat buffer is freed once the last parameter in it has been used.
+        """
         group = self._flying.pop(number)
         self._there.add(number)
         if len(group) == 1 and number not in self._copied:
@@ -323,6 +349,7 @@ class _Coordinator:
             self.live -= sum([self._padded[other] for other in group])
 
     def _prefetch(self) -> None:
+        """Gather parameters of later modules, up to ``stage3_prefetch_bucket_size`` elements."""
         most = min(self.limits.live - self._available, self.limits.ahead)
         if most <= 0 or self._next == len(self._queue):
             return
@@ -337,8 +364,12 @@ class _Coordinator:
         if numbers:
             self._gather(numbers)
 
-    def _goes(self, number: int, reuse: _Reuse) -> bool:
-        """Whether what is there goes: unless it is fetched for a later step, or used again within the distance."""
+    def _is_released(self, number: int, reuse: _Reuse) -> bool:
+        """Return whether a gathered parameter is released after its use.
+
+        It stays if it persists, was prefetched for a later module, or is used again within
+        ``stage3_max_reuse_distance``.
+        """
         if self._persists[number] or self._fetched_for[number] > self._step:
             return False
         return reuse.distance(number, self._step) >= self.limits.reuse
@@ -353,7 +384,7 @@ class _Coordinator:
 
 
 class _Reuse:
-    """How far off parameters are used again, counted in elements of what runs until then."""
+    """The distance to the next use of each parameter, in elements of the parameters that are used until then."""
 
     def __init__(self, steps: Sequence[tuple[int, ...]], numels: Sequence[int]) -> None:
         self._uses: dict[int, list[int]] = {}

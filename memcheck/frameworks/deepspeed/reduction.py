@@ -14,9 +14,10 @@ from memcheck.autograd.tensor import rounded
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.record import Record
 
-NORM, MOST = 8, 250_000_000
-"""Bytes of an element in which norms of offloaded gradients are taken (zero/utils.py, ``get_norm_dtype``), and how many
-at once in ZeRO-3."""
+NORM = 8
+"""Bytes of an element in which norms of offloaded gradients are computed: fp64 (zero/utils.py, ``get_norm_dtype``)."""
+NORM_ELEMENTS = 250_000_000
+"""How many elements ZeRO-3 casts to fp64 at once for a norm (``_constant_buffered_norm2``)."""
 
 
 class Reducing(Record):
@@ -50,22 +51,25 @@ class Reducing(Record):
 
 
 def buckets(numels: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Which tensors are reduced together, as numbers [from, to): until the next one does not fit."""
-    first = held = 0
+    """Yield the tensors of each bucket as indices [from, to): a bucket is full when the next tensor does not fit.
+
+    ``numels``: elements of each tensor; ``limit``: elements of a bucket.
+    """
+    first = filled = 0
     for number, numel in enumerate(numels):
-        if number > first and held + numel > limit:
+        if number > first and filled + numel > limit:
             yield first, number
-            first, held = number, 0
-        held += numel
+            first, filled = number, 0
+        filled += numel
     if numels:
         yield first, len(numels)
 
 
 def late(numels: Sequence[int], how: Reducing, partition: int) -> int:
-    """Bytes in addition to the whole model's gradients at the highest moment of a reduction after the backward.
+    """Return the peak bytes of a reduction after the backward, in addition to the gradients of the whole model.
 
-    ``numels``: in the model's order; ``partition``: bytes of the rank's own gradients, which the first owner has from
-    the first bucket on. What a bucket has taken has left its own storage.
+    ``numels``: elements of each tensor in the model's order. ``partition``: bytes of the rank's own gradients, which
+    exist from the first bucket on. Gradients that were copied to a bucket are freed.
     """
     highest = moved = held = 0
     for first, last, outside, extra in _reductions(numels, how):
@@ -79,7 +83,7 @@ def late(numels: Sequence[int], how: Reducing, partition: int) -> int:
 
 
 class Early(Record):
-    """Bytes of reductions in hooks, in addition to the buckets."""
+    """Bytes that reductions in backward hooks take, in addition to the buckets."""
 
     waiting: int = 0
     """Gradients in no bucket, while backward runs."""
@@ -96,9 +100,10 @@ class Early(Record):
 
 
 def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Early:
-    """What ZeRO-1 and 2 take where gradients are reduced in hooks.
+    """Return what ZeRO-1 and ZeRO-2 allocate where gradients are reduced in backward hooks.
 
-    ``numels``: in the order of the hooks; ``moving``: nothing else keeps gradients that are in no buffer.
+    ``numels``: elements of each tensor in the order of the hooks. ``moving``: only the reduction keeps gradients that
+    are in no bucket; otherwise autograd keeps them as well.
     """
     reductions = list(_reductions(numels, how))
     most = waits = kept = before = head = tail = after_backward = 0
@@ -118,8 +123,10 @@ def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Ear
 
 
 def _early(waits: int, head: int, most: int, tail: int, after_backward: int, *, alone: bool) -> Early:
-    """``most``, ``tail``: what other hooks and the last one take together with what waits; ``alone``: there is one
-    tensor, which is reduced after its backward.
+    """Return the bytes of reductions in hooks, each without the ``waits`` bytes that are pending during the backward.
+
+    ``head``: extra bytes of the first bucket. ``most``, ``tail``: bytes in middle hooks and in the last one, with
+    pending ones. ``alone``: there is one tensor, which is reduced after its backward.
     """
     return Early(
         waiting=waits,
@@ -131,20 +138,24 @@ def _early(waits: int, head: int, most: int, tail: int, after_backward: int, *, 
 
 
 def left_behind(numels: Sequence[int], own: Sequence[int], how: Reducing, buffers: int) -> int:
-    """Bytes that ZeRO-1's fp32 gradients keep alive until their norm is computed, after which a step frees them.
+    """Return the bytes that ZeRO-1's fp32 gradients keep alive until their norm is computed in the step.
 
-    They are views of the buckets that they were reduced in, whose bytes are ``buffers``, or tensors of their own. A
-    rank's ``own`` are let go of at once where there are buffers (``copy_grads_in_partition``).
+    They are views of the buckets that they were reduced in, whose bytes are ``buffers``, or separate tensors. The
+    rank's ``own`` gradients are freed at once where there are buckets (``copy_grads_in_partition``).
     """
     item = DTYPE_BYTES[how.dtype]
     if not how.contiguous:
         return sum(rounded(n * item) for n in numels)
-    alone, mine = (sum(rounded(n * item) for n in some if n > how.limit) for some in (numels, own))
-    return buffers + alone - mine if how.ways > 1 else 0
+    in_no_bucket = sum(rounded(n * item) for n in numels if n > how.limit)
+    own_in_no_bucket = sum(rounded(n * item) for n in own if n > how.limit)
+    return buffers + in_no_bucket - own_in_no_bucket if how.ways > 1 else 0
 
 
 def _reductions(numels: Sequence[int], how: Reducing) -> Iterator[tuple[int, int, int, int]]:
-    """Each bucket's tensors as numbers [from, to), their bytes in no buffer, and the bytes that reducing it takes."""
+    """Yield each bucket as (from, to, bytes of its gradients in no buffer, bytes that its reduction allocates).
+
+    ``from`` and ``to`` are indices of ``numels``.
+    """
     size = -(-sum(numels) // how.ways) or 1
     item, offset = DTYPE_BYTES[how.dtype], 0
     for first, last in buckets(numels, how.limit):
@@ -160,7 +171,9 @@ def _reductions(numels: Sequence[int], how: Reducing) -> Iterator[tuple[int, int
 
 
 def _copies(how: Reducing, numels: Sequence[int], count: int, shared: bool, size: int) -> int:
-    """Bytes that one bucket of ``count`` elements takes. ``shared``: several ranks own it, each ``size`` at most.
+    """Return the bytes that the reduction of one bucket of ``count`` elements allocates.
+
+    ``numels``: elements of its tensors. ``shared``: several ranks own parts of it, each at most ``size`` elements.
 
     Slices that follow each other in the bucket and go to the same owner are one; those of the fp32 partition are not.
     """
@@ -184,8 +197,9 @@ def back_from_host(n_bytes: int) -> int:
 
 
 def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
-    """What ZeRO-3 takes in addition to its one bucket, which has the dtype that is sent. ``numels``: in the hooks'
-    order.
+    """Return what ZeRO-3's reductions allocate in addition to its one bucket, which has the communication dtype.
+
+    ``numels``: elements of each tensor in the order of the hooks.
 
     Sources: runtime/zero/stage3.py (``__avg_scatter_contiguous_grads``, ``__avg_scatter_grads``), runtime/comm/
     coalesced_collectives.py (``reduce_scatter_coalesced``). ``accumulated``: the dtype in which partitions are summed.
@@ -213,7 +227,8 @@ def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Earl
             left = (widened or scaled) + padded
             extra = max(scaled + widened, left)
         if how.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
-            extra = max(extra, left + max(back_from_host(n * summed) + rounded(NORM * min(n, MOST)) for n in shards))
+            norms = [back_from_host(n * summed) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
+            extra = max(extra, left + max(norms))
         outside = sum(rounded(n * item) for n in each) if alone else 0
         newest = each[-1] if alone and (last == len(numels) or len(each) == 1) else 0
         waits = max(waits, outside - rounded(newest * item))

@@ -172,7 +172,7 @@ NAMED_ENDS = {"embed_": "embed", "embedding_norm": "embed", "lm_head": "head", "
 
 
 def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, casts: bool, whole: bool) -> Group:
-    """Sizes of a unit whose parameters are cut into ``ways``.
+    """Return the sizes in bytes of one flat parameter of FSDP1, which is divided over ``ways`` ranks.
 
     ``casts``: tensors with a dtype of their own are gathered in the recipe's dtype, too. ``whole``: all views of one
     flat tensor want a gradient together (_use_unsharded_views), so that frozen tensors which share a unit with trained
@@ -203,7 +203,10 @@ def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, cas
 
 
 def flat_numel(tensors: Iterable[LocalTensor], item: int, ways: int) -> int:
-    """Elements of the flat tensor: each parameter aligned, the whole a multiple of the ranks."""
+    """Return the elements of the flat tensor: each parameter is aligned, and the total is a multiple of ``ways``.
+
+    ``item``: bytes of an element.
+    """
     aligned, total = ALIGNMENT // item, 0
     for t in tensors:
         total += -total % aligned + t.numel
@@ -211,10 +214,10 @@ def flat_numel(tensors: Iterable[LocalTensor], item: int, ways: int) -> int:
 
 
 def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
-    """Elements of a tensor that the rank with most of what is stepped on updates.
+    """Return how many elements of a tensor are updated on the rank that updates most elements of its unit.
 
-    A rank has a row of the flat tensor, not a part of each parameter: where some are frozen, all of its row may be of
-    those that are not. ``unit``: those of its layer, or any of the ends.
+    A rank has a contiguous part of the flat parameter, not a part of each tensor. If some tensors are frozen, that part
+    may lie in trained ones alone. ``unit``: the tensors of its layer; ignored for embedding, norm and head.
     """
     ways, a, every = job.layout.shard_group, job.architecture, tuple(unit)
     even = -(-tensor.numel // ways)
@@ -234,15 +237,13 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
 
 @lru_cache(maxsize=256)
 def _ends(job: TrainingJob, a: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
-    """Elements of embedding, positions, final norm and head, of what of towers is no layer, and those of them that are
-    stepped on.
-    """
+    """Return the elements of all tensors outside layers, and those of them that the optimizer steps on."""
     ends, stated = _end_tensors(job, a), job._replace(freeze=freeze)
     return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
 
 
 def _end_tensors(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
-    """The tensors of no layer: those of embedding, positions, final norm and head, and of towers what is no layer."""
+    """Return the tensors outside layers: embedding, positions, final norm, head, and a tower's stem and projector."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
     return tuple([t for tensors in model_tensors(job, a) for t in tensors if is_end(t) or t.part])
@@ -250,7 +251,7 @@ def _end_tensors(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
 
 @lru_cache(maxsize=256)
 def fullest_row(job: TrainingJob) -> int:
-    """The rank that holds most elements of adapters, where flat parameters mix these and frozen weights."""
+    """Return the rank that updates most elements, where flat parameters mix adapters and frozen weights."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
     a, held = job.architecture, [0] * job.layout.shard_group
@@ -268,7 +269,7 @@ def fullest_row(job: TrainingJob) -> int:
 
 
 def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTensor, tuple[int, ...]]]:
-    """Each tensor of a unit with the elements of it in each rank's row of the flat parameter.
+    """Return each tensor of a unit with the number of its elements in each rank's part of the flat parameter.
 
     A module's own parameters come before those of the modules inside it (_flat_param.py,
     ``_init_flat_param_and_metadata``): peft's adapters after the layer that they wrap, LitGPT's before it.
@@ -278,14 +279,14 @@ def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTe
     if job.framework.adapters.own:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
-    row, at = -(-sum(t.numel for t in unit) // ways), 0
-    found = []
+    part_numel, offset = -(-sum(t.numel for t in unit) // ways), 0
+    rows = []
     for t in order:
-        begin, end = at, at + t.numel
-        at = end
-        parts = [max(0, min(end, (rank + 1) * row) - max(begin, rank * row)) for rank in range(ways)]
-        found.append((t, tuple(parts)))
-    return found
+        begin, end = offset, offset + t.numel
+        offset = end
+        parts = [max(0, min(end, (r + 1) * part_numel) - max(begin, r * part_numel)) for r in range(ways)]
+        rows.append((t, tuple(parts)))
+    return rows
 
 
 def _layer_of(tensor: LocalTensor) -> str:
@@ -296,11 +297,11 @@ def _layer_of(tensor: LocalTensor) -> str:
 def flat_pieces(
     job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], *, whole: bool
 ) -> list[tuple[LocalTensor, int]]:
-    """Each tensor that is stepped on, of one dimension, with the elements that a rank updates.
+    """Return each tensor that the optimizer steps on, as one dimension, with the elements that a rank updates.
 
-    ``whole``: the largest number of elements that one rank may hold, which is the whole tensor if a rank's row of the
-    unit is that long; else the rank's part of the sum over all. The ends, which are no layers, share a unit; trained
-    tensors and the frozen modules around them form one unit.
+    ``whole``: return the largest number of elements that one rank may hold of each tensor. That is the whole tensor if
+    the rank's part of the flat parameter is that long. Otherwise return the rank's even share. Embedding, norm and head
+    share one flat parameter.
     """
     ways = job.layout.shard_group
     ends = sum(t.numel for tensors, count in kinds for t in tensors if count == 1)
@@ -322,7 +323,7 @@ def _item(tensor: LocalTensor, recipe: Recipe, casts: bool) -> int:
 
 
 def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
-    """What of ``freeze`` leaves tensors without a gradient where FSDP1 flattens units.
+    """Return the entries of ``freeze`` that leave tensors without a gradient where FSDP1 flattens units.
 
     If a part of a flat tensor is trained, all its views want a gradient (torch 2.13 distributed/fsdp/_flat_param.py,
     _use_unsharded_views), and so do the activations after them. Embedding, final norm and head are one unit; so is each
@@ -342,8 +343,9 @@ def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
 
 
 def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
-    """``freeze`` for the units of a job whose flat parameters mix adapters and frozen weights: embedding, norm and head
-    share one flat parameter, which wants no gradient where it holds no adapter.
+    """Return ``freeze`` for a job whose flat parameters mix adapters and frozen weights.
+
+    Embedding, norm and head share one flat parameter, which needs no gradient if it holds no adapter.
     """
     a = job.architecture
     trains = isinstance(a, Architecture) and any(t.trained for t in _end_tensors(job, a))
@@ -351,14 +353,15 @@ def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
 
 
 def _roots_train(job: TrainingJob, kept: tuple[str, ...]) -> bool:
-    """Whether something is trained of what is no layer of a model of pictures."""
+    """Return whether something outside the layers of a vision-language model is trained."""
     return not {"vision", "projector"} <= {*job.freeze} or ("language" not in job.freeze and not kept)
 
 
 def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
-    """Whether the optimizer steps on a tensor that gets a gradient: one of zeros, too, of what lies in the root's flat
-    tensor and does not run, for the views of its gradient are those of all that want one (_flat_param.py,
-    _use_sharded_grad_views).
+    """Return whether the optimizer steps on a tensor of a flat parameter.
+
+    It also steps on tensors in the root's flat parameter that do not run: their gradients are views that hold zeros
+    (_flat_param.py, _use_sharded_grad_views).
     """
     if mixes_adapters(job):
         return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
