@@ -20,21 +20,22 @@ def named(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
 
 
 def narrow_pixels(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
-    """``pixel_values`` in a narrower dtype: a copy of the model's own, unless FSDP has made one for all of it."""
+    """Return ``pixel_values`` in ``dtype``: FSDP's cast where it has made one in that dtype, otherwise a new copy."""
     given = ctx.pixels
     return given if given is not None and given.dtype == dtype else ctx.tape.value(shape, dtype, "pixel_values")
 
 
 def widened_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
-    """``cos.float()`` and ``sin.float()`` of a tower's layer: copies where FSDP2 has narrowed what the layer is given
-    (``cast_forward_inputs``), else the tower's own.
+    """Allocate ``cos.float()`` and ``sin.float()`` of a tower's layer: [patches, width] in fp32.
+
+    Copies are needed only where FSDP2 has cast the layer's arguments to a narrower dtype (``cast_forward_inputs``).
     """
     copied = range(2 if ctx.setting.table_rows else 0)
     return tuple([ctx.tape.new((ctx.tokens, width), "fp32", "rotary table, widened") for _ in copied])
 
 
 def rows_of_pixels(ctx: Context, vision: Vision) -> Value:
-    """``pixel_values``, a row for each patch, in the tower's dtype: a copy, unless that is fp32."""
+    """Return ``pixel_values`` [patches, channels] in the tower's dtype: a copy, unless that is fp32."""
     tape, target = ctx.tape, ctx.setting.params
     shape = (ctx.tokens, vision.channels)
     if target == "fp32":
@@ -52,32 +53,39 @@ def convolve(
     outside: bool = False,
     pixels: Value | None = None,
 ) -> Value:
-    """A convolution whose stride is its kernel: ``rows`` patches as [rows, hidden].
+    """Compute a convolution whose stride is its kernel: ``rows`` patches become [rows, hidden].
 
-    ``pixel_values`` are cast to the dtype of the weights, and kept if these are trained. ``outside``: the cast is in
-    front of the tower, in a variable that lives until it is done. ``pixels``: a copy that the model has made before.
+    ``pixel_values`` are cast to the dtype of the weights, and saved if these are trained. ``outside``: the cast runs
+    before the tower, in a variable that lives until the tower has run. ``pixels``: a copy that the model has made
+    before.
     """
     tape = ctx.tape
-    w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
-    b = ctx.parameter(bias.name, bias.shape) if bias is not None else None
-    dtype = tape.autocast or w.dtype
-    given = dtype == ("fp32" if vision.cast else ctx.setting.params) and ctx.pixels is None
+    weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
+    bias_parameter = ctx.parameter(bias.name, bias.shape) if bias is not None else None
+    dtype = tape.autocast or weight_parameter.dtype
+    no_cast = dtype == ("fp32" if vision.cast else ctx.setting.params) and ctx.pixels is None
     if pixels is None or pixels.dtype != dtype:
-        pixels = None if given else narrow_pixels(ctx, (rows, vision.channels), dtype)
+        pixels = None if no_cast else narrow_pixels(ctx, (rows, vision.channels), dtype)
     if outside and pixels is not None and not tape.autocast:
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
-    wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
+    weight_value = (
+        cast(tape, tape.parameter(weight_parameter), tape.autocast)
+        if tape.autocast
+        else tape.parameter(weight_parameter)
+    )
     out = tape.value((rows, weight.shape[0]), dtype, "patch embedding")
-    saves = (pixels if w.requires_grad else None,)
-    if b is None:
-        return operator(tape, out, wv, "patch embedding dW", saves=saves)
-    of_bias = (b.shape, dtype, "patch embedding db")
-    return operator(tape, out, (wv, tape.parameter(b)), ["patch embedding dW", of_bias], saves=saves)
+    saves = (pixels if weight_parameter.requires_grad else None,)
+    if bias_parameter is None:
+        return operator(tape, out, weight_value, "patch embedding dW", saves=saves)
+    bias_gradient = (bias_parameter.shape, dtype, "patch embedding db")
+    return operator(
+        tape, out, (weight_value, tape.parameter(bias_parameter)), ["patch embedding dW", bias_gradient], saves=saves
+    )
 
 
 def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
-    """A copy of ``pixel_values``, and of its mask if there is one, that a variable refers to until the image tokens are
-    there.
+    """Copy ``pixel_values``, and its mask if there is one, into variables that live until the image tokens are
+    computed.
     """
     pixels = ctx.tape.value((rows, vision.channels), dtype, "pixel_values")
     ctx.returned.append(Value(pixels.storage, pixels.shape, dtype))
@@ -88,37 +96,42 @@ def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
 
 
 def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Value:
-    """``torch.cat`` of a learned token and the patches of each tile: [rows, hidden]."""
+    """Prepend a learned token to the patches of each tile with ``torch.cat``: [rows, hidden]."""
     tape = ctx.tape
-    p = ctx.parameter(token.name, token.shape)
-    joined = promote(x.dtype, p.dtype)  # torch.cat promotes
-    out = tape.value((rows, x.shape[1]), joined, "cat class token")
-    return operator(tape, out, (x, tape.parameter(p)), ["contiguous gradient", (token.shape, p.dtype, "sum")])
+    parameter = ctx.parameter(token.name, token.shape)
+    dtype = promote(x.dtype, parameter.dtype)  # torch.cat promotes
+    out = tape.value((rows, x.shape[1]), dtype, "cat class token")
+    return operator(
+        tape, out, (x, tape.parameter(parameter)), ["contiguous gradient", (token.shape, parameter.dtype, "sum")]
+    )
 
 
 def with_positions(ctx: Context, x: Value, table: ParameterTensor, *, looked_up: bool = True) -> Value:
-    """``embeddings + position_embedding(position_ids)``, or the table itself: one row for each of a tile's."""
+    """Add a table of learned positions to ``x`` [rows, hidden]; the table has one row for each patch of a tile.
+
+    ``looked_up``: the model looks the table up by ``position_ids`` (an embedding); otherwise it adds the table itself.
+    """
     tape = ctx.tape
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    found = tape.new(table.shape, p.dtype, "positions") if looked_up else None
-    out = tape.value(x.shape, promote(x.dtype, p.dtype), "add positions")
-    del found
-    wants, learns, shape, dtype = x.origin is not None, p.requires_grad, table.shape, p.dtype
-    rows, stream = x.shape, x.dtype
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    embedded = tape.new(table.shape, parameter.dtype, "positions") if looked_up else None
+    out = tape.value(x.shape, promote(x.dtype, parameter.dtype), "add positions")
+    del embedded
+    needs_grad, trained, shape, dtype = x.origin is not None, parameter.requires_grad, table.shape, parameter.dtype
+    rows, input_dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
-        same = grad.dtype == stream
-        passed = None if not wants else grad if same else tape.new(rows, stream, "to backward")
-        if not learns:
-            return [passed, None]
-        summed = tape.new(shape, dtype, "sum over tiles")
-        return [passed, tape.new(shape, dtype, "embedding backward") if looked_up else summed]
+        same_dtype = grad.dtype == input_dtype
+        dx = None if not needs_grad else grad if same_dtype else tape.new(rows, input_dtype, "to backward")
+        if not trained:
+            return [dx, None]
+        summed_over_tiles = tape.new(shape, dtype, "sum over tiles")
+        return [dx, tape.new(shape, dtype, "embedding backward") if looked_up else summed_over_tiles]
 
-    return tape.record(out, (x, tape.parameter(p)), run)
+    return tape.record(out, (x, tape.parameter(parameter)), run)
 
 
 def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
-    """A LayerNorm with weight and bias; none of no tensors."""
+    """Apply a LayerNorm with weight and bias; return x unchanged where there are no tensors."""
     if not tensors:
         return x
     weight, bias = (ctx.parameter(t.name, t.shape) for t in tensors[:2])
@@ -126,7 +139,7 @@ def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> 
 
 
 def last_rows(ctx: Context, vision: Vision, x: Value) -> Value:
-    """The tower's last norm, whose result is in its output (``last_hidden_state``)."""
+    """Apply the tower's last norm, whose result stays in the tower's output (``last_hidden_state``)."""
     x = layer_norm(ctx, x, vision.closing)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
     pooled_beside(ctx, vision, x)
@@ -134,32 +147,34 @@ def last_rows(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def pooled_beside(ctx: Context, vision: Vision, x: Value) -> None:
-    """SigLIP's attention pooling, if there is one (``vision_use_head``). Its keys and values of all rows live in the
-    tower's output until the image tokens take their place there; autocast's copies of its weights stay.
+    """Record SigLIP's attention pooling, if the tower has one (``vision_use_head``); nothing reads its result.
+
+    Its keys and values of all rows live in the tower's output until the image tokens take their place there. autocast's
+    copies of its weights stay.
     """
     tape = ctx.tape
     weights = [t for t in vision.unused if len(t.shape) > 1 and not t.name.endswith(("in_proj_weight", "probe"))]
     if len(weights) == len(vision.unused) or not any(t.name == "head.probe" for t in vision.unused):
         return
     dtype = tape.autocast or x.dtype
-    both = tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values")
+    kv_temporary = tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values")
     ctx.named.append(Value(tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values"), x.shape, dtype))
-    del both
-    learns = any(p.requires_grad for p in ctx.parameters)
-    for t in weights if tape.autocast and learns else ():
+    del kv_temporary
+    any_trained = any(p.requires_grad for p in ctx.parameters)
+    for t in weights if tape.autocast and any_trained else ():
         copy = tape.value(t.shape, dtype, "autocast copy")
         tape.casts[id(copy)] = copy
 
 
 def pooling(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``AvgPool2d`` of ``merge`` patches: keeps its input."""
+    """Average ``merge`` patches with ``AvgPool2d``: [rows / merge, hidden]; its input is saved."""
     tape = ctx.tape
     out = tape.value((x.shape[0] // vision.merge, x.shape[1]), x.dtype, "avg_pool2d")
     return operator(tape, out, x, "avg_pool2d backward", saves=(x,))
 
 
 def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``x[:, 1:]``: a view without the class tokens, whose gradient is padded with zeros."""
+    """Return a view of ``x`` without the class tokens (``x[:, 1:]``), whose gradient is padded with zeros."""
     if not vision.classes:
         return x
     rows = ctx.setting.pictures * (vision.tile - vision.classes)
@@ -167,7 +182,9 @@ def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def shuffled(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``pixel_shuffle``: two transposed copies, so that ``merge`` patches lie side by side."""
+    """Merge ``merge`` patches into one row (``pixel_shuffle``): [rows / merge, hidden * merge], by two transposed
+    copies.
+    """
     x = copy(ctx.tape, x, "pixel shuffle")
     x = copy(ctx.tape, x, "pixel shuffle")
     return x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
@@ -176,7 +193,10 @@ def shuffled(ctx: Context, vision: Vision, x: Value) -> Value:
 def two_matrices(
     ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor, ...], *, copies: bool = False
 ) -> Value:
-    """``linear_2(act(linear_1(x)))``. ``copies``: x is no contiguous tensor, so that the product copies it."""
+    """Compute ``linear_2(act(linear_1(x)))``.
+
+    ``copies``: x is not contiguous, so that the product copies it.
+    """
     tape = ctx.tape
     first, *others = tensors
     second = next(t for t in others if t.name.endswith(".weight"))
@@ -185,15 +205,16 @@ def two_matrices(
         x = copy(tape, x, "contiguous")
     inner = linear_layer(ctx, x, first, bias=bias)
     del x
-    acted = activation(tape, inner, vision.activation)
+    activated = activation(tape, inner, vision.activation)
     del inner
-    return linear_layer(ctx, acted, second, bias=bias)
+    return linear_layer(ctx, activated, second, bias=bias)
 
 
 def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
-    """Image tokens as the model's output carries them. ``joins``: ``torch.cat`` of the pictures' copies them.
+    """Return the image tokens as the model's output holds them.
 
-    ``image_hidden_states`` of the output refers to what is scattered; the tower's output to what was there before.
+    ``joins``: ``torch.cat`` over the pictures copies them. ``image_hidden_states`` of the output refers to the tensor
+    that is scattered; the tower's output refers to the tensor before the copy.
     """
     ctx.named = []
     out = copy(ctx.tape, tokens, "cat image tokens") if joins else tokens
@@ -207,7 +228,11 @@ def linear_layer(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool 
 
 
 def hooked(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
-    """``output.requires_grad_(True)`` of a frozen patch embedding's rows; these come first of what is kept."""
+    """Make the rows of a frozen patch embedding require a gradient (``output.requires_grad_(True)``) where ``leaf`` is
+    set.
+
+    Returns the rows and the list of values that stay live, which then begins with these rows.
+    """
     if not leaf:
         return x, []
     x.origin = Leaf()
@@ -215,15 +240,16 @@ def hooked(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
 
 
 def features(ctx: Context, merged: Value) -> Value:
-    """``torch.cat`` of the pictures' image tokens, which are views of one tensor; both stay in variables."""
+    """Copy the pictures' image tokens, views of one tensor, into one with ``torch.cat``; both stay in variables."""
     out = copy(ctx.tape, merged, "cat image tokens")
     ctx.returned += [merged, out]
     return out
 
 
 def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
-    """A convolution keeps its input also where its weights are frozen: one formula has both gradients
-    (torch tools/autograd/derivatives.yaml, ``convolution``).
+    """Save a convolution's input also where its weights are frozen, as one formula has both gradients.
+
+    Source: torch tools/autograd/derivatives.yaml, ``convolution``.
     """
     if trained or x.origin is None:
         return out
@@ -231,95 +257,101 @@ def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
 
 
 def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
-    """A convolution without a bias of rows [pixels, channels] to ``rows`` rows: keeps its input whatever is trained."""
+    """Compute a convolution without a bias, from [pixels, channels] to [rows, kernels]; its input is always saved."""
     tape = ctx.tape
-    p = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
+    parameter = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
     x = cast(tape, x, tape.autocast) if tape.autocast else x
-    weight = cast(tape, tape.parameter(p), tape.autocast) if tape.autocast else tape.parameter(p)
+    weight = cast(tape, tape.parameter(parameter), tape.autocast) if tape.autocast else tape.parameter(parameter)
     out = tape.value((rows, kernel.shape[0]), x.dtype, kernel.name)
     return operator(tape, out, (x, weight), [kernel.name + " dX", kernel.name + " dW"], saves=(x,))
 
 
 def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
-    """``permute`` and ``reshape``, or a pad, to ``rows`` rows: a copy, and one of its gradient."""
+    """Copy ``x`` into another layout (``permute`` and ``reshape``, or a pad) of ``rows`` rows; backward copies its
+    gradient.
+    """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     return operator(tape, tape.value((rows or shape[0], *shape[1:]), dtype, "laid out"), x, "laid out backward")
 
 
 def scatter(ctx: Context, rows: Value, features: Value) -> Value:
-    """``rows`` [tokens, hidden]: what was looked up; a new tensor with the image tokens in it.
+    """Scatter the image tokens ``features`` into a new copy of the text embeddings ``rows`` [tokens, hidden].
 
-    The mask [B, S, 1] is expanded without memory, and is all that backward keeps. On CUDA the forward makes the mask
-    whole, and a running count of it in int64 (aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda).
-    Backward masks the rows' gradient, and picks the features' with ``masked_select``, which lists the places as three
-    int64 each (FunctionsManual.cpp, masked_scatter_backward; aten IndexKernel.cpp, masked_select_cuda).
+    The mask [B, S, 1] is expanded without memory, and is all that backward saves. On CUDA the forward materialises the
+    mask, and a prefix sum of it in int64 (aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda). Backward
+    masks the rows' gradient, and selects the features' gradient with ``masked_select``, which lists the positions as
+    three int64 each (FunctionsManual.cpp, masked_scatter_backward; aten IndexKernel.cpp, masked_select_cuda).
     """
     tape = ctx.tape
     if features.dtype != rows.dtype:
         from memcheck.autograd.elementwise import cast
 
         features = cast(tape, features, rows.dtype)
-    shape, dtype, taken = rows.shape, rows.dtype, features.shape
+    shape, dtype, features_shape = rows.shape, rows.dtype, features.shape
     out = tape.value(shape, dtype, "masked_scatter")
-    whole = tape.new(shape, "bool", "masked_scatter mask")
-    count = tape.new(shape, "int64", "masked_scatter prefix sum")
-    del whole, count
+    full_mask = tape.new(shape, "bool", "masked_scatter mask")
+    prefix_sum = tape.new(shape, "int64", "masked_scatter prefix sum")
+    del full_mask, prefix_sum
     mask = tape.new(shape[:1], "bool", "image mask")
-    nr, nf = rows.origin is not None, features.origin is not None
+    rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
-        filled = tape.new(shape, dtype, "masked_fill backward") if nr else None
-        if not nf:
-            return [filled, None]
-        places = tape.new((*taken, 3), "int64", "masked_select places")
-        picked = tape.new(taken, dtype, "masked_scatter backward")
-        del places
-        return [filled, picked]
+        rows_gradient = tape.new(shape, dtype, "masked_fill backward") if rows_need_grad else None
+        if not features_need_grad:
+            return [rows_gradient, None]
+        positions = tape.new((*features_shape, 3), "int64", "masked_select places")
+        features_gradient = tape.new(features_shape, dtype, "masked_scatter backward")
+        del positions
+        return [rows_gradient, features_gradient]
 
     return tape.record(out, (rows, features), run, saves=(mask,))
 
 
 def put(ctx: Context, rows: Value, features: Value) -> Value:
-    """``inputs_embeds.index_put(places, features)``: keeps the places, two int64 each (FunctionsManual.cpp,
-    derivatives.yaml: index_put). Backward puts zeros there in a copy of the rows' gradient, and picks the features'.
+    """Put the image tokens into the text embeddings with ``inputs_embeds.index_put(places, features)``: a new tensor.
+
+    Saves the places, two int64 each (FunctionsManual.cpp, derivatives.yaml: index_put). Backward puts zeros there in a
+    copy of the rows' gradient, and indexes the features' gradient.
     """
     tape = ctx.tape
-    shape, dtype, taken = rows.shape, rows.dtype, features.shape
-    places = tape.new((taken[0], 2), "int64", "places")
+    shape, dtype, features_shape = rows.shape, rows.dtype, features.shape
+    positions = tape.new((features_shape[0], 2), "int64", "places")
     out = tape.value(shape, dtype, "index_put")
-    nr, nf = rows.origin is not None, features.origin is not None
+    rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
-        filled = None
-        if nr:
-            zeros = tape.new(taken, dtype, "zeros")
-            filled = tape.new(shape, dtype, "index_put backward")
+        rows_gradient = None
+        if rows_need_grad:
+            zeros = tape.new(features_shape, dtype, "zeros")
+            rows_gradient = tape.new(shape, dtype, "index_put backward")
             del zeros
-        return [filled, tape.new(taken, dtype, "index backward") if nf else None]
+        return [rows_gradient, tape.new(features_shape, dtype, "index backward") if features_need_grad else None]
 
-    return tape.record(out, (rows, features), run, saves=(places,))
+    return tape.record(out, (rows, features), run, saves=(positions,))
 
 
 def added(ctx: Context, rows: Value, features: Value) -> Value:
-    """``inputs_embeds[mask] + features``, number by number: keeps the mask, which is expanded without memory. The
-    places of every number are listed as three int64 each, and backward, which puts the gradient back into zeros, sorts
-    them (aten IndexingUtils.h, expandTensors; native/cuda/Indexing.cu, index_put_with_sort_kernel).
+    """Add the image tokens to the embeddings at their places (``inputs_embeds[mask] + features``), element by element.
+
+    Saves the mask, which is expanded without memory. The places of every element are listed as three int64 each.
+    Backward, which puts the gradient back into zeros, sorts them (aten IndexingUtils.h, expandTensors;
+    native/cuda/Indexing.cu, index_put_with_sort_kernel).
     """
-    tape, taken = ctx.tape, features.shape
+    tape, features_shape = ctx.tape, features.shape
     shape, dtype = rows.shape, rows.dtype
-    found = tape.new(taken, dtype, "looked up in their places")
-    places = tape.new((*taken, 3), "int64", "places of image tokens")
-    del places
-    out = tape.value(taken, dtype, "add image tokens")
-    del found
-    nr, nf = rows.origin is not None, features.origin is not None
+    selected = tape.new(features_shape, dtype, "looked up in their places")
+    positions = tape.new((*features_shape, 3), "int64", "places of image tokens")
+    del positions
+    out = tape.value(features_shape, dtype, "add image tokens")
+    del selected
+    rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
-        if not nr:
-            return [None, grad if nf else None]
+        if not rows_need_grad:
+            return [None, grad if features_need_grad else None]
         zeros = tape.new(shape, dtype, "index backward")
-        listed = tape.new((*taken, 6), "int64", "places and their order")
-        del listed
-        return [zeros, grad if nf else None]
+        sorted_positions = tape.new((*features_shape, 6), "int64", "places and their order")
+        del sorted_positions
+        return [zeros, grad if features_need_grad else None]
 
     return tape.record(out, (rows, features), run)

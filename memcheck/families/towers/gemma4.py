@@ -40,8 +40,17 @@ from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import Buffers, ClippedTowerAttention, OtherTower, TowerAttention, Vision
 
 
+CLIP_SCALARS = 4
+"""Buffers of one clipped linear layer: the minimum and maximum of its input and of its output."""
+AUDIO_LINEARS, VISION_LINEARS = 10, 7
+"""Linear layers that may be clipped in one layer of the audio tower and of the vision tower."""
+
+
 def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
-    """The tower of Gemma 4's ``audio_config`` and its projection; none where that is null or absent."""
+    """Read Gemma 4's audio tower and its projection from ``audio_config``; empty where that is null or absent.
+
+    The tower is idle in a step without sounds, so only its tensors and buffers are read.
+    """
     if outer.raw("audio_config") is None:
         return ()
     config = outer.section("audio_config")
@@ -49,8 +58,8 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     heads = config.integer("num_attention_heads", default=8)
     if width % heads:
         config.fail("num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")
-    made = config.integer("output_proj_dims", default=1536)
-    first, second = _channels(config)
+    projected_width = config.integer("output_proj_dims", default=1536)
+    first_channels, second_channels = _subsampling_channels(config)
     kernel = config.integer("conv_kernel_size", default=5)
     config.ignore(
         "model_type", "hidden_act", "residual_weight", "attention_chunk_size", "attention_context_left",
@@ -60,22 +69,26 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     clipped = config.flag("use_clipped_linears", default=True)
     tensors = (
-        ParameterTensor("subsample_conv_projection.layer0.conv.weight", (first, 1, 3, 3), "audio"),
-        vector("subsample_conv_projection.layer0.norm.weight", first, "norm"),
-        ParameterTensor("subsample_conv_projection.layer1.conv.weight", (second, first, 3, 3), "audio"),
-        vector("subsample_conv_projection.layer1.norm.weight", second, "norm"),
-        *linear("subsample_conv_projection.input_proj_linear", width, first // 4 * second, "audio", "none"),
-        *linear("output_proj", made, width, "audio", "none", bias=True),
-        *linear("embed_audio.embedding_projection", outputs, made, "projector", "none"),
+        ParameterTensor("subsample_conv_projection.layer0.conv.weight", (first_channels, 1, 3, 3), "audio"),
+        vector("subsample_conv_projection.layer0.norm.weight", first_channels, "norm"),
+        ParameterTensor(
+            "subsample_conv_projection.layer1.conv.weight", (second_channels, first_channels, 3, 3), "audio"
+        ),
+        vector("subsample_conv_projection.layer1.norm.weight", second_channels, "norm"),
+        *linear(
+            "subsample_conv_projection.input_proj_linear", width, first_channels // 4 * second_channels, "audio", "none"
+        ),
+        *linear("output_proj", projected_width, width, "audio", "none", bias=True),
+        *linear("embed_audio.embedding_projection", outputs, projected_width, "projector", "none"),
     )
     block = Block(
         mixer=None,
         mlp=None,
         input_norm=None,
         mlp_norm=None,
-        extra_tensors=_layer(width, width // heads, kernel),
+        extra_tensors=_conformer_tensors(width, width // heads, kernel),
     )
-    scalars = 10 * 4 * depth if clipped else 0
+    clip_scalars = AUDIO_LINEARS * CLIP_SCALARS * depth if clipped else 0
     return (
         OtherTower(
             part="audio",
@@ -83,12 +96,13 @@ def read_audio(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
             layers="layers",
             blocks=((block, depth),),
             tensors=tensors,
-            buffers=(Buffers(scalars, 1, fp32=False),),
+            buffers=(Buffers(clip_scalars, 1, fp32=False),),
         ),
     )
 
 
-def _channels(config: ConfigReader) -> tuple[int, int]:
+def _subsampling_channels(config: ConfigReader) -> tuple[int, int]:
+    """Read the channels of the two convolutions that subsample the audio; the defaults are 128 and 32."""
     stated = config.integers("subsampling_conv_channels")
     if stated is None:
         return 128, 32
@@ -97,22 +111,25 @@ def _channels(config: ConfigReader) -> tuple[int, int]:
     return stated[0], stated[1]
 
 
-def _layer(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
-    """Two halves of a feed-forward network around attention and a convolution (Gemma4AudioLayer)."""
-    found: tuple[ParameterTensor, ...] = ()
+def _conformer_tensors(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
+    """List the tensors of one conformer layer: two half feed-forward networks around attention and a convolution.
+
+    Source: Gemma4AudioLayer.
+    """
+    tensors: tuple[ParameterTensor, ...] = ()
     for half in ("feed_forward1", "feed_forward2"):
-        found += linear(f"{half}.ffw_layer_1.linear", 4 * width, width, "audio", "none")
-        found += linear(f"{half}.ffw_layer_2.linear", width, 4 * width, "audio", "none")
-        found += (vector(f"{half}.pre_layer_norm.weight", width, "norm"),)
-        found += (vector(f"{half}.post_layer_norm.weight", width, "norm"),)
+        tensors += linear(f"{half}.ffw_layer_1.linear", 4 * width, width, "audio", "none")
+        tensors += linear(f"{half}.ffw_layer_2.linear", width, 4 * width, "audio", "none")
+        tensors += (vector(f"{half}.pre_layer_norm.weight", width, "norm"),)
+        tensors += (vector(f"{half}.post_layer_norm.weight", width, "norm"),)
     for name in ("q_proj.linear", "k_proj.linear", "v_proj.linear", "post.linear", "relative_k_proj"):
-        found += linear(f"self_attn.{name}", width, width, "audio", "none")
-    found += (vector("self_attn.per_dim_scale", head_dim, "audio"),)
-    found += linear("lconv1d.linear_start.linear", 2 * width, width, "audio", "none")
-    found += linear("lconv1d.linear_end.linear", width, width, "audio", "none")
-    found += (ParameterTensor("lconv1d.depthwise_conv1d.weight", (width, 1, kernel), "audio"),)
+        tensors += linear(f"self_attn.{name}", width, width, "audio", "none")
+    tensors += (vector("self_attn.per_dim_scale", head_dim, "audio"),)
+    tensors += linear("lconv1d.linear_start.linear", 2 * width, width, "audio", "none")
+    tensors += linear("lconv1d.linear_end.linear", width, width, "audio", "none")
+    tensors += (ParameterTensor("lconv1d.depthwise_conv1d.weight", (width, 1, kernel), "audio"),)
     norms = ("lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm_pre_attn", "norm_post_attn", "norm_out")
-    return found + tuple(vector(f"{name}.weight", width, "norm") for name in norms)
+    return tensors + tuple(vector(f"{name}.weight", width, "norm") for name in norms)
 
 
 NORM = "rmsnorm-fp32-weight"
@@ -123,22 +140,23 @@ BUDGETS = (70, 140, 280, 560, 1120)
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: gemma4``."""
+    """Read the vision tower of ``model_type: gemma4``, with the audio tower that is idle next to it."""
     outputs, outer = around.language.hidden_size, around.outer
     outer.ignore("initializer_range")
     soft_tokens = outer.integer("vision_soft_tokens_per_image", default=SOFT_TOKENS)
     width = config.integer("hidden_size", default=768)
     patch = square(config, "patch_size", 16)
     merge = config.integer("pooling_kernel_size", default=3) ** 2
-    table = config.integer("position_embedding_size", default=10240)
+    table_rows = config.integer("position_embedding_size", default=10240)
     config.ignore(*HARMLESS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
     config.ignore("default_output_length", "image_seq_length", "video_seq_length", "global_head_dim")
     clipped, block = _block(config, width)
-    shifted, of_rows = config.flag("standardize"), Buffers(2, width, fp32=False)
+    standardizes, std_buffers = config.flag("standardize"), Buffers(2, width, fp32=False)
     depth = config.integer("num_hidden_layers", default=16, maximum=MAX_LAYERS)
+    clip_scalars = VISION_LINEARS * CLIP_SCALARS * depth if clipped else 0
     stem = (
         *linear("patch_embedder.input_proj", width, 3 * patch * patch, "vision", "none"),
-        ParameterTensor("patch_embedder.position_embedding_table", (2, table, width), "position"),
+        ParameterTensor("patch_embedder.position_embedding_table", (2, table_rows, width), "position"),
     )
     return Vision(
         kind="gemma4:gemma4",
@@ -158,7 +176,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         processor="gemma4:process",
         separators=2,
         heads=block.mixer.heads if isinstance(block.mixer, TowerAttention) else 0,
-        buffers=(Buffers(7 * 4 * depth if clipped else 0, 1, fp32=False), *((of_rows,) if shifted else ())),
+        buffers=(Buffers(clip_scalars, 1, fp32=False), *((std_buffers,) if standardizes else ())),
         others=read_audio(outer, outputs),
         path="vision_tower",
         projector_path="embed_vision",
@@ -166,6 +184,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def _block(config: ConfigReader, width: int) -> tuple[bool, Block]:
+    """Read one layer of the vision tower, and whether its linear layers are clipped."""
     heads = config.integer("num_attention_heads", default=12)
     kv_heads = config.integer("num_key_value_heads", default=heads)
     if kv_heads != heads:
@@ -205,107 +224,114 @@ def _block(config: ConfigReader, width: int) -> tuple[bool, Block]:
 
 
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """``patch_embedder``, the rotary tables in the rows' dtype, and the mask of padded rows, which layers are given.
+    """Compute ``patch_embedder``, the rotary tables in the rows' dtype, and the mask of padded patches.
 
-    No hook finds the patch embedding: the class has no ``get_input_embeddings`` of its own.
+    Returns the rows [patches, hidden], and the values that all layers are given. No hook finds the patch embedding, as
+    the class has no ``get_input_embeddings`` of its own.
     """
     tape, rows = ctx.tape, ctx.tokens
     matrix, table = vision.stem
     shape = (rows, vision.channels)
-    shifted = tape.value(shape, "fp32", "pixel_values - 0.5")
+    centred = tape.value(shape, "fp32", "pixel_values - 0.5")
     pixels = tape.value(shape, "fp32", "2 * pixel_values")
-    del shifted
-    target = ctx.setting.params
-    narrow = pixels if target == "fp32" else tape.value(shape, target, "pixel_values")
+    del centred
+    param_dtype = ctx.setting.params
+    cast_pixels = pixels if param_dtype == "fp32" else tape.value(shape, param_dtype, "pixel_values")
     del pixels
-    x = linear_layer(ctx, narrow, matrix)
-    del narrow
-    x = add(tape, x, _positions(ctx, table, (rows, vision.hidden)), "add positions")
-    width = vision.blocks[0][0].mixer
-    tables = (rows, getattr(width, "head_dim", 0))
-    held = [tape.value(tables, x.dtype, "rotary table") for _ in range(2)]
+    x = linear_layer(ctx, cast_pixels, matrix)
+    del cast_pixels
+    x = add(tape, x, _axis_positions(ctx, table, (rows, vision.hidden)), "add positions")
+    mixer = vision.blocks[0][0].mixer
+    table_shape = (rows, getattr(mixer, "head_dim", 0))
+    layer_arguments = [tape.value(table_shape, x.dtype, "rotary table") for _ in range(2)]
     if ctx.setting.attention not in ("flash", "flex"):
-        each = rows // max(1, ctx.setting.pictures)
+        patches_per_picture = rows // max(1, ctx.setting.pictures)
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"
-        held.append(tape.value((ctx.setting.pictures, 1, each, each), dtype, "padding mask"))
-    return x, held
+        layer_arguments.append(
+            tape.value((ctx.setting.pictures, 1, patches_per_picture, patches_per_picture), dtype, "padding mask")
+        )
+    return x, layer_arguments
 
 
-def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]) -> Value:
-    """``where(padding, 0, x_emb + y_emb)``: both are looked up in a slice of one table, each of which has a gradient
-    as large as the table.
+def _axis_positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]) -> Value:
+    """Compute ``where(padding, 0, x_emb + y_emb)``: [patches, hidden].
+
+    Both axes are looked up in a slice of one table. Each slice has a gradient as large as the table.
     """
     tape = ctx.tape
-    p = ctx.parameter(table.name, table.shape)
-    learns, dtype, whole = p.requires_grad, p.dtype, table.shape
+    parameter = ctx.parameter(table.name, table.shape)
+    trained, dtype, table_shape = parameter.requires_grad, parameter.dtype, table.shape
     clamped = tape.new((shape[0], 2), "int64", "clamped positions")
-    parts = [tape.new(shape, dtype, "embedding") for _ in range(2)]
+    axis_embeddings = [tape.new(shape, dtype, "embedding") for _ in range(2)]
     summed = tape.new(shape, dtype, "x_emb + y_emb")
-    parts.clear()
+    axis_embeddings.clear()
     out = tape.value(shape, dtype, "position embeddings")
     del summed
     padding = tape.new(shape[:1], "bool", "padding positions")
 
     def run(grad: Storage) -> list[Storage | None]:
-        masked = tape.new(shape, dtype, "where backward")
+        masked_gradient = tape.new(shape, dtype, "where backward")
         total = None
-        for _ in range(2 if learns else 0):
-            rows = tape.new(whole[1:], dtype, "embedding backward")
-            slice = tape.new(whole, dtype, "select backward")
-            del rows
-            total = slice
-        del masked
+        for _ in range(2 if trained else 0):
+            slice_gradient = tape.new(table_shape[1:], dtype, "embedding backward")
+            table_gradient = tape.new(table_shape, dtype, "select backward")
+            del slice_gradient
+            total = table_gradient
+        del masked_gradient
         return [total]
 
-    return tape.record(out, (tape.parameter(p),), run, saves=(clamped, padding))
+    return tape.record(out, (tape.parameter(parameter),), run, saves=(clamped, padding))
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``pooler``, the real rows of its result, standardised, in the rows' dtype; then ``embed_vision``."""
+    """Compute ``pooler`` and ``embed_vision``: the real rows of the pooled result, standardised, in the rows' dtype."""
     tape, dtype = ctx.tape, x.dtype
-    pooled = _pooled(ctx, vision, x)
+    pooled = _average_pool(ctx, vision, x)
     del x
-    wide = scale(tape, cast(tape, pooled, "fp32"), "sqrt(hidden)")
+    fp32_rows = scale(tape, cast(tape, pooled, "fp32"), "sqrt(hidden)")
     del pooled
-    where = tape.new((wide.shape[0], 2), "int64", "pooler mask")
-    wide = index(tape, wide, where, wide.shape, "hidden_states[pooler_mask]")
+    pooler_mask = tape.new((fp32_rows.shape[0], 2), "int64", "pooler mask")
+    fp32_rows = index(tape, fp32_rows, pooler_mask, fp32_rows.shape, "hidden_states[pooler_mask]")
     if Buffers(2, vision.hidden, fp32=False) in vision.buffers:  # `std_bias` and `std_scale`
-        wide = scale(tape, shift(tape, wide, "- std_bias"), "* std_scale")
-    x = cast(tape, wide, dtype)
-    del wide
+        fp32_rows = scale(tape, shift(tape, fp32_rows, "- std_bias"), "* std_scale")
+    x = cast(tape, fp32_rows, dtype)
+    del fp32_rows
     ctx.returned.append(x)  # `last_hidden_state`
     x = rms_norm_pieces(tape, x, None)
     return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
 
-def _pooled(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``_avg_pool_by_positions``: an fp32 product with the one-hot weights of every padded row of a picture."""
+def _average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
+    """Pool the patches of each picture by position (``_avg_pool_by_positions``): [pictures * slots, hidden].
+
+    The pooling is an fp32 product with one-hot weights [pictures, patches, slots] of every padded patch.
+    """
     tape, dtype = ctx.tape, x.dtype
     pictures = max(1, ctx.setting.pictures)
-    each = x.shape[0] // pictures
-    slots, width = each // vision.merge, x.shape[1]
-    masked = _filled(ctx, x)
+    patches_per_picture = x.shape[0] // pictures
+    slots, width = patches_per_picture // vision.merge, x.shape[1]
+    zero_padded = _zero_padding(ctx, x)
     del x
-    shape = (pictures, each, slots)
-    places = tape.new(shape, "int64", "one_hot")
-    ones = tape.new(shape, "fp32", "one_hot.float()")
-    del places
+    shape = (pictures, patches_per_picture, slots)
+    one_hot_int64 = tape.new(shape, "int64", "one_hot")
+    one_hot_fp32 = tape.new(shape, "fp32", "one_hot.float()")
+    del one_hot_int64
     weights = tape.value(shape, "fp32", "pooling weights")
-    del ones
+    del one_hot_fp32
     autocast = tape.autocast
-    rows = cast(tape, masked, "fp32")
-    rows = Value(rows.storage, (pictures, each, width), rows.dtype, rows.origin)
-    del masked
+    rows = cast(tape, zero_padded, "fp32")
+    rows = Value(rows.storage, (pictures, patches_per_picture, width), rows.dtype, rows.origin)
+    del zero_padded
     out = kernels.batched(tape, weights, rows, (pictures, slots, width), "pooling")
     del rows
     out = cast(tape, out, dtype) if not autocast else out
-    compared = tape.new(shape, "bool", "weights == 0")
-    del compared, weights
+    is_zero = tape.new(shape, "bool", "weights == 0")
+    del is_zero, weights
     return out.view(pictures * slots, width)
 
 
-def _filled(ctx: Context, x: Value) -> Value:
-    """``masked_fill(padding, 0)``: keeps the mask of rows."""
+def _zero_padding(ctx: Context, x: Value) -> Value:
+    """Zero the padded rows with ``masked_fill(padding, 0)``, which saves the mask of rows."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value(shape, dtype, "masked_fill")
     mask = tape.new(shape[:1], "bool", "padding positions")
@@ -317,38 +343,43 @@ FRAME_TOKENS = 70
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Rows of the whole budget, and the image tokens of the patches that are real.
+    """Count the patches and image tokens of a picture, or of ``frames`` of a clip, as Gemma 4's processor scales it.
+
+    Patches are those of the whole budget; image tokens are those of the real patches.
 
     Raises:
         PictureError: both sides become nothing, or the picture has more patches than the budget.
     """
     no_limits(limits)
     budget = vision.tile_tokens if frames is None else FRAME_TOKENS
-    each, count = budget * vision.merge, frames or 1
-    rows, columns = scaled(height, width, each, vision.patch, math.isqrt(vision.merge))
-    why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+    patch_budget, count = budget * vision.merge, frames or 1
+    rows, columns = scaled(height, width, patch_budget, vision.patch, math.isqrt(vision.merge))
+    reason = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
     return ProcessedPicture(
         pictures=count,
-        patches=count * each,
+        patches=count * patch_budget,
         tokens=count * rows * columns // vision.merge,
         separators=count * vision.separators,
-        defaults=(("max_soft_tokens", budget, why),),
+        defaults=(("max_soft_tokens", budget, reason),),
     )
 
 
 def process_merged(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Gemma 4 without towers: patches are merged as pixels, so that a row is an image token.
+    """Count the patches and image tokens of Gemma 4 without towers, whose patches are merged as pixels.
 
-    transformers 5.23 models/gemma4_unified/image_processing_gemma4_unified.py.
+    A row is then an image token. Source: transformers 5.23 models/gemma4_unified/image_processing_gemma4_unified.py.
     """
     pooled = math.isqrt(vision.channels // 3) // vision.patch
-    several = pooled * pooled
-    found = process(vision._replace(merge=several), height, width, frames, limits)
-    return found._replace(patches=found.patches // several)
+    patches_per_row = pooled * pooled
+    processed = process(vision._replace(merge=patches_per_row), height, width, frames, limits)
+    return processed._replace(patches=processed.patches // patches_per_row)
 
 
 def scaled(height: int, width: int, most: int, patch: int, pooled: int) -> tuple[int, int]:
-    """Patches in each direction: the largest that fit, in multiples of what is pooled."""
+    """Return the patches of each side: the largest picture of this aspect ratio within ``most`` patches.
+
+    Each side is a multiple of the ``pooled`` patches that one image token takes (get_aspect_ratio_preserving_size).
+    """
     unit = pooled * patch
     factor = math.sqrt(most * patch * patch / (height * width))
     tall, wide = int(factor * height // unit), int(factor * width // unit)
@@ -365,7 +396,10 @@ def scaled(height: int, width: int, most: int, patch: int, pooled: int) -> tuple
 
 
 def read_unified(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: gemma4_unified``. Sounds are projected by one matrix, which is idle in a step without them."""
+    """Read the vision part of ``model_type: gemma4_unified``, which has no tower.
+
+    One matrix projects sounds; it is idle in a step without them.
+    """
     outputs, outer = around.language.hidden_size, around.outer
     outer.ignore("initializer_range")
     patch = config.integer("patch_size", default=16)
@@ -376,7 +410,7 @@ def read_unified(config: ConfigReader, around: AroundTower) -> Vision:
     width = config.integer("mm_embed_dim", default=3840)
     if config.integer("output_proj_dims", default=3840) != width:
         config.fail("output_proj_dims", f"output_proj_dims is not {width}, the width of what is projected")
-    table = config.integer("mm_posemb_size", default=1120)
+    table_rows = config.integer("mm_posemb_size", default=1120)
     soft_tokens = config.integer("num_soft_tokens", default=SOFT_TOKENS)
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     channels = 3 * side * side
@@ -391,7 +425,7 @@ def read_unified(config: ConfigReader, around: AroundTower) -> Vision:
             *norm_pair("patch_ln1", channels),
             *linear("patch_dense", width, channels, "vision", "none", bias=True),
             *norm_pair("patch_ln2", width),
-            ParameterTensor("pos_embedding", (table, 2, width), "position"),
+            ParameterTensor("pos_embedding", (table_rows, 2, width), "position"),
             *norm_pair("pos_norm", width),
         ),
         projector=linear("embedding_projection", outputs, width, "projector", "none"),
@@ -403,13 +437,13 @@ def read_unified(config: ConfigReader, around: AroundTower) -> Vision:
         patch=patch,
         processor="gemma4:process_merged",
         separators=2,
-        others=_sounds(outer, outputs),
+        others=_audio_projection(outer, outputs),
         path="embed_vision",
         projector_path="embed_vision.multimodal_embedder",
     )
 
 
-def _sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
+def _audio_projection(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     if outer.raw("audio_config") is None:
         return ()
     config = outer.section("audio_config")
@@ -423,65 +457,77 @@ AXES = 2
 
 
 def gemma4_unified_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """What makes rows of padded patches. ``pixel_values`` and the positions are variables until all of it is done."""
+    """Compute rows [patches, width] from padded patches: norm, matrix, norm, positions, norm.
+
+    ``pixel_values`` and the positions are variables until the rows are computed.
+    """
     tape = ctx.tape
-    weight, bias, dense, offset, weight_2, bias_2, table, weight_3, bias_3 = vision.stem
-    target = ctx.setting.params
+    weight, bias, patch_matrix, patch_bias, weight_2, bias_2, table, weight_3, bias_3 = vision.stem
+    param_dtype = ctx.setting.params
     shape = (ctx.tokens, vision.channels)
-    pixels = Value(None, shape, target) if target == "fp32" else tape.value(shape, target, "pixel_values")
-    ctx.returned.append(Value(pixels.storage, shape, target))
+    pixels = (
+        Value(None, shape, param_dtype) if param_dtype == "fp32" else tape.value(shape, param_dtype, "pixel_values")
+    )
+    ctx.returned.append(Value(pixels.storage, shape, param_dtype))
     x = layer_norm(ctx, pixels, (weight, bias))
     del pixels
-    x = linear_layer(ctx, x, dense, bias=bool(offset))
+    x = linear_layer(ctx, x, patch_matrix, bias=bool(patch_bias))
     x = layer_norm(ctx, x, (weight_2, bias_2))
-    positions = gemma4_unified__positions(ctx, table)
+    positions = _unified_positions(ctx, table)
     ctx.returned.append(Value(positions.storage, positions.shape, positions.dtype))
     x = add(tape, x, positions, "add positions")
     del positions
     return layer_norm(ctx, x, (weight_3, bias_3)), []
 
 
-def gemma4_unified__positions(ctx: Context, table: ParameterTensor) -> Value:
-    """``(pos_embedding[clamped, axes] * valid).sum(-2)``: both axes' rows are looked up at once; their gradient is made
-    as wide, and scattered into one of the whole table.
+def _unified_positions(ctx: Context, table: ParameterTensor) -> Value:
+    """Compute ``(pos_embedding[clamped, axes] * valid).sum(-2)``: [patches, width].
+
+    The rows of both axes are looked up at once. Their gradient is [patches, 2, width], and is scattered into one of the
+    whole table.
     """
     tape, rows = ctx.tape, ctx.tokens
-    p = ctx.parameter(table.name, table.shape)
-    dtype, width = p.dtype, table.shape[-1]
+    parameter = ctx.parameter(table.name, table.shape)
+    dtype, width = parameter.dtype, table.shape[-1]
     clamped = tape.new((rows, AXES), "int64", "clamped positions")
     valid = tape.new((rows, AXES, 1), dtype, "valid positions")
-    found = tape.new((rows, AXES, width), dtype, "pos_embedding[clamped, axes]")
+    looked_up = tape.new((rows, AXES, width), dtype, "pos_embedding[clamped, axes]")
     masked = tape.new((rows, AXES, width), dtype, "times valid")
-    del found
+    del looked_up
     out = tape.value((rows, width), dtype, "sum of both axes")
     del masked
-    wide = ((rows, AXES, width), dtype, "mul backward")
-    return operator(tape, out, tape.parameter(p), "index backward", saves=(clamped, valid), temporaries=[wide])
+    axis_gradient = ((rows, AXES, width), dtype, "mul backward")
+    return operator(
+        tape, out, tape.parameter(parameter), "index backward", saves=(clamped, valid), temporaries=[axis_gradient]
+    )
 
 
 def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multimodal_embedder``, and the rows that are no padding; their tokens are split and put together again."""
+    """Compute ``multimodal_embedder`` and select the rows that are no padding.
+
+    The pictures' tokens are then split and joined again.
+    """
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     x = rms_norm_pieces(ctx.tape, x, None)
     x = linear_layer(ctx, x, vision.projector[0])
     tokens = ctx.setting.image_tokens or x.shape[0]
-    where = ctx.tape.new((tokens,), "int64", "non_pad_mask")
-    x = index(ctx.tape, x, where, (tokens, x.shape[1]), "pooler_output[non_pad_mask]")
+    kept_rows = ctx.tape.new((tokens,), "int64", "non_pad_mask")
+    x = index(ctx.tape, x, kept_rows, (tokens, x.shape[1]), "pooler_output[non_pad_mask]")
     return given_out(ctx, x, joins=True)
 
 
 def rotated_by_axis(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """Gemma 4: normed q, k and v, rows and columns rotated apart, and a padding mask; projections may be clamped.
+    """Compute Gemma 4's vision attention: q, k and v are normed, and rotated by rows and by columns.
 
-    modeling_gemma4.py, Gemma4VisionAttention.forward and apply_multidimensional_rope: each head is split in two, each
-    half rotated, and both put together.
+    Each head is split in two, each half rotated, and both joined (modeling_gemma4.py, Gemma4VisionAttention.forward and
+    apply_multidimensional_rope). Linear layers may be clipped, and padded patches are masked.
     """
     tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
     queries, keys, values, last = (t for t in a.tensors if t.linear)
     q = matrix(ctx, a, x, queries).view(rows, heads, d)
-    q = _rotated_apart(ctx, normalise(ctx, a.query_norm, q, "self_attn.q_norm"))
+    q = _rotate_by_axis(ctx, normalise(ctx, a.query_norm, q, "self_attn.q_norm"))
     k = matrix(ctx, a, x, keys).view(rows, heads, d)
-    k = _rotated_apart(ctx, normalise(ctx, a.key_norm, k, "self_attn.k_norm"))
+    k = _rotate_by_axis(ctx, normalise(ctx, a.key_norm, k, "self_attn.k_norm"))
     v = rms_norm_pieces(tape, matrix(ctx, a, x, values).view(rows, heads, d), None)
     del x
     out = attend(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * d)
@@ -489,12 +535,12 @@ def rotated_by_axis(ctx: Context, a: TowerAttention, x: Value) -> Value:
     return matrix(ctx, a, out, last)
 
 
-def _rotated_apart(ctx: Context, x: Value) -> Value:
+def _rotate_by_axis(ctx: Context, x: Value) -> Value:
     tape, shape = ctx.tape, x.shape
-    half = (*shape[:-1], shape[-1] // 2)
-    first, second = tape.views(x, half, half)
-    turned = rotate_half(tape, first, first.dtype), rotate_half(tape, second, second.dtype)
-    return cat(tape, turned, shape, "cat rotary")
+    half_shape = (*shape[:-1], shape[-1] // 2)
+    row_half, column_half = tape.views(x, half_shape, half_shape)
+    rotated = rotate_half(tape, row_half, row_half.dtype), rotate_half(tape, column_half, column_half.dtype)
+    return cat(tape, rotated, shape, "cat rotary")
 
 
 FORWARDS = {

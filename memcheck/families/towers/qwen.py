@@ -35,7 +35,7 @@ HARMLESS = ("model_type", "tokens_per_second", "temporal_patch_size", "rope_para
 
 
 def read_2(config: ConfigReader, around: AroundTower) -> Vision:
-    """Qwen2-VL: LayerNorm, QuickGELU. ``hidden_size`` repeats the language model's."""
+    """Read the tower of Qwen2-VL: LayerNorm and QuickGELU. Its ``hidden_size`` repeats the language model's."""
     hidden = around.language.hidden_size
     width = config.integer("embed_dim")
     heads = heads_of(config, width)
@@ -77,7 +77,10 @@ def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vision:
-    """Qwen2.5-VL's tower, whose image tokens may be of another width than the language model's."""
+    """Read Qwen2.5-VL's tower, whose image tokens may have another width than the language model.
+
+    All layers attend within windows but those in ``fullatt_block_indexes``.
+    """
     width, outputs = config.integer("hidden_size"), config.integer("out_hidden_size")
     heads = heads_of(config, width)
     config.ignore("spatial_patch_size")
@@ -85,17 +88,18 @@ def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vis
     mlp = packed_mlp(width, config.integer("intermediate_size"), config.activation(), names)
     depth = config.integer("depth", maximum=MAX_LAYERS)
     merge = config.integer("spatial_merge_size", default=2) ** 2
-    side = config.integer("window_size", default=112) // config.integer("patch_size", default=14)
+    window_patches = config.integer("window_size", default=112) // config.integer("patch_size", default=14)
     stated = config.integers("fullatt_block_indexes")
-    unwindowed = (7, 15, 23, 31) if stated is None else stated
-    made = {
-        window: packed_block(width, heads, mlp, "rmsnorm", side * side if window else 0) for window in (True, False)
+    full_attention_layers = (7, 15, 23, 31) if stated is None else stated
+    block_of = {
+        window: packed_block(width, heads, mlp, "rmsnorm", window_patches * window_patches if window else 0)
+        for window in (True, False)
     }
     return Vision(
         kind="qwen:qwen2_5",
         layers="blocks",
         hidden=width,
-        blocks=stack([i not in unwindowed for i in range(depth)], made.__getitem__),
+        blocks=stack([i not in full_attention_layers for i in range(depth)], block_of.__getitem__),
         channels=channels(config, 14),
         merge=merge,
         outputs=outputs,
@@ -127,7 +131,11 @@ def read_3(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, default: tuple[int, ...]) -> Vision:
-    """LayerNorm, learned positions, and mergers of the layers in ``deepstack_visual_indexes``."""
+    """Read Qwen3-VL's tower: LayerNorm, learned positions, and mergers after the layers in
+    ``deepstack_visual_indexes``.
+
+    ``default``: these layers where the configuration has none. Mergers of layers that do not exist are unused.
+    """
     width = config.integer("hidden_size", default=1152)
     heads, outputs = heads_of(config, width, 16), outputs_of(config, around.language.hidden_size)
     inner = config.integer("intermediate_size", default=4304)
@@ -136,15 +144,15 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
     merge = config.integer("spatial_merge_size", default=2) ** 2
     depth = config.integer("depth", default=27, maximum=MAX_LAYERS)
     stated = config.integers("deepstack_visual_indexes")
-    stacked = default if stated is None else stated
+    stated_layers = default if stated is None else stated
     positions = config.integer("num_position_embeddings", default=2304)
     projector = merger("merger", width, merge, outputs, names.norm, names.matrices, bias=True)
-    runs = tuple(sorted(layer for layer in stacked if layer < depth))
-    for number in range(len(runs)):
+    deepstack_layers = tuple(sorted(layer for layer in stated_layers if layer < depth))
+    for number in range(len(deepstack_layers)):
         path = f"{names.stacked}.{number}"
         projector += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
     unused: tuple[ParameterTensor, ...] = ()
-    for number in range(len(runs), len(stacked)):
+    for number in range(len(deepstack_layers), len(stated_layers)):
         path = f"{names.stacked}.{number}"
         unused += merger(path, width, merge, outputs, names.norm, names.matrices, bias=True, rows=merge)
     table = ParameterTensor("pos_embed.weight", (positions, width), "position")
@@ -160,7 +168,7 @@ def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, de
         projector=projector,
         hooked=False,
         narrow=True,
-        deepstack=runs,
+        deepstack=deepstack_layers,
         unused=unused,
         patch=config.integer("patch_size", default=16),
         processor="processors:process_3",
@@ -179,7 +187,11 @@ def packed_block(
     window: int = 0,
     attention: TowerAttention | None = None,
 ) -> Block:
-    """A pre-norm layer on the rows of all pictures; ``attention``: another than one with a matrix for q, k and v."""
+    """Build a pre-norm layer that works on the patches of all pictures in one row.
+
+    ``attention``: default is one with a single matrix for q, k and v. ``window``: patches of a window; 0 for full
+    attention.
+    """
     attention = attention or TowerAttention(
         heads=heads,
         head_dim=width // heads,
@@ -200,7 +212,7 @@ def packed_block(
 def packed_mlp(
     width: int, inner: int, activation: str, names: tuple[str, ...], *, gated: bool = True, bias: bool = True
 ) -> Mlp:
-    """The feed-forward network of such a layer."""
+    """Build the feed-forward network of a packed layer. ``names``: its matrices, the down projection last."""
     tensors: tuple[ParameterTensor, ...] = ()
     for name in names[:-1]:
         tensors += linear(f"mlp.{name}", inner, width, "mlp", "column", bias=bias)
@@ -211,17 +223,17 @@ def packed_mlp(
 def merger(
     path: str, width: int, merge: int, outputs: int, norm: str, names: tuple[str, str], *, bias: bool, rows: int = 1
 ) -> tuple[ParameterTensor, ...]:
-    """Norm over ``rows`` patches, two matrices. Its tensors in the order of the forward pass."""
-    wide = width * merge
-    found = [ParameterTensor(f"{path}.{norm}.weight", (width * rows,), "norm")]
+    """List the tensors of a merger in forward order: a norm over ``rows`` patches, and two matrices."""
+    merged_width = width * merge
+    norm_tensors = [ParameterTensor(f"{path}.{norm}.weight", (width * rows,), "norm")]
     if bias:
-        found.append(ParameterTensor(f"{path}.{norm}.bias", (width * rows,), "norm"))
-    first = linear(f"{path}.{names[0]}", wide, wide, "mlp", "none", bias=True)
-    return (*found, *first, *linear(f"{path}.{names[1]}", outputs, wide, "mlp", "none", bias=True))
+        norm_tensors.append(ParameterTensor(f"{path}.{norm}.bias", (width * rows,), "norm"))
+    first = linear(f"{path}.{names[0]}", merged_width, merged_width, "mlp", "none", bias=True)
+    return (*norm_tensors, *first, *linear(f"{path}.{names[1]}", outputs, merged_width, "mlp", "none", bias=True))
 
 
 def patch_embedding(config: ConfigReader, width: int, patch: int, *, bias: bool = False) -> tuple[ParameterTensor, ...]:
-    """A convolution over the pixels of a patch, in two frames."""
+    """List the tensors of a convolution over the pixels of a patch, in two frames."""
     side = config.integer("patch_size", default=patch)
     shape = (width, _colours(config), config.integer("temporal_patch_size", default=2), side, side)
     found = (ParameterTensor("patch_embed.proj.weight", shape, "vision"),)
@@ -233,7 +245,7 @@ def _colours(config: ConfigReader) -> int:
 
 
 def channels(config: ConfigReader, patch: int) -> int:
-    """Numbers of one patch: of two frames."""
+    """Return the numbers in one patch: colours times frames times pixels."""
     side, frames = config.integer("patch_size", default=patch), config.integer("temporal_patch_size", default=2)
     config.ignore(*HARMLESS)
     return _colours(config) * frames * side * side
@@ -271,23 +283,30 @@ def qwen_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def embedded_patches(ctx: Context, vision: Vision) -> Value:
-    """A convolution whose stride is its kernel. ``pixel_values`` are cast to the tower's dtype, and kept if the weights
-    are trained. Its output is a view of [rows, hidden].
+    """Compute the patch embedding, a convolution whose stride is its kernel: [patches, hidden].
+
+    ``pixel_values`` are cast to the tower's dtype, and saved if the weights are trained. The output is a view.
     """
     tape = ctx.tape
     weight, *others = vision.stem
-    w = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
+    weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     bias = [ctx.parameter(t.name, t.shape) for t in others if t.name.endswith("proj.bias")]
-    dtype = tape.autocast or w.dtype
+    dtype = tape.autocast or weight_parameter.dtype
     pixels = narrow_pixels(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
     if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
-    wv = cast(tape, tape.parameter(w), tape.autocast) if tape.autocast else tape.parameter(w)
+    weight_value = (
+        cast(tape, tape.parameter(weight_parameter), tape.autocast)
+        if tape.autocast
+        else tape.parameter(weight_parameter)
+    )
     out = tape.value(shape, dtype, "patch_embed")
-    saves = (pixels if w.requires_grad else None,)
-    of_bias = [(b.shape, dtype, "patch_embed db") for b in bias]
-    return operator(tape, out, (wv, *map(tape.parameter, bias)), ["patch_embed dW", *of_bias], saves=saves)
+    saves = (pixels if weight_parameter.requires_grad else None,)
+    bias_gradients = [(b.shape, dtype, "patch_embed db") for b in bias]
+    return operator(
+        tape, out, (weight_value, *map(tape.parameter, bias)), ["patch_embed dW", *bias_gradients], saves=saves
+    )
 
 
 def rotary_tables(ctx: Context, vision: Vision) -> list[Value]:
@@ -297,18 +316,21 @@ def rotary_tables(ctx: Context, vision: Vision) -> list[Value]:
 
 
 def merge(ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
-    """``mlp(x.view(-1, merge * hidden))``: two matrices with an activation between them."""
+    """Compute ``mlp(x.view(-1, merge * hidden))``: two matrices with an activation between them."""
     tape = ctx.tape
     first, _, second, _ = tensors
     x = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
     inner = linear_layer(ctx, x, first, bias=True)
-    acted = unary(tape, inner, vision.activation)
+    activated = unary(tape, inner, vision.activation)
     del inner
-    return linear_layer(ctx, acted, second, bias=True)
+    return linear_layer(ctx, activated, second, bias=True)
 
 
 def qwen2_5_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed``, and rows and rotary tables picked by ``window_index``."""
+    """Compute ``patch_embed``, and index its rows into the order of windows (``window_index``).
+
+    Returns the rows, and the rotary tables that all layers are given.
+    """
     x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
     order = ctx.tape.new((ctx.tokens // vision.merge,), "int64", "window index")
     x = index(ctx.tape, x, order, x.shape, "window order")
@@ -316,7 +338,7 @@ def qwen2_5_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[
 
 
 def qwen2_5_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``merger``, and ``merged_hidden_states[reverse_indices, :]``."""
+    """Compute ``merger``, and put the image tokens back in picture order (``reverse_indices``)."""
     norm = vision.projector[0]
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
     merged = merge(ctx, vision, x, vision.projector[1:])
@@ -325,7 +347,7 @@ def qwen2_5_project(ctx: Context, vision: Vision, x: Value) -> Value:
     return features(ctx, index(ctx.tape, merged, order, merged.shape, "picture order"))
 
 
-NEIGHBOURS = 4
+GRID_NEIGHBOURS = 4
 """Points of the learned grid that a patch's position is interpolated between."""
 
 
@@ -351,26 +373,34 @@ def merged(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x
 
 
 def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
-    """``(pos_embed(indices) * weights[:, :, None]).sum(1)``, in fp32: [rows, hidden]."""
+    """Interpolate learned positions between grid points, in fp32: [patches, hidden].
+
+    ``(pos_embed(indices) * weights[:, :, None]).sum(1)``, with the indices and weights of four grid points per patch.
+    """
     tape, rows = ctx.tape, ctx.tokens
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    width, dtype, learns = table.shape[1], p.dtype, p.requires_grad
-    found = tape.new((rows, NEIGHBOURS, width), dtype, "pos_embed")
-    weighted = tape.new((rows, NEIGHBOURS, width), "fp32", "pos_embed * weights")
-    del found
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    width, dtype, trained = table.shape[1], parameter.dtype, parameter.requires_grad
+    embedded = tape.new((rows, GRID_NEIGHBOURS, width), dtype, "pos_embed")
+    weighted = tape.new((rows, GRID_NEIGHBOURS, width), "fp32", "pos_embed * weights")
+    del embedded
     out = tape.value((rows, width), "fp32", "interpolated positions")
     del weighted
-    kept = tape.new((rows, NEIGHBOURS), "int64", "position indices"), tape.new((rows, NEIGHBOURS), "fp32", "weights")
+    kept = (
+        tape.new((rows, GRID_NEIGHBOURS), "int64", "position indices"),
+        tape.new((rows, GRID_NEIGHBOURS), "fp32", "weights"),
+    )
 
     def run(grad: Storage) -> list[Storage | None]:
-        wide = tape.new((rows, NEIGHBOURS, width), "fp32", "mul backward")
-        narrow = tape.new((rows, NEIGHBOURS, width), dtype, "to backward") if dtype != "fp32" else wide
-        del wide
-        found = tape.new(table.shape, dtype, "embedding backward") if learns else None
-        del narrow
-        return [found]
+        fp32_gradient = tape.new((rows, GRID_NEIGHBOURS, width), "fp32", "mul backward")
+        cast_gradient = (
+            tape.new((rows, GRID_NEIGHBOURS, width), dtype, "to backward") if dtype != "fp32" else fp32_gradient
+        )
+        del fp32_gradient
+        embedded = tape.new(table.shape, dtype, "embedding backward") if trained else None
+        del cast_gradient
+        return [embedded]
 
-    return tape.record(out, (tape.parameter(p),), run, saves=kept)
+    return tape.record(out, (tape.parameter(parameter),), run, saves=kept)
 
 
 FORWARDS = {
