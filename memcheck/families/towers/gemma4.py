@@ -39,7 +39,6 @@ from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import Buffers, ClippedTowerAttention, OtherTower, TowerAttention, Vision
 
-
 CLIP_SCALARS = 4
 """Buffers of one clipped linear layer: the minimum and maximum of its input and of its output."""
 AUDIO_LINEARS, VISION_LINEARS = 10, 7

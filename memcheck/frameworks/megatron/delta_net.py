@@ -36,24 +36,27 @@ from memcheck.record import Record
 
 
 def to_heads(tape: Tape, x: Value, ways: int) -> Value:
-    """[tokens of this rank, all heads] to [all tokens, heads of this rank]. The caller's variable holds ``x``."""
-    ordered = _moved(tape, x, x.shape, "index_select of heads")
+    """Exchange [this rank's tokens, all heads] for [all tokens, this rank's heads] over the context group.
+
+    The caller's variable still holds ``x``. ``ways``: context ranks.
+    """
+    ordered = _reorder(tape, x, x.shape, "index_select of heads")
     shape = (x.shape[0] * ways, x.shape[1] // ways)
-    apart = _moved(tape, ordered, x.shape, "cat of heads")
-    exchanged = _moved(tape, apart, shape, "all-to-all")
-    del apart
-    return _moved(tape, exchanged, shape, "tokens in order")
+    by_rank = _reorder(tape, ordered, x.shape, "cat of heads")
+    exchanged = _reorder(tape, by_rank, shape, "all-to-all")
+    del by_rank
+    return _reorder(tape, exchanged, shape, "tokens in order")
 
 
 def to_tokens(tape: Tape, x: Value, ways: int) -> Value:
-    """[all tokens, heads of this rank] to [tokens of this rank, all heads]."""
-    balanced = _moved(tape, x, x.shape, "tokens by rank")
-    exchanged = _moved(tape, balanced, x.shape, "all-to-all")
-    return _moved(tape, exchanged, (x.shape[0] // ways, x.shape[1] * ways), "cat of heads")
+    """Exchange [all tokens, this rank's heads] for [its tokens, all heads] over the context group."""
+    balanced = _reorder(tape, x, x.shape, "tokens by rank")
+    exchanged = _reorder(tape, balanced, x.shape, "all-to-all")
+    return _reorder(tape, exchanged, (x.shape[0] // ways, x.shape[1] * ways), "cat of heads")
 
 
-def _moved(tape: Tape, x: Value, shape: tuple[int, ...], label: str) -> Value:
-    """Another order of the same elements; keeps nothing."""
+def _reorder(tape: Tape, x: Value, shape: tuple[int, ...], label: str) -> Value:
+    """Copy the elements of ``x`` into another order; backward copies the gradient and needs nothing saved."""
     return operator(tape, tape.value(shape, x.dtype, label), x, label + " backward")
 
 
@@ -71,36 +74,37 @@ class Heads(Record):
 
 
 def chunks(ctx: Context, ways: int) -> int:
-    """Chunks of all sequences of this micro-batch. ``ways``: context ranks over which these are cut outside."""
+    """Return the number of chunks of all sequences of a micro-batch. ``ways``: context ranks that cut the sequence."""
     return ctx.batch * -(-ctx.sequence * ways // CHUNK)
 
 
 def convolution(ctx: Context, x: Value, weight: Parameter, ways: int = 1) -> Value:
-    """Convolution and SiLU: keeps its input; backward convolves it again, and sums the weight over chunks in fp32.
+    """Compute the causal convolution with SiLU, which saves its input [tokens, channels].
 
-    ``ways``: context ranks, each of which copies its channels out of the weight.
+    Backward computes the convolution again, and sums the weight's gradient over chunks in fp32. ``ways``: context
+    ranks, each of which copies its channels out of the weight.
     """
     tape = ctx.tape
-    own = (weight.shape[0] // ways, *weight.shape[1:])
-    local = tape.new(own, weight.dtype, "conv1d weight of own heads") if ways > 1 else None
+    local_shape = (weight.shape[0] // ways, *weight.shape[1:])
+    local_weight = tape.new(local_shape, weight.dtype, "conv1d weight of own heads") if ways > 1 else None
     out = tape.value(x.shape, x.dtype, "causal_conv1d")
-    shape, dtype, pieces = x.shape, x.dtype, (chunks(ctx, ways), *own)
+    shape, dtype, chunk_shape = x.shape, x.dtype, (chunks(ctx, ways), *local_shape)
 
     def run(grad: Storage) -> list[Storage | None]:
-        again = tape.new(shape, dtype, "causal_conv1d again")
+        recomputed = tape.new(shape, dtype, "causal_conv1d again")
         dx = tape.new(shape, dtype, "causal_conv1d backward")
-        parts = tape.new(pieces, "fp32", "causal_conv1d dW of chunks")
-        total = tape.new(own, "fp32", "causal_conv1d dW")
-        del parts
+        chunk_gradients = tape.new(chunk_shape, "fp32", "causal_conv1d dW of chunks")
+        fp32_gradient = tape.new(local_shape, "fp32", "causal_conv1d dW")
+        del chunk_gradients
         dw = tape.new(weight.shape, weight.dtype, "causal_conv1d dW")
-        del total, again
+        del fp32_gradient, recomputed
         return [dx, dw if weight.requires_grad else None]
 
-    return tape.record(out, (x, tape.parameter(weight)), run, saves=(x.storage, local))
+    return tape.record(out, (x, tape.parameter(weight)), run, saves=(x.storage, local_weight))
 
 
 def l2norm(ctx: Context, x: Value, heads: int) -> Value:
-    """Vectors of length one: keeps its output and a number of each row."""
+    """Normalise each head to length one; saves the output and one fp32 number per head and token."""
     tape = ctx.tape
     out = tape.value(x.shape, x.dtype, "l2norm")
     kept = (out.storage, tape.new((x.shape[0], heads), "fp32", "l2norm rstd"))
@@ -110,46 +114,57 @@ def l2norm(ctx: Context, x: Value, heads: int) -> Value:
 def gated_delta_rule(
     ctx: Context, heads: Heads, inputs: tuple[Value, Value, Value, Value, Value], ways: int = 1
 ) -> Value:
-    """The chunked rule of queries, keys, values, decay (fp32) and beta: [tokens, heads * value].
+    """Compute the chunked gated delta rule: [tokens, heads * value].
 
-    Kept: its inputs, the decay summed within chunks instead of the decay, and the inverse of each chunk. Backward makes
-    the states between chunks again, and their gradients.
+    ``inputs``: queries and keys [tokens, heads * key], values [tokens, heads * value], decay (fp32) and beta [tokens,
+    heads]. Saves its inputs, the decay summed within chunks in place of the decay, and the inverse of each chunk.
+    Backward computes the states between chunks again, and their gradients.
     """
     tape = ctx.tape
     q, k, v, _, beta = inputs
-    rows, dtype = q.shape[0], q.dtype
-    wide, narrow, each = (rows, heads.number * heads.key), (rows, heads.number * heads.value), (rows, heads.number)
-    between = (chunks(ctx, ways), heads.number, heads.key, heads.value)
-    summed = tape.new(each, "fp32", "decay summed in chunks")
-    inverses = tape.new((rows, heads.number, CHUNK), dtype, "inverses of chunks")
-    made = [tape.new(wide, dtype, "w"), tape.new(narrow, dtype, "u")]
-    made += [tape.new(between, dtype, "states of chunks"), tape.new(narrow, dtype, "new values")]
-    out = tape.value(narrow, dtype, "delta rule")
-    del made
-    kept = (q.storage, k.storage, v.storage, beta.storage, summed, inverses)
-    del summed, inverses
+    tokens, dtype = q.shape[0], q.dtype
+    key_shape, value_shape, head_shape = (
+        (tokens, heads.number * heads.key),
+        (tokens, heads.number * heads.value),
+        (tokens, heads.number),
+    )
+    state_shape = (chunks(ctx, ways), heads.number, heads.key, heads.value)
+    summed_decay = tape.new(head_shape, "fp32", "decay summed in chunks")
+    inverses = tape.new((tokens, heads.number, CHUNK), dtype, "inverses of chunks")
+    forward_temporaries = [tape.new(key_shape, dtype, "w"), tape.new(value_shape, dtype, "u")]
+    forward_temporaries += [
+        tape.new(state_shape, dtype, "states of chunks"),
+        tape.new(value_shape, dtype, "new values"),
+    ]
+    out = tape.value(value_shape, dtype, "delta rule")
+    del forward_temporaries
+    saved = (q.storage, k.storage, v.storage, beta.storage, summed_decay, inverses)
+    del summed_decay, inverses
 
     def run(grad: Storage) -> list[Storage | None]:
-        again = [tape.new(wide, dtype, "w"), tape.new(narrow, dtype, "u")]
-        again += [tape.new(between, dtype, "states of chunks"), tape.new(narrow, dtype, "new values")]
-        local = tape.new(narrow, dtype, "dv in chunks")
-        again.append(tape.new(between, dtype, "gradients of states"))
-        dv = tape.new(narrow, dtype, "dv")
-        del local
-        dq, dk = tape.new(wide, dtype, "dq"), tape.new(wide, dtype, "dk")
-        dg = tape.new(each, "fp32", "dg")
-        again.append(tape.new(wide, dtype, "dw"))
-        dg = tape.new(each, "fp32", "dg")
-        again.append(tape.new(wide, dtype, "dk of w"))
-        values = tape.new(narrow, dtype, "dv of w")
-        again.append(tape.new(each, "fp32", "dg of w"))
-        db = tape.new(each, dtype, "dbeta")
+        backward_temporaries = [tape.new(key_shape, dtype, "w"), tape.new(value_shape, dtype, "u")]
+        backward_temporaries += [
+            tape.new(state_shape, dtype, "states of chunks"),
+            tape.new(value_shape, dtype, "new values"),
+        ]
+        chunk_dv = tape.new(value_shape, dtype, "dv in chunks")
+        backward_temporaries.append(tape.new(state_shape, dtype, "gradients of states"))
+        dv = tape.new(value_shape, dtype, "dv")
+        del chunk_dv
+        dq, dk = tape.new(key_shape, dtype, "dq"), tape.new(key_shape, dtype, "dk")
+        dg = tape.new(head_shape, "fp32", "dg")
+        backward_temporaries.append(tape.new(key_shape, dtype, "dw"))
+        dg = tape.new(head_shape, "fp32", "dg")
+        backward_temporaries.append(tape.new(key_shape, dtype, "dk of w"))
+        values_gradient = tape.new(value_shape, dtype, "dv of w")
+        backward_temporaries.append(tape.new(head_shape, "fp32", "dg of w"))
+        db = tape.new(head_shape, dtype, "dbeta")
         del dv
-        dg = tape.new(each, "fp32", "dg summed")
-        del again
-        return [dq, dk, values, dg, db]
+        dg = tape.new(head_shape, "fp32", "dg summed")
+        del backward_temporaries
+        return [dq, dk, values_gradient, dg, db]
 
-    return tape.record(out, inputs, run, saves=kept)
+    return tape.record(out, inputs, run, saves=saved)
 
 
 KIND = "gated-delta-net"
@@ -186,19 +201,19 @@ class DeltaWidths(Record):
         return self.mixed + self.values + 2 * self.heads
 
 
-def cut(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
-    """A net's dimensions over ``tensor`` tensor ranks, and over the context ranks that divide its heads further.
+def local_widths(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
+    """Return a delta net's widths on one rank, over ``tensor`` tensor ranks and ``context`` context ranks.
 
     Raises:
-        UnsupportedError: they do not divide its heads (transformer_config.py, __post_init__).
+        UnsupportedError: the ranks do not divide its heads (transformer_config.py, __post_init__).
     """
-    keys, ways = mixer.key_heads or mixer.heads, tensor * context
-    for heads in (keys, mixer.heads):
+    key_heads, ways = mixer.key_heads or mixer.heads, tensor * context
+    for heads in (key_heads, mixer.heads):
         if heads % ways:
-            which = "context" if context > 1 else "tensor"
+            degree = "context" if context > 1 else "tensor"
             message = f"{heads} heads of a delta net are not divided by {ways} tensor and context ranks"
-            raise UnsupportedError(message, f"choose a divisor of {heads}", f"/parallelism/{which}")
-    return DeltaWidths(key_heads=keys // ways, heads=mixer.heads // ways, key=mixer.key_dim, value=mixer.head_dim)
+            raise UnsupportedError(message, f"choose a divisor of {heads}", f"/parallelism/{degree}")
+    return DeltaWidths(key_heads=key_heads // ways, heads=mixer.heads // ways, key=mixer.key_dim, value=mixer.head_dim)
 
 
 def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:
@@ -222,79 +237,80 @@ def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:
 def delta_net(
     ctx: Context, mixer: Mixer, x: Value, spec: Norm | None, modules: tuple[str, ...]
 ) -> tuple[Value, Projection]:
-    """The net's output and its output projection. ``spec``: the input norm, which the input projection does.
+    """Compute a gated delta net's output [tokens, hidden], and return its output projection with it.
 
-    ``modules``: those that selective recompute runs again, of which Megatron-core's own forward knows
-    ``gdn_norm_out``.
+    ``spec``: the input norm, which the input projection applies. ``modules``: those that selective recompute runs
+    again, of which Megatron-core's own forward knows ``gdn_norm_out``.
     """
-    sizes = cut(mixer, ctx.tp)
-    demand_delta_net(ctx, sizes)
-    owner = "self_attention."
-    joint = column(ctx, x, projection(ctx, owner + "in_proj", sizes.width, ctx.hidden), "in_proj", spec)
-    bridged, proj = is_bridged(ctx.setting), projection(ctx, owner + "out_proj", ctx.hidden, sizes.values, adds=False)
+    widths = local_widths(mixer, ctx.tp)
+    demand_delta_net(ctx, widths)
+    path = "self_attention."
+    projected = column(ctx, x, projection(ctx, path + "in_proj", widths.width, ctx.hidden), "in_proj", spec)
+    bridged, proj = is_bridged(ctx.setting), projection(ctx, path + "out_proj", ctx.hidden, widths.values, adds=False)
     ways = ctx.setting.context
     if ways > 1:  # from here on every rank has some heads of all tokens
-        sizes, joint = cut(mixer, ctx.tp, ways), to_heads(ctx.tape, joint, ways)
-    rows = joint.shape[0]
-    mixed, gate, beta, alpha = ctx.tape.views(
-        joint, (rows, sizes.mixed), (rows, sizes.values), (rows, sizes.heads), (rows, sizes.heads)
+        widths, projected = local_widths(mixer, ctx.tp, ways), to_heads(ctx.tape, projected, ways)
+    rows = projected.shape[0]
+    qkv, gate, beta, alpha = ctx.tape.views(
+        projected, (rows, widths.mixed), (rows, widths.values), (rows, widths.heads), (rows, widths.heads)
     )
     if bridged:  # heads of different groups are not adjacent: each reshape is a copy
         gate, beta, alpha = (copy(ctx.tape, t, "reshape") for t in (gate, beta, alpha))
-        mixed = copy(ctx.tape, mixed, "reshape qkv") if sizes.key_heads > 1 else mixed
-    taps = ctx.parameter(owner + "conv1d.weight", (sizes.mixed * ways, mixer.kernel))
-    mixed = convolution(ctx, mixed, taps, ways)
-    inputs = (_bridged_inputs if bridged else _prepared_inputs)(ctx, sizes, mixed, beta, alpha)
+        qkv = copy(ctx.tape, qkv, "reshape qkv") if widths.key_heads > 1 else qkv
+    conv_weight = ctx.parameter(path + "conv1d.weight", (widths.mixed * ways, mixer.kernel))
+    qkv = convolution(ctx, qkv, conv_weight, ways)
+    inputs = (_bridged_inputs if bridged else _prepared_inputs)(ctx, widths, qkv, beta, alpha)
     del beta
     if not bridged:
         gate = copy(ctx.tape, gate, "contiguous gate")
-    head_norm = _head_norm(sizes, spec)
-    out = gated_delta_rule(ctx, Heads(sizes.heads, sizes.key, sizes.value), inputs, ways)
-    dropped = Discarded(ctx) if "gdn_norm_out" in modules and not bridged else None
-    if dropped is not None:
-        (out,) = dropped.run(lambda c, t: (_gated_norm(c, sizes, head_norm, t[0], t[1]),), (out, gate))
+    head_norm = _head_norm(widths, spec)
+    out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), inputs, ways)
+    discarded = Discarded(ctx) if "gdn_norm_out" in modules and not bridged else None
+    if discarded is not None:
+        (out,) = discarded.run(lambda c, t: (_gated_norm(c, widths, head_norm, t[0], t[1]),), (out, gate))
     else:
-        out = _gated_norm(ctx, sizes, head_norm, out, gate)
+        out = _gated_norm(ctx, widths, head_norm, out, gate)
     result = row(ctx, out, proj, "out_proj")
-    if dropped is not None:
-        result = dropped.discard(result)
+    if discarded is not None:
+        result = discarded.discard(result)
     return result, proj
 
 
-def _prepared_inputs(ctx: Context, sizes: DeltaWidths, mixed: Value, beta: Value, alpha: Value) -> Inputs:
-    """``_prepare_input_for_gated_delta_rule`` under ``torch.compile``: queries and keys are normalised together.
+def _prepared_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value, alpha: Value) -> Inputs:
+    """Compute the rule's inputs under ``torch.compile``: queries and keys are normalised together.
 
-    The decay keeps what it is computed from, a view of the joint projection.
+    Source: ``_prepare_input_for_gated_delta_rule``. The decay saves what it is computed from, a view of the joint
+    projection.
     """
-    tape, rows = ctx.tape, mixed.shape[0]
-    both, value = tape.views(mixed, (rows, 2 * sizes.keys), (rows, sizes.values))
-    both = l2norm(ctx, copy(tape, both, "contiguous q, k"), 2 * sizes.key_heads)
-    query, key = tape.views(both, (rows, sizes.keys), (rows, sizes.keys))
-    query, key = (_repeated(ctx, sizes, t) for t in (query, key))
-    decay = _decay(ctx, alpha, ctx.setting.context)
+    tape, rows = ctx.tape, qkv.shape[0]
+    query_key, value = tape.views(qkv, (rows, 2 * widths.keys), (rows, widths.values))
+    query_key = l2norm(ctx, copy(tape, query_key, "contiguous q, k"), 2 * widths.key_heads)
+    query, key = tape.views(query_key, (rows, widths.keys), (rows, widths.keys))
+    query, key = (_repeat_heads(ctx, widths, t) for t in (query, key))
+    decay = _compiled_decay(ctx, alpha, ctx.setting.context)
     return query, key, copy(tape, value, "contiguous v"), decay, unary(tape, beta, "sigmoid")
 
 
-def _bridged_inputs(ctx: Context, sizes: DeltaWidths, mixed: Value, beta: Value, alpha: Value) -> Inputs:
-    """What the rule takes, in operators one by one; queries and keys are normalised apart, too."""
-    tape, rows = ctx.tape, mixed.shape[0]
-    query, key, value = tape.views(mixed, (rows, sizes.keys), (rows, sizes.keys), (rows, sizes.values))
-    repeats = sizes.heads > sizes.key_heads
-    early = repeats and sizes.key_heads > 1
-    value = copy(tape, value, "reshape v") if early else value
-    query = l2norm(ctx, copy(tape, query, "contiguous q"), sizes.key_heads)
-    key = l2norm(ctx, copy(tape, key, "contiguous k"), sizes.key_heads)
+def _bridged_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value, alpha: Value) -> Inputs:
+    """Compute the rule's inputs operator by operator (mcore-bridge); queries and keys are normalised separately."""
+    tape, rows = ctx.tape, qkv.shape[0]
+    query, key, value = tape.views(qkv, (rows, widths.keys), (rows, widths.keys), (rows, widths.values))
+    repeats = widths.heads > widths.key_heads
+    copies_value_first = repeats and widths.key_heads > 1
+    value = copy(tape, value, "reshape v") if copies_value_first else value
+    query = l2norm(ctx, copy(tape, query, "contiguous q"), widths.key_heads)
+    key = l2norm(ctx, copy(tape, key, "contiguous k"), widths.key_heads)
     if repeats:
-        query, key = _repeated(ctx, sizes, query), _repeated(ctx, sizes, key)
-    value = value if early else copy(tape, value, "contiguous v")
-    a_log, dt_bias = (ctx.parameter(f"self_attention.{name}", (sizes.heads,)) for name in ("A_log", "dt_bias"))
+        query, key = _repeat_heads(ctx, widths, query), _repeat_heads(ctx, widths, key)
+    value = value if copies_value_first else copy(tape, value, "contiguous v")
+    a_log, dt_bias = (ctx.parameter(f"self_attention.{name}", (widths.heads,)) for name in ("A_log", "dt_bias"))
     rate = scale(tape, unary(tape, tape.parameter(a_log), "exp"), "neg")
     step = add_bias(tape, cast(tape, alpha, "fp32"), tape.parameter(dt_bias))
     decay = mul(tape, rate, unary(tape, step, "softplus"))
     return query, key, value, decay, unary(tape, beta, "sigmoid")
 
 
-def _repeated(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
+def _repeat_heads(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
     """``repeat_interleave`` of queries or keys to as many heads as there are of values; else a contiguous copy."""
     tape = ctx.tape
     if sizes.heads == sizes.key_heads:
@@ -302,10 +318,10 @@ def _repeated(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
     return operator(tape, tape.value((x.shape[0], sizes.heads * sizes.key), x.dtype, "repeat_interleave"), x, "sum")
 
 
-def _decay(ctx: Context, alpha: Value, ways: int) -> Value:
-    """``-A_log.exp() * softplus(alpha.float() + dt_bias)``, compiled: keeps alpha and the two vectors.
+def _compiled_decay(ctx: Context, alpha: Value, ways: int) -> Value:
+    """Compute ``-A_log.exp() * softplus(alpha.float() + dt_bias)`` [tokens, heads] in one compiled kernel.
 
-    ``ways``: context ranks, of whose heads these are one part.
+    Saves alpha and the two vectors. ``ways``: context ranks; the vectors have the heads of all of them.
     """
     tape = ctx.tape
     vectors = [ctx.parameter(f"self_attention.{name}", (alpha.shape[-1] * ways,)) for name in ("A_log", "dt_bias")]
@@ -314,17 +330,20 @@ def _decay(ctx: Context, alpha: Value, ways: int) -> Value:
 
 
 def _head_norm(sizes: DeltaWidths, spec: Norm | None) -> Norm:
-    """The norm of each head is of the kind of the layer's."""
+    """Return the norm of each head, of the same kind as the layer's input norm."""
     if spec is not None and spec.kind.startswith("layernorm"):
         return Norm("layernorm", sizes.value, bias=True)
     return Norm("rmsnorm", sizes.value)
 
 
 def _gated_norm(ctx: Context, sizes: DeltaWidths, spec: Norm, x: Value, gate: Value) -> Value:
-    """TE's norm of each head, then ``norm * silu(gate.float())`` compiled; batches then lie sequence first again."""
+    """Compute TE's norm of each head, then ``norm * silu(gate.float())`` in one compiled kernel: [tokens, values].
+
+    Batches are then transposed back to sequence first, and heads exchanged for tokens over the context group.
+    """
     tape, rows = ctx.tape, x.shape[0]
-    heads = (rows * sizes.heads, sizes.value)
-    normed = norm(ctx, spec, x.view(*heads), "self_attention.out_norm").view(*x.shape)
+    head_rows = (rows * sizes.heads, sizes.value)
+    normed = norm(ctx, spec, x.view(*head_rows), "self_attention.out_norm").view(*x.shape)
     out = tape.value(x.shape, x.dtype, "gated norm")
     shape, dtype = x.shape, x.dtype
     out = operator(

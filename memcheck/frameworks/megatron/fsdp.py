@@ -52,35 +52,43 @@ def is_sharded(job: TrainingJob) -> bool:
 
 
 def sharded_dtype_names(job: TrainingJob) -> DtypeNames:
-    """Dtypes of the buffers. Main weights have one of their own whatever the parameters' dtype, unless ``auto``.
+    """Return the dtypes of Megatron-FSDP's buffers.
 
-    param_and_grad_buffer.py, _init_each_parameter_group_buffers; ``--megatron-fsdp-main-params-dtype`` is fp32 unless
-    the plan says otherwise.
+    Main weights have a dtype of their own whatever the parameters' dtype, unless ``auto`` (param_and_grad_buffer.py,
+    _init_each_parameter_group_buffers). ``--megatron-fsdp-main-params-dtype`` is fp32 unless the plan says otherwise.
     """
     master = str(job.option("megatron_fsdp_main_params_dtype", "fp32"))
     return dtype_names(job)._replace(master="none" if master == "auto" else master, gradient=sharded_gradient(job))
 
 
 def sharded_gradient(job: TrainingJob) -> str:
-    """Dtype of the buffers of gradients. Releases that have the option take ``auto``, its default, for that of the
-    parameters; those before, which a plan without it may run, had fp32 (``grad_reduce_in_fp32``).
+    """Return the dtype of the buffers of gradients.
+
+    Releases that have the option take ``auto``, its default, for that of the parameters. Those before, which a plan
+    without it may run, had fp32 (``grad_reduce_in_fp32``).
     """
     stated = str(job.option("megatron_fsdp_main_grads_dtype") or main_gradient(job))
     return job.recipe.params if stated == "auto" else stated
 
 
 def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:
-    """Bytes of the weight buffers. MXFP8 has a second one, by columns (fp8_need_transpose_data)."""
-    item = linear = DTYPE_BYTES[job.recipe.params]
+    """Return the bytes of the weight buffers over ``ways`` ranks.
+
+    MXFP8 has a second buffer, by columns (fp8_need_transpose_data).
+    """
+    element_bytes = linear_bytes = DTYPE_BYTES[job.recipe.params]
     if in_fp8(job):
-        linear = 2 if job.option("fp8_recipe") == "mxfp8" else 1
-    total = sum([t.times * t.numel * (linear if t.linear else item) for t in tensors])
+        linear_bytes = 2 if job.option("fp8_recipe") == "mxfp8" else 1
+    total = sum([t.times * t.numel * (linear_bytes if t.linear else element_bytes) for t in tensors])
     return -(-total // ways)
 
 
 def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
-    """Shards of parameters, main gradients, master weights and states; dense and expert tensors apart."""
-    size, total = dtypes_of(sharded_dtype_names(job)), StateBytes()
+    """Return the bytes of the shards of parameters, main gradients, master weights and states on one rank.
+
+    Dense and expert tensors have separate groups.
+    """
+    element_bytes, total = dtypes_of(sharded_dtype_names(job)), StateBytes()
     on_device = on_device_share(job)
     for expert in (False, True):
         group = [t for t in tensors if t.expert == expert]
@@ -92,9 +100,9 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
         total = total.plus(
             StateBytes(
                 parameters=rounded(parameter_bytes(job, group, ways if strategy(job) == "optim_grads_params" else 1)),
-                gradients=rounded(shard * size.gradient),
-                master_weights=int(on_device * rounded(int(shard * size.master))),
-                optimizer_states=int(on_device * sum(rounded(shard * s) for s in size.states)),
+                gradients=rounded(shard * element_bytes.gradient),
+                master_weights=int(on_device * rounded(int(shard * element_bytes.master))),
+                optimizer_states=int(on_device * sum(rounded(shard * s) for s in element_bytes.states)),
             )
         )
     return total
@@ -110,20 +118,23 @@ def gradient_dtype(job: TrainingJob) -> str:
     return sharded_gradient(job) if stated == "auto" else stated
 
 
-def _outside(units: list[Unit]) -> list[int]:
-    """For each unit the elements of the bucket of gradients of all parameters outside layers, while it is there.
+def _outer_gradient_elements(units: list[Unit]) -> list[int]:
+    """Return for each unit the elements of the gradient bucket of all parameters outside layers, while it is allocated.
 
-    It is made for the first of them, and let go of when all are there (param_and_grad_buffer.py, get_main_grad,
-    get_ready_bucket_group_for_reduction). The head's curve has it: it is asked for when the head's product is done.
+    It is allocated for the first of them, and freed when all have arrived (param_and_grad_buffer.py, get_main_grad,
+    get_ready_bucket_group_for_reduction). The head's curve counts it: it is asked for when the head's product is done.
     """
     sizes = [0 if unit.kind == "block" else _elements(unit) for unit in units]
     last = max((i for i, size in enumerate(sizes) if size), default=-1)
-    every = sum(sizes)
-    return [every if i <= last and unit.kind != "head" else 0 for i, unit in enumerate(units)]
+    total = sum(sizes)
+    return [total if i <= last and unit.kind != "head" else 0 for i, unit in enumerate(units)]
 
 
 def unit_size(job: TrainingJob, units: list[Unit]) -> int:
-    """``suggested_communication_unit_size`` in elements."""
+    """Return the limit of prefetched and unreduced elements (``suggested_communication_unit_size``).
+
+    Default: twice the mean layer, and at least 1e9.
+    """
     stated = job.option("suggested_communication_unit_size")
     if stated:
         return int(str(stated))
@@ -149,58 +160,65 @@ class GatheredLayer(Record):
 
 
 def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
-    """For each unit: parameters gathered for it and ahead of it, and gradients that wait to be reduced."""
+    """Return for each unit the bytes of parameters gathered for it and ahead of it, and of unreduced gradients."""
     limit = unit_size(job, units)
     gathers = strategy(job) == "optim_grads_params"
-    item = DTYPE_BYTES[gradient_dtype(job)]
+    gradient_item_bytes = DTYPE_BYTES[gradient_dtype(job)]
     blocks = [i for i, u in enumerate(units) if u.kind == "block"]
-    weights = {}
-    for held in {id(units[i].tensors): units[i].tensors for i in blocks}.values():
-        kinds = counted([held])
-        parameter = parameter_bytes(job, kinds) if gathers else 0
-        gradient = item * elements([t for t in kinds if t.trained])
-        weights[id(held)] = GatheredLayer(elements(kinds), parameter, gradient)
-    cost = {i: weights[id(units[i].tensors)] for i in blocks}
+    layer_by_id = {}
+    for tensors in {id(units[i].tensors): units[i].tensors for i in blocks}.values():
+        counted_tensors = counted([tensors])
+        parameter = parameter_bytes(job, counted_tensors) if gathers else 0
+        gradient = gradient_item_bytes * elements([t for t in counted_tensors if t.trained])
+        layer_by_id[id(tensors)] = GatheredLayer(elements(counted_tensors), parameter, gradient)
+    layers = {i: layer_by_id[id(units[i].tensors)] for i in blocks}
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
-        return _pooled(units, cost, item)
-    found: list[Extra] = []
-    gradients = [*accumulate((cost[b].gradient for b in reversed(blocks)), initial=0)]  # of the last 1, 2, ... blocks
-    before = 0
-    outside = _outside(units)
+        return _double_buffered(units, layers, gradient_item_bytes)
+    unit_extras: list[Extra] = []
+    gradients = [*accumulate((layers[b].gradient for b in reversed(blocks)), initial=0)]  # of the last 1, 2, ... blocks
+    layers_done = 0
+    outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
-        following = (cost[blocks[place]] for place in range(before - 1, -1, -1))
-        before += i in cost
-        ahead = (cost[blocks[place]] for place in range(before, len(blocks)))
-        mine = cost.get(i, GatheredLayer(0, 0, 0))
-        forward = mine.parameter + _prefetched(ahead, limit // 2)
+        earlier_layers = (layers[blocks[place]] for place in range(layers_done - 1, -1, -1))
+        layers_done += i in layers
+        later_layers = (layers[blocks[place]] for place in range(layers_done, len(blocks)))
+        own = layers.get(i, GatheredLayer(0, 0, 0))
+        forward = own.parameter + _prefetched_bytes(later_layers, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
-        early = unit.kind in ("block", "embedding")
-        backward = mine.parameter + _prefetched(following, limit // 2) if early else 0
-        waiting = min(item * (limit + mine.elements), gradients[len(blocks) - before])
-        found.append(Extra(rounded(forward), rounded(backward + mine.gradient + waiting + item * outside[i])))
-    return found
+        prefetches = unit.kind in ("block", "embedding")
+        backward = own.parameter + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
+        unreduced = min(gradient_item_bytes * (limit + own.elements), gradients[len(blocks) - layers_done])
+        unit_extras.append(
+            Extra(
+                rounded(forward), rounded(backward + own.gradient + unreduced + gradient_item_bytes * outer_elements[i])
+            )
+        )
+    return unit_extras
 
 
-def _pooled(units: list[Unit], cost: dict[int, GatheredLayer], item: int) -> list[Extra]:
-    """``fsdp_double_buffer``: two buffers for parameters and two for gradients stay (FixedPoolAllocator).
+def _double_buffered(units: list[Unit], layers: dict[int, GatheredLayer], gradient_item_bytes: int) -> list[Extra]:
+    """Return the extras under ``fsdp_double_buffer``: two buffers for parameters and two for gradients
+    (FixedPoolAllocator).
 
     The pools fit the size that most units have. Other units are gathered, and their gradients made, outside the pools.
     """
-    sizes = list(cost.values())
-    nothing = GatheredLayer(0, 0, 0)
-    common = max(sizes, key=lambda c: (sizes.count(c), c.elements), default=nothing)
+    sizes = list(layers.values())
+    empty = GatheredLayer(0, 0, 0)
+    common = max(sizes, key=lambda c: (sizes.count(c), c.elements), default=empty)
     pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
-    found: list[Extra] = []
-    for i, outside in enumerate(_outside(units)):
-        near = [cost[b] for b in (i - 1, i, i + 1) if cost.get(b, common) != common]
-        mine = cost[i] if cost.get(i, common) != common else nothing
-        forward = pool + sum(c.parameter for c in near[:2])
-        found.append(Extra(rounded(forward), rounded(forward + mine.gradient + item * outside)))
-    return found
+    unit_extras: list[Extra] = []
+    for i, outer_elements in enumerate(_outer_gradient_elements(units)):
+        unpooled_neighbours = [layers[b] for b in (i - 1, i, i + 1) if layers.get(b, common) != common]
+        own = layers[i] if layers.get(i, common) != common else empty
+        forward = pool + sum(c.parameter for c in unpooled_neighbours[:2])
+        unit_extras.append(
+            Extra(rounded(forward), rounded(forward + own.gradient + gradient_item_bytes * outer_elements))
+        )
+    return unit_extras
 
 
-def _prefetched(order: Iterable[GatheredLayer], limit: int) -> int:
-    """Bytes gathered ahead: whole units until ``limit`` elements are reached."""
+def _prefetched_bytes(order: Iterable[GatheredLayer], limit: int) -> int:
+    """Return the bytes gathered ahead: whole layers in order until ``limit`` elements are reached."""
     total = elements = 0
     for cost in order:
         if elements >= limit:

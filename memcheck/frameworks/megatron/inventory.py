@@ -46,18 +46,22 @@ class State(Record):
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
 
-def with_inventory(job: TrainingJob, plain: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
-    """The estimate with its largest tensors and its formulas. ``rank``'s curves were replayed with their inventory."""
-    peak, step = plain.peak, SchedulePeaks(rank, schedule)
+def with_inventory(job: TrainingJob, estimate: RankEstimate, rank: Rank, schedule: tuple[PassRun, ...]) -> RankEstimate:
+    """Add the largest tensors and the formulas to a rank's estimate.
+
+    ``rank``: its curves were replayed with an inventory.
+    """
+    peak, step = estimate.peak, SchedulePeaks(rank, schedule)
     index = [name for name, _ in step.tops].index(peak.name)
-    high, kept = step.high(index), _kept(rank, step, index)
-    return plain._replace(
-        largest=_largest(job, rank, peak, high, kept), formulas=_formulas(job, rank, peak, high, kept)
+    unit_peak, saving_units = step.high(index), _saving_units(rank, step, index)
+    return estimate._replace(
+        largest=_largest(job, rank, peak, unit_peak, saving_units),
+        formulas=_formulas(job, rank, peak, unit_peak, saving_units),
     )
 
 
 def states(job: TrainingJob) -> tuple[State, ...]:
-    """What is resident on a rank, kind by kind, with the bytes of ``buffers.state_bytes`` and ``fsdp.state_bytes``."""
+    """List the resident states of a rank by kind; the bytes are those of ``buffers`` and ``fsdp.state_bytes``."""
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
     size = buffers.dtypes_of(names)
@@ -85,52 +89,58 @@ def _shards_parameters(job: TrainingJob) -> bool:
     return fsdp.is_sharded(job) and fsdp.strategy(job) == "optim_grads_params"
 
 
-def _kept(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFlight]:
-    """Units whose saved tensors are alive at an instant's highest moment, and for how many micro-batches."""
-    name, where = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
+def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFlight]:
+    """List the units whose saved tensors are live at an instant's peak, and for how many micro-batches."""
+    name, running_unit = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
     if name not in ("forward", "loss", "backward"):
         return []
     moment = step.pass_at(index)
-    found: list[UnitsInFlight] = []
+    saving: list[UnitsInFlight] = []
     for c, units in enumerate(rank.chunks):
         passes = c == moment.of.chunk
         for unit in units:
-            passes = passes and unit.name != where
+            passes = passes and unit.name != running_unit
             times = moment.counts[c] + passes
             if times and unit.fresh.saved:
-                found.append(UnitsInFlight(unit, times))
-    return found
+                saving.append(UnitsInFlight(unit, times))
+    return saving
 
 
 def _largest(
-    job: TrainingJob, rank: Rank, peak: Instant, high: Peak | None, kept: list[UnitsInFlight], top: int = 12
+    job: TrainingJob,
+    rank: Rank,
+    peak: Instant,
+    unit_peak: Peak | None,
+    saving_units: list[UnitsInFlight],
+    top: int = 12,
 ) -> tuple[TensorGroup, ...]:
+    """List the ``top`` largest groups of equal tensors live at the peak: states, saved tensors, temporaries."""
     groups: dict[tuple[str, str, str], list[int]] = {}
 
-    def put(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
+    def add_group(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
         if n_bytes:
             group = groups.setdefault((label, shape, component), [0, 0])
             group[0] += times
             group[1] += times * n_bytes
 
     rows = [row for row in states(job) if row.component in peak.components_bytes]
-    for tensors, times in _alike(rank):
+    for tensors, times in _distinct_tensors(rank):
         for t in tensors:
             for row in rows if t.trained else rows[:1]:
                 dtypes = "+".join(dict.fromkeys(row.dtypes))
                 part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
-                put(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times)
-    for _, some in groupby(kept, key=lambda one: id(one.unit.fresh.saved_inventory)):
-        alike = list(some)
-        for label, shape, dtype, n_bytes, component, _ in alike[0].unit.fresh.saved_inventory:
-            put(label, f"{_shape(shape)} {dtype}", component, n_bytes, sum(one.times for one in alike))
-    for label, shape, dtype, n_bytes, component, _ in high.inventory if high is not None else ():
-        put(label, f"{_shape(shape)} {dtype}", component, n_bytes)
-    found = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
+                add_group(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times)
+    for _, same_units in groupby(saving_units, key=lambda units: id(units.unit.fresh.saved_inventory)):
+        equal_units = list(same_units)
+        for label, shape, dtype, n_bytes, component, _ in equal_units[0].unit.fresh.saved_inventory:
+            add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes, sum(units.times for units in equal_units))
+    for label, shape, dtype, n_bytes, component, _ in unit_peak.inventory if unit_peak is not None else ():
+        add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes)
+    largest = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in largest)
 
 
-def _alike(rank: Rank) -> list[tuple[tuple[LocalTensor, ...], int]]:
+def _distinct_tensors(rank: Rank) -> list[tuple[tuple[LocalTensor, ...], int]]:
     """The tensors of the rank's units, those of units with the same ones once, with how many these are."""
     units = [unit.tensors for chunk in rank.chunks for unit in chunk]
     return [(next(same), 1 + sum(1 for _ in same)) for _, same in groupby(units, key=id)]
@@ -141,30 +151,33 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _formulas(
-    job: TrainingJob, rank: Rank, peak: Instant, high: Peak | None, kept: list[UnitsInFlight]
+    job: TrainingJob, rank: Rank, peak: Instant, unit_peak: Peak | None, saving_units: list[UnitsInFlight]
 ) -> tuple[Formula, ...]:
+    """Write the arithmetic of each component that is live at the peak."""
     at_peak = peak.components_bytes
-    tensors = [(t, times) for alike, times in _alike(rank) for t in alike]
-    found = [_state(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)]
+    tensors = [(t, times) for alike, times in _distinct_tensors(rank) for t in alike]
+    formulas = [
+        _state_formula(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)
+    ]
     if peak.operation == BUILDING:
         copied = "; once more in the tensors that have not been copied into them yet"
-        found = [f._replace(formula=f.formula + copied) if f.component == "parameters" else f for f in found]
+        formulas = [f._replace(formula=f.formula + copied) if f.component == "parameters" else f for f in formulas]
     if at_peak.get("activations"):
-        kinds = activation_formulas(kept, peak, at_peak["activations"], FRAMEWORK.style.source)
-        found += [_explained(job, formula) for formula in kinds]
-    always = dict(rank.always)
+        activations = activation_formulas(saving_units, peak, at_peak["activations"], FRAMEWORK.style.source)
+        formulas += [_with_recompute_note(job, formula) for formula in activations]
+    persistent = dict(rank.always)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component):
-            rows = tuple(r for r in (high.inventory if high is not None else ()) if r[4] == component)
-            workspace_bytes = always.get(component, 0)
+            rows = tuple(r for r in (unit_peak.inventory if unit_peak is not None else ()) if r[4] == component)
+            workspace_bytes = persistent.get(component, 0)
             numbers = f"live during {peak.operation}" + (
                 f"; {workspace_bytes:,} B of workspaces always" if workspace_bytes else ""
             )
             formula = sum_of(component, rows, at_peak[component], numbers)
-            found.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if workspace_bytes else formula)
-    gathered_bytes = always.get("communication_buffers", 0)
+            formulas.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if workspace_bytes else formula)
+    gathered_bytes = persistent.get("communication_buffers", 0)
     if at_peak.get("communication_buffers"):
-        found.append(
+        formulas.append(
             Formula(
                 "communication_buffers",
                 "global memory buffer + gradients sent between stages"
@@ -174,32 +187,32 @@ def _formulas(
                 f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
             )
         )
-    return tuple(found)
+    return tuple(formulas)
 
 
-def _state(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor, int]], n_bytes: int) -> Formula:
-    """One kind of state: elements, ranks that share them, bytes of each."""
+def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor, int]], n_bytes: int) -> Formula:
+    """Write one kind of state as elements / ranks x bytes."""
     parts = []
     for expert, ways in ((False, row.ways), (True, row.expert_ways)):
-        every = row.component == "parameters"
-        elements = sum(times * t.numel for t, times in tensors if t.expert == expert and (t.trained or every))
+        includes_frozen = row.component == "parameters"
+        elements = sum(times * t.numel for t, times in tensors if t.expert == expert and (t.trained or includes_frozen))
         if elements:
-            what = "expert elements" if expert else "elements"
-            parts.append(f"{elements:,} {what}" + (f" / {ways} ranks" if ways > 1 else ""))
-    each = " + ".join(f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.sizes, strict=True))
+            noun = "expert elements" if expert else "elements"
+            parts.append(f"{elements:,} {noun}" + (f" / {ways} ranks" if ways > 1 else ""))
+    bytes_per_element = " + ".join(f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.sizes, strict=True))
     numbers = f"({' + '.join(parts)}) x " if len(parts) > 1 else f"{''.join(parts)} x "
     source = SHARDED if fsdp.is_sharded(job) else DISTRIBUTED if buffers.distributed(job) else PLAIN
     return Formula(
         row.component,
         "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",
-        numbers + (f"({each})" if len(row.sizes) > 1 else each),
+        numbers + (f"({bytes_per_element})" if len(row.sizes) > 1 else bytes_per_element),
         n_bytes,
         source,
     )
 
 
-def _explained(job: TrainingJob, formula: Formula) -> Formula:
-    """Why the whole qkv projection is there when core attention is recomputed (MEM414)."""
+def _with_recompute_note(job: TrainingJob, formula: Formula) -> Formula:
+    """Add why the whole qkv projection is live when core attention is recomputed (MEM414)."""
     options = dict(argument_options(job))
     if options.get("recompute_granularity") != "selective" or "linear_qkv [" not in formula.formula:
         return formula

@@ -34,7 +34,7 @@ from memcheck.record import Record
 
 @lru_cache(maxsize=16)
 def idle_tower_tensors(a: Architecture) -> tuple[LocalTensor, ...]:
-    """The frozen tensors outside the language model, on the first stage as mcore-bridge holds them.
+    """List the frozen tensors outside the language model, which the first stage holds under mcore-bridge.
 
     Source: mcore-bridge 1.2 ``model/mm_gpt_model.py`` (MultimodalGPTModel: ``self.visual`` where ``pre_process``) and
     ``model/mm_gpts/utils.py`` (HuggingFaceVit: transformers' own modules in the model's dtype, whole on every tensor
@@ -46,10 +46,10 @@ def idle_tower_tensors(a: Architecture) -> tuple[LocalTensor, ...]:
     from memcheck.frameworks.torch.rank_tensors import block_tensors as whole_block_tensors
     from memcheck.frameworks.torch.tower_tensors import idle_blocks
 
-    found: list[LocalTensor] = []
+    tensors: list[LocalTensor] = []
     for block, n, _ in idle_blocks(a, sees=False):
-        found += n * whole_block_tensors(block, Holding(trained=False))
-    return tuple(found)
+        tensors += n * whole_block_tensors(block, Holding(trained=False))
+    return tuple(tensors)
 
 
 class SharedLayers(Record):
@@ -72,28 +72,29 @@ def chunk_units(
     inventory: bool = False,
     alike: SharedLayers | None = None,
 ) -> list[Unit]:
-    """Units in forward order. Layers that are alike are one unit, but where ``inventory`` asks for their names.
+    """Build the units of a model chunk in forward order: embedding, layers, multi-token prediction, head.
 
-    ``embeds``: some chunk of this rank has the embedding; ``shares``: its table is the output weight too. ``alike``:
-    layers of the same job's other chunks, which are not built again.
+    Layers that are equal share one unit, unless ``inventory`` asks for their names. ``embeds``: some chunk of this rank
+    has the embedding. ``shares``: its table is the output weight too. ``alike``: layers of the same job's other chunks,
+    which are not built again.
     """
     units: list[Unit] = []
     alike = SharedLayers(a.layers(), {}) if alike is None else alike
     frozen = frozen_layers(job.freeze)
     adapter = setting.adapter
     table_trained = adapter is None and "embed" not in job.freeze
-    below = range(chunk.layers[0] if chunk.layers else 0)
-    reached = any(adapter is not None or i not in frozen for i in below)
+    earlier_layers = range(chunk.layers[0] if chunk.layers else 0)
+    input_needs_grad = any(adapter is not None or i not in frozen for i in earlier_layers)
     bridged = setting.option("bridge_backend") == "mcore-bridge"
     if adapter is not None and (bridged or setting.option("recompute_granularity") == "full"):
         # Megatron-Bridge peft/recompute.py: the first checkpoint's input is made to want a gradient; mcore-bridge
         # model/gpt_model.py, _preprocess: what the embedding gives always is
-        reached = True
+        input_needs_grad = True
     setting = setting._replace(
-        input_grad=table_trained or reached, output_held=not chunk.head and code_of(setting.style).holds_inputs
+        input_grad=table_trained or input_needs_grad, output_held=not chunk.head and code_of(setting.style).holds_inputs
     )
     if chunk.embedding:
-        e = MegatronEmbedding(
+        embedding = MegatronEmbedding(
             vocab=padded_vocabulary(a.vocab_size, job),
             positions=a.learned_positions,
             dropout=a.embedding_dropout,
@@ -101,40 +102,40 @@ def chunk_units(
             trained=table_trained,
             waits=not setting.input_grad and (adapter is not None or 0 in frozen),
         )
-        _demand_embedding(a, e, whole(setting))
-        curve = _embedding(e, setting, inventory)
+        _require_embedding_covered(a, embedding, whole(setting))
+        curve = _embedding_curve(embedding, setting, inventory)
         units.append(
             Unit(
                 kind="embedding",
                 name="embedding",
-                tensors=_trained(embedding_tensors(a, job), table_trained) + idle_tower_tensors(a),
+                tensors=_freeze_unless(embedding_tensors(a, job), table_trained) + idle_tower_tensors(a),
                 fresh=curve,
                 again=curve,
             )
         )
-    of_layers, setting = _layer_units(job, a, chunk.layers, setting, alike, inventory)
-    units += of_layers
+    layer_units, setting = _layer_units(job, a, chunk.layers, setting, alike, inventory)
+    units += layer_units
     if chunk.mtp:
         units += _prediction_layers(job, a, chunk, setting, inventory, embeds=not embeds)
     if chunk.head:
         trained = table_trained if shares else adapter is None and "head" not in job.freeze
-        made = gradient_dtype(job) if is_sharded(job) else None
-        outside = [t for unit in units if unit.kind == "embedding" for t in unit.tensors if t.trained]
+        main_gradient_dtype = gradient_dtype(job) if is_sharded(job) else None
+        other_tensors = [t for unit in units if unit.kind == "embedding" for t in unit.tensors if t.trained]
         head = MegatronHead(
             vocab=padded_vocabulary(a.vocab_size, job),
             final_norm=a.final_norm,
             tied=shares,
             trained=trained,
-            main_gradient=made,
-            beside=sum([t.numel for t in outside]) if made is not None and not shares else 0,
+            main_gradient=main_gradient_dtype,
+            beside=sum([t.numel for t in other_tensors]) if main_gradient_dtype is not None and not shares else 0,
         )
-        _demand_head(a, head, whole(setting))
-        curve = _head(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)
+        _require_head_covered(a, head, whole(setting))
+        curve = _head_curve(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)
         units.append(
             Unit(
                 kind="head",
                 name="head and loss",
-                tensors=_trained(head_tensors(a, job, shares=shares), trained),
+                tensors=_freeze_unless(head_tensors(a, job, shares=shares), trained),
                 fresh=curve,
                 again=curve,
             )
@@ -145,42 +146,45 @@ def chunk_units(
 def _layer_units(
     job: TrainingJob, a: Architecture, numbers: tuple[int, ...], setting: Setting, alike: SharedLayers, inventory: bool
 ) -> tuple[list[Unit], Setting]:
-    """The units of a chunk's layers, and the setting of what comes after them."""
+    """Build the units of a chunk's layers, and return the setting of the units after them.
+
+    After the first trained layer every input needs a gradient. Consecutive equal layers are one unit object.
+    """
     adapter, frozen = setting.adapter, frozen_layers(job.freeze)
     units: list[Unit] = []
     layers = alike.layers
-    wide = bf16_layers(setting, len(layers))
-    by_number = bool(frozen or wide or inventory)
-    last: tuple[Block, bool] | None = None
+    bf16_numbers = bf16_layers(setting, len(layers))
+    numbered = bool(frozen or bf16_numbers or inventory)
+    previous: tuple[Block, bool] | None = None
     for group, recompute in recompute_groups(job, setting, numbers):
-        if last is not None and len(group) == 1 and layers[group[0]] is last[0] and recompute is last[1]:
+        if previous is not None and len(group) == 1 and layers[group[0]] is previous[0] and recompute is previous[1]:
             units.append(units[-1])
             continue
         blocks = tuple([layers[i] for i in group])
         trained = adapter is None and not frozen.issuperset(group)
-        in_16_bits = group[0] in wide
-        key = (*map(id, blocks), recompute, in_16_bits, trained, setting.input_grad, setting.output_held)
+        is_bf16 = group[0] in bf16_numbers
+        key = (*map(id, blocks), recompute, is_bf16, trained, setting.input_grad, setting.output_held)
         if key not in alike.units:
-            own = in_bf16(setting) if in_16_bits else setting
+            layer_setting = in_bf16(setting) if is_bf16 else setting
             for block in blocks:
-                _demand_block(block, whole(own._replace(adapter=None)))
-            curve = _layers(blocks, own._replace(trained=trained), recompute, inventory)
-            every = [block_tensors(b, job, a.hidden_size) for b in blocks]
+                _require_block_covered(block, whole(layer_setting._replace(adapter=None)))
+            curve = _layers_curve(blocks, layer_setting._replace(trained=trained), recompute, inventory)
+            block_lists = [block_tensors(b, job, a.hidden_size) for b in blocks]
             if adapter is not None:
-                every = [_adapted(tensors, own, adapter) for tensors in every]
-            tensors = every[0] if len(every) == 1 else tuple(chain.from_iterable(every))
-            held = tensors if adapter is not None else _trained(tensors, trained)
-            alike.units[key] = Unit(kind="block", name="", tensors=held, fresh=curve, again=curve)
+                block_lists = [_with_adapters(tensors, layer_setting, adapter) for tensors in block_lists]
+            tensors = block_lists[0] if len(block_lists) == 1 else tuple(chain.from_iterable(block_lists))
+            unit_tensors = tensors if adapter is not None else _freeze_unless(tensors, trained)
+            alike.units[key] = Unit(kind="block", name="", tensors=unit_tensors, fresh=curve, again=curve)
         unit = alike.units[key]
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
-        last = (blocks[0], recompute) if setting.input_grad and len(group) == 1 and not by_number else None
+        previous = (blocks[0], recompute) if setting.input_grad and len(group) == 1 and not numbered else None
         if not setting.input_grad:
             setting = setting._replace(input_grad=trained or unit.fresh.output_gradient > 0)
     return units, setting
 
 
 def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chunk) -> list[Unit]:
-    """The units of a chunk whose layers are those of ``chunk`` but for their numbers, with these."""
+    """Give the units of a chunk the layer numbers of ``chunk``, whose layers are otherwise the same."""
     first = int(chunk.embedding)
     names = [_name(group) for group, _ in recompute_groups(job, setting, chunk.layers)]
     layers = zip(units[first:], names, strict=False)
@@ -188,8 +192,8 @@ def renumbered(job: TrainingJob, setting: Setting, units: list[Unit], chunk: Chu
 
 
 def name_of(job: TrainingJob, setting: Setting, chunk: Chunk, place: int) -> str:
-    """How the unit at a place of a chunk is called, as :func:`renumbered` has it; empty: it has no layers."""
-    count = _uniform(job, setting) or 1
+    """Return the name of the unit at a place of a chunk, as :func:`renumbered` has it; empty for no layers."""
+    count = _uniform_checkpoint_size(job, setting) or 1
     first = (place - int(chunk.embedding)) * count
     group = chunk.layers[first : first + count] if first >= 0 else ()
     return _name(group) if group else ""
@@ -199,19 +203,22 @@ def _name(group: tuple[int, ...]) -> str:
     return f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
 
 
-def _adapted(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
+def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
     from memcheck.frameworks.megatron.adapters import adapters_beside
 
     backend = setting.option("bridge_backend")
     return adapters_beside(tensors, adapter, backend, setting.tensor, setting.expert_tensor)
 
 
-def _trained(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
+def _freeze_unless(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
     return tensors if trained else tuple(t._replace(trained=False) for t in tensors)
 
 
 def bf16_layers(setting: Setting, layers: int) -> set[int]:
-    """Layers that ``first_last_layers_bf16`` keeps out of fp8 (core/fp8_utils.py, is_first_last_bf16_layer)."""
+    """Return the layers that ``first_last_layers_bf16`` keeps out of fp8.
+
+    Source: core/fp8_utils.py, is_first_last_bf16_layer.
+    """
     if not setting.option("first_last_layers_bf16"):
         return set()
     start = int(str(setting.option("num_layers_at_start_in_bf16", 1)))
@@ -225,20 +232,20 @@ def in_bf16(setting: Setting) -> Setting:
 
 
 def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]) -> list[tuple[tuple[int, ...], bool]]:
-    """Layers of a chunk as (layers, checkpointed together).
+    """Group the layers of a chunk by checkpoints: (layers, whether they are checkpointed together).
 
-    ``uniform``: every ``recompute_num_layers`` consecutive layers are one checkpoint; ``block``: the first
+    ``uniform``: every ``recompute_num_layers`` consecutive layers are one checkpoint. ``block``: the first
     ``recompute_num_layers`` layers of each chunk are checkpointed one by one (transformer_block.py).
 
     Raises:
-        UnsupportedError: checkpoints of no layer.
+        UnsupportedError: ``recompute_num_layers`` is 0.
     """
     if setting.option("recompute_granularity") != "full":
         return [((i,), False) for i in layers]
     if setting.option("recompute_method", "uniform") == "block":
-        count = _recomputed(setting)
+        count = _layers_per_checkpoint(setting)
         return [((i,), n < count) for n, i in enumerate(layers)]
-    together = _uniform(job, setting)
+    together = _uniform_checkpoint_size(job, setting)
     if together is None:
         return [((i,), i % job.checkpointing.every_n_layers == 0) for i in layers]
     if together < 1:
@@ -250,52 +257,55 @@ def recompute_groups(job: TrainingJob, setting: Setting, layers: tuple[int, ...]
     return [(layers[n : n + together], True) for n in range(0, len(layers), together)]
 
 
-def _uniform(job: TrainingJob, setting: Setting) -> int | None:
-    """How many consecutive layers one checkpoint has; None: each layer is a unit of its own."""
+def _uniform_checkpoint_size(job: TrainingJob, setting: Setting) -> int | None:
+    """Return how many consecutive layers one checkpoint has; None: each layer is a unit of its own."""
     block = setting.option("recompute_method", "uniform") == "block"
     if setting.option("recompute_granularity") != "full" or block or job.checkpointing.every_n_layers > 1:
         return None
-    return _recomputed(setting)
+    return _layers_per_checkpoint(setting)
 
 
-def _recomputed(setting: Setting) -> int:
+def _layers_per_checkpoint(setting: Setting) -> int:
     return int(str(setting.option("recompute_num_layers", 1)))
 
 
 @lru_cache(maxsize=1024)
-def _demand_block(block: Block, setting: Setting) -> None:
-    """Megatron's layout of the layer holds all that the model has, and its forward pass meets it."""
-    held = sum(t.numel for t in whole_block(block, setting.hidden))
-    require_covered(held, max(held, elements(block)), "a layer's parameters", "megatron")
-    seen = touched_by(lambda ctx, x: code_of(setting.style).layers(ctx, (block,), x, recompute=False), setting)
-    require_covered(seen, held, "a layer", "megatron")
+def _require_block_covered(block: Block, setting: Setting) -> None:
+    """Check that Megatron's layout and forward pass of a layer cover all parameters that the model has."""
+    numel = sum(t.numel for t in whole_block(block, setting.hidden))
+    require_covered(numel, max(numel, elements(block)), "a layer's parameters", "megatron")
+    used = touched_by(lambda ctx, x: code_of(setting.style).layers(ctx, (block,), x, recompute=False), setting)
+    require_covered(used, numel, "a layer", "megatron")
 
 
 @lru_cache(maxsize=256)
-def _demand_embedding(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
-    """``e``: its table is padded."""
-    held = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
+def _require_embedding_covered(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
+    """Check that the embedding's forward pass covers all its parameters. ``e``: its table is padded."""
+    numel = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
     require_covered(
-        touched(lambda ctx: code_of(setting.style).embedding(ctx, e), setting), held, "the embedding", "megatron"
+        touched(lambda ctx: code_of(setting.style).embedding(ctx, e), setting), numel, "the embedding", "megatron"
     )
 
 
 @lru_cache(maxsize=256)
-def _demand_head(a: Architecture, head: MegatronHead, setting: Setting) -> None:
-    """``head``: its weight is padded, and its own even where the embedding's table is the same tensor."""
+def _require_head_covered(a: Architecture, head: MegatronHead, setting: Setting) -> None:
+    """Check that the head's forward pass covers the final norm and the output weight.
+
+    ``head``: its weight is padded, and counted even where the embedding's table is the same tensor.
+    """
     norm = a.final_norm
-    held = sum(t.count for t in norm_tensors(norm)) + head.vocab * (a.hidden_size + int(a.head_bias))
+    numel = sum(t.count for t in norm_tensors(norm)) + head.vocab * (a.hidden_size + int(a.head_bias))
 
     def run(ctx: Context) -> None:
         shape = (ctx.tokens, ctx.hidden)
         x = Value(ctx.tape.new(shape, setting.compute, "last hidden state"), shape, setting.compute, Leaf())
         code_of(setting.style).head(ctx, head, x, Gradients([], []))
 
-    require_covered(touched(run, setting), held, "the head", "megatron")
+    require_covered(touched(run, setting), numel, "the head", "megatron")
 
 
 @lru_cache(maxsize=1024)
-def _layers(blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool) -> Curve:
+def _layers_curve(blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool) -> Curve:
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
         rows //= setting.tensor
@@ -307,12 +317,12 @@ def _layers(blocks: tuple[Block, ...], setting: Setting, recompute: bool, invent
 
 
 @lru_cache(maxsize=256)
-def _embedding(e: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
+def _embedding_curve(e: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
     return megatron_embedding_curve(e, setting, code_of(setting.style).embedding, inventory=inventory)
 
 
 @lru_cache(maxsize=256)
-def _head(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
+def _head_curve(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
     return megatron_head_curve(head, setting, code_of(setting.style).head, inventory=inventory)
 
 

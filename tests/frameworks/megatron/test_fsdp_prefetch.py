@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.frameworks.megatron.fsdp import GatheredLayer, _prefetched
+from memcheck.frameworks.megatron.fsdp import GatheredLayer, _prefetched_bytes
 
 LAYERS = [
     GatheredLayer(elements=100, parameter=200, gradient=400),
@@ -18,4 +18,4 @@ LAYERS = [
 )
 def test_whole_units_are_gathered_until_the_limit_is_reached(limit: int, gathered: int) -> None:
     """A unit is begun while fewer elements than the limit are gathered, and then gathered whole."""
-    assert _prefetched(LAYERS, limit) == gathered
+    assert _prefetched_bytes(LAYERS, limit) == gathered
