@@ -18,23 +18,26 @@ def capped(tape: Tape, x: Value) -> Value:
 
 
 def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Scores, an fp32 softmax, probabilities in the queries' dtype; q, k and v: [batch, heads, sequence, head_dim]."""
+    """Run attention with capped scores (Gemma 2): all scores, an fp32 softmax, probabilities in q's dtype.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Scores are [batch, heads, sequence, sequence].
+    """
     tape = ctx.tape
     b, h, s, d = q.shape
-    outer = _window_mask(ctx, q.dtype) if a.window is not None else None
-    turned = b > 1 and a.kv_heads == a.heads  # a view of the matrix of q, k and v, which the product copies
+    window_mask = _window_mask(ctx, q.dtype) if a.window is not None else None
+    v_not_contiguous = b > 1 and a.kv_heads == a.heads  # a view of the matrix of q, k and v, which the product copies
     scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores"), "attention scaling")
     scores = capped(tape, scores)
-    mask = outer or _causal_mask(ctx, q.dtype)
+    mask = window_mask or _causal_mask(ctx, q.dtype)
     scores = shift(tape, scores, "attention mask", q.dtype)
     scores = cast(tape, kernels.softmax(tape, scores, "fp32"), q.dtype, "attention probabilities")
-    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, turned))
-    del scores, mask, outer
+    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, v_not_contiguous))
+    del scores, mask, window_mask
     return out
 
 
 def _causal_mask(ctx: Context, dtype: str) -> Storage:
-    """``ones.triu(diagonal=1)``, filled where it is true: [sequence, sequence]."""
+    """Make the causal mask, [sequence, sequence]: ``ones.triu(diagonal=1)``, filled where it is true."""
     tape, shape = ctx.tape, (ctx.sequence, ctx.sequence)
     ones = tape.new(shape, dtype, "ones")
     mask = tape.new(shape, dtype, "attention mask")

@@ -25,44 +25,49 @@ PIECE = 128
 
 
 def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
-    """Logits and loss. The logits stay referenced until the next step's replace them."""
+    """Compute logits and loss of LitGPT in chunks of 128 tokens. ``h``: the normed hidden states, [tokens, hidden].
+
+    The last step's logits, and its graph if the script keeps it, live until this step's logits replace them.
+    """
     tape = ctx.tape
     sizes = [Pieces(size * ctx.batch, copies) for size, copies in in_pieces(ctx.sequence, PIECE)]
-    before = []
+    last_step = []
     for size, copies in sizes:
         with counted_as(tape, copies):
-            before.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
+            last_step.append(tape.new((size, head.vocab), "fp32", "logits of the step before"))
     if head.graph_before:
-        before.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
-    making = _adapting if ctx.setting.adapter is not None else _whole
-    pieces = making(ctx, h, weights, head, sizes)
+        last_step.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
+    compute_logits = _chunked_logits if ctx.setting.adapter is not None else _whole_logits
+    chunk_logits = compute_logits(ctx, h, weights, head, sizes)
     del h
-    before.clear()
+    last_step.clear()
     losses = []
     for _, copies in sizes:
         with counted_as(tape, copies):
-            losses.append(cross_entropy(tape, pieces.pop(0), upcast=True))
+            losses.append(cross_entropy(tape, chunk_logits.pop(0), upcast=True))
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _adapting(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
-    """finetune/lora.py: the head runs on slices of the hidden states."""
+def _chunked_logits(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
+    """Compute chunked logits as finetune/lora.py does: the head runs on slices of the hidden states."""
     tape = ctx.tape
-    parts = tape.views(h, *((size, ctx.hidden) for size, _ in sizes))
-    returned, logits = [], []
-    for part, (_, copies) in zip(parts, sizes, strict=True):
+    chunk_inputs = tape.views(h, *((size, ctx.hidden) for size, _ in sizes))
+    model_logits, logits = [], []
+    for chunk_input, (_, copies) in zip(chunk_inputs, sizes, strict=True):
         with counted_as(tape, copies):
-            returned.append(_logits(ctx, part, weights, head))
-    for each, (_, copies) in zip(returned, sizes, strict=True):
+            model_logits.append(_logits(ctx, chunk_input, weights, head))
+    for chunk, (_, copies) in zip(model_logits, sizes, strict=True):
         with counted_as(tape, copies):
-            logits.append(cast(tape, each, "fp32", "convert_output"))
+            logits.append(cast(tape, chunk, "fp32", "convert_output"))
     ctx.kept.extend(logits)
     return logits
 
 
-def _whole(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
-    """finetune/full.py: the last position is cut off all logits, which copies those of several sequences; pretrain.py
-    has a target for each.
+def _whole_logits(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
+    """Compute all logits at once, [tokens, vocab], and view them in chunks, as finetune/full.py and pretrain.py do.
+
+    finetune/full.py cuts off the last position, which copies the logits if there are several sequences. pretrain.py has
+    a target for each position.
     """
     tape = ctx.tape
     logits = cast(tape, _logits(ctx, h, weights, head), "fp32", "convert_output")

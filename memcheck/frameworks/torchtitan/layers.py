@@ -56,18 +56,19 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
 
 def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
+    """Run both halves of a layer without compile; each norm's output dies when its module returns."""
     tape = ctx.tape
     if block.mixer is not None:
         normed = norm(ctx, block.input_norm, x)
-        mixed = _mixer(ctx, block.mixer, normed)  # type: ignore[arg-type]  # no tower is built here
+        attn_output = _mixer(ctx, block.mixer, normed)  # type: ignore[arg-type]  # no tower is built here
         del normed
-        x = add(tape, x, mixed, "residual")
-        del mixed
+        x = add(tape, x, attn_output, "residual")
+        del attn_output
     if block.mlp is not None:
         normed = norm(ctx, block.mlp_norm, x)
-        out = _feed_forward(ctx, block.mlp, normed)
+        mlp_output = _feed_forward(ctx, block.mlp, normed)
         del normed
-        x = add(tape, x, out, "residual")
+        x = add(tape, x, mlp_output, "residual")
     return x
 
 
@@ -110,6 +111,7 @@ def head_unit(
 
 
 def _mixer(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value) -> Value:
+    """Run the token mixer: latent attention, grouped-query attention or a recurrent mixer. ``x``: [tokens, hidden]."""
     if isinstance(mixer, LatentAttention):
         from memcheck.frameworks.torchtitan.latent import latent_attention
 

@@ -13,22 +13,23 @@ from memcheck.models.types import Attention
 
 
 def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Scores in the parameters' dtype, capped; with the fp32 mask they are fp32, which the softmax keeps.
+    """Run Gemma 2's attention with capped scores, [batch, heads, sequence, sequence], which no kernel computes.
 
-    q, k, v: [batch, heads, sequence, head_dim], transposed, so that the products copy those of several sequences.
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], transposed, so that products copy them if there are several
+    sequences. The fp32 mask makes the scores fp32, and the softmax keeps those.
     """
     tape = ctx.tape
     b, h, s, d = q.shape
-    turned = b > 1 and h > 1
+    not_contiguous = b > 1 and h > 1
     q = scale_in_place(tape, q, "attention scaling")
-    scores = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (turned, turned))
+    scores = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (not_contiguous, not_contiguous))
     masks = _masks(ctx, windowed=a.window is not None)
     scores = scale(tape, scores, "softcap")
     scores = unary(tape, scores, "tanh")
     scores = scale(tape, scores, "softcap")
     scores = shift(tape, scores, "attention mask", "fp32")
     scores = cast(tape, kernels.softmax(tape, scores), q.dtype, "attention probabilities")
-    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, turned))
+    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, not_contiguous))
     del scores
     out = copy(tape, out, "contiguous")
     del masks
@@ -36,7 +37,7 @@ def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -
 
 
 def _masks(ctx: Context, *, windowed: bool) -> list[Storage]:
-    """What variables of the forward hold of [sequence, sequence] to its end: an fp32 mask, of a window three."""
+    """Make the masks [sequence, sequence] that variables hold to the end: one in fp32, or three with a window."""
     tape, shape = ctx.tape, (ctx.sequence, ctx.sequence)
     lower = tape.new(shape, "bool", "attention mask")
     upper = tape.new(shape, "bool", "attention mask")
@@ -49,7 +50,7 @@ def _masks(ctx: Context, *, windowed: bool) -> list[Storage]:
     below = tape.new(shape, "fp32", "tril")
     window = tape.new(shape, "fp32", "sliding mask")
     del above, below
-    chosen = tape.new(shape, "bool", "sliding mask")
-    inside = tape.new(shape, "fp32", "attention mask")
-    del chosen, mask
-    return [ones, window, inside]
+    is_masked = tape.new(shape, "bool", "sliding mask")
+    window_mask = tape.new(shape, "fp32", "attention mask")
+    del is_masked, mask
+    return [ones, window, window_mask]

@@ -29,7 +29,10 @@ def is_phi3(a: Attention) -> bool:
 
 
 def rotate(ctx: Context, a: Attention, x: Value) -> Value:
-    """[batch, heads, sequence, head_dim], rotated in fp32; Qwen's casts its rows of the table to the input's dtype."""
+    """Rotate heads, [batch, heads, sequence, head_dim], in fp32 and cast back.
+
+    Qwen's module casts its rows of the table to the input's dtype instead.
+    """
     tape = ctx.tape
     if not turns_halves(a):
         return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)

@@ -13,15 +13,17 @@ from memcheck.models.types import Moe, ParameterTensor
 
 
 def merged_weight(ctx: Context, m: Moe, tensor: ParameterTensor, base: Value) -> Value:
-    """``base + scaling * B @ A`` as a tensor of its own, which the product keeps: a copy of all experts per layer."""
+    """Merge a LoRA adapter into a weight: ``base + scaling * B @ A`` as a new tensor, a copy of all
+    experts per layer.
+    """
     factors = factors_of(ctx, m, tensor, base.dtype)
     return base if factors is None else folded(ctx.tape, base, factors)
 
 
 def factors_of(ctx: Context, m: Moe, tensor: ParameterTensor, dtype: str) -> tuple[Value, Value] | None:
-    """Both matrices of a tensor's adapter in the dtype of its weight, or None where it has no adapter.
+    """Return both LoRA matrices of a tensor, B and A, in the dtype of its weight, or None if it has no adapter.
 
-    The parametrization holds them as long as it is registered (``_LoraFactorsProxy``).
+    peft's parametrization holds them as long as it is registered (``_LoraFactorsProxy``).
     """
     adapter = ctx.setting.adapter
     factors = next((f for f in adapted_tensors(adapter, m) if f.name == tensor.name), None)
@@ -36,13 +38,13 @@ def factors_of(ctx: Context, m: Moe, tensor: ParameterTensor, dtype: str) -> tup
 
 
 def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
-    """``torch.baddbmm(base, lhs, rhs)``: a tensor of the weight's size."""
+    """Compute ``torch.baddbmm(base, lhs, rhs)``: a new tensor of the weight's size. ``factors``: B and A."""
     lhs, rhs = factors
     shape, dtype = base.shape, base.dtype
     out = tape.value(shape, dtype, "weight with adapter")
     shapes = (lhs.shape, rhs.shape)
 
-    def run(grad: Storage) -> list[Storage | None]:
+    def baddbmm_backward(grad: Storage) -> list[Storage | None]:
         grads: list[Storage | None] = []
         for size in shapes:
             product = tape.new(size, dtype, "bmm")
@@ -50,7 +52,7 @@ def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
             del product
         return grads
 
-    return tape.record(out, (lhs, rhs), run, saves=(lhs.storage, rhs.storage))
+    return tape.record(out, (lhs, rhs), baddbmm_backward, saves=(lhs.storage, rhs.storage))
 
 
 def _factor(ctx: Context, name: str, shape: tuple[int, ...], adapter: Adapter) -> Parameter:

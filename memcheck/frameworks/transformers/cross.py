@@ -11,11 +11,14 @@ from memcheck.models.types import Block, CrossAttention
 
 
 def cross_half(ctx: Context, block: Block, cross: CrossAttention, x: Value) -> Value:
-    """Attention to the encoder's output, between the layer's own attention and its feed-forward network."""
+    """Run cross-attention to the encoder's output, between the layer's self-attention and its feed-forward network.
+
+    ``x``: [tokens, hidden]; so is what is returned. With ``post_norm`` the norm follows the addition.
+    """
     h = x.view(*x.shape) if block.post_norm else normalise(ctx, cross.norm, x)
-    argument = h if block.inner_dropout else None
+    module_input = h if block.inner_dropout else None
     h = attention(ctx, cross.attention, h, x.dtype)
     h = dropout(ctx.tape, normalise(ctx, cross.output_norm, h), block.dropout)
-    del argument
+    del module_input
     x = add(ctx.tape, x, h, "residual")
     return normalise(ctx, cross.norm, x) if block.post_norm else x

@@ -64,7 +64,9 @@ def _repeat(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _bmm(ctx: Context, x: Value, name: str, shape: tuple[int, int, int]) -> Value:
-    """``torch.bmm(hidden_states, experts)``: rows of each expert times its [in, out] matrix."""
+    """Compute ``torch.bmm(hidden_states, experts)``: rows of each expert times its matrix, ``shape`` [experts, in,
+    out].
+    """
     tape = ctx.tape
     weight = tape.parameter(ctx.parameter(name, shape))
     if tape.autocast:

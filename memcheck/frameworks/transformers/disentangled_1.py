@@ -20,19 +20,20 @@ Tensors = dict[str, ParameterTensor]
 
 
 def attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
-    """DisentangledSelfAttention.forward: whatever has a name there lives until it returns.
+    """Replay DisentangledSelfAttention.forward of DeBERTa v1: [tokens, hidden] to [tokens, heads * head_dim].
 
-    Heads lie side by side in each row, so that torch.matmul copies all that it multiplies.
+    Every variable of the forward lives until it returns. Each row holds all heads, so that torch.matmul copies its
+    operands.
     """
     tape, b, s, heads = ctx.tape, ctx.batch, ctx.sequence, a.heads
     tensors: Tensors = {t.name.removeprefix("attention.self.").removesuffix(".weight"): t for t in a.tensors}
-    rows, square = (b * heads * s, a.head_dim), (b * heads, s, s)
-    joint = linear(tape, x, ctx.weights(tensors["in_proj"], False), "in_proj")
+    head_shape, scores_shape = (b * heads * s, a.head_dim), (b * heads, s, s)
+    qkv = linear(tape, x, ctx.weights(tensors["in_proj"], False), "in_proj")
     del x
-    q, k, v = tape.views(joint, rows, rows, rows)
+    q, k, v = tape.views(qkv, head_shape, head_shape, head_shape)
     q, v = (_biased(ctx, tensors[f"{name}_bias"], part) for name, part in (("q", q), ("v", v)))
     q = scale(tape, q, "divided queries")
-    scores = kernels.batched(tape, q, k, square, "attention scores", (True, True))
+    scores = kernels.batched(tape, q, k, scores_shape, "attention scores", (True, True))
     biases = relative = None
     if d.rows:
         table = shared(tape, (d.rows, heads * a.head_dim), ctx.setting.params, wants=ctx.setting.trained, starts=False)
@@ -45,12 +46,12 @@ def attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     weights = dropout(tape, weights, a.dropout)
     out = kernels.batched(tape, weights, v, (b * heads, s, a.head_dim), "attention output", (False, True))
     out = copy(tape, out, "contiguous")
-    del mask, scores, biases, relative, weights, q, k, v, joint
+    del mask, scores, biases, relative, weights, q, k, v, qkv
     return out.view(ctx.tokens, heads * a.head_dim)
 
 
 def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
-    """``x + bias`` in the wider dtype of the two, which under autocast is the bias's."""
+    """Compute ``x + bias`` in the wider dtype of the two, which under autocast is the bias's."""
     tape, shape = ctx.tape, tensor.shape
     vector = tape.parameter(ctx.parameter(tensor.name, shape))
     if vector.dtype == x.dtype:
@@ -63,23 +64,29 @@ def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
 def _biases(
     ctx: Context, a: Attention, d: Disentangled, words: tuple[Value, Value], relative: Value, tensors: Tensors
 ) -> Value | None:
-    """``disentangled_att_bias``: [batch x heads, S, S]; its variables live until all scores are made."""
-    tape, score, named = ctx.tape, None, list[object]()
+    """Replay ``disentangled_att_bias``: scores of words against relative positions, [batch * heads, sequence,
+    sequence].
+
+    ``words``: q and k. ``relative``: the table of relative positions. Variables live until all scores exist.
+    """
+    tape, score, variables = ctx.tape, None, list[object]()
     span = min(ctx.sequence, d.rows // 2)
     rows = slices(tape, relative, (2 * span, relative.shape[1]))[0]
     shape = (ctx.batch * a.heads, ctx.sequence, 2 * span)
     for kind, name, word in zip(("c2p", "p2c"), ("pos_proj", "pos_q_proj"), words, strict=True):
         if kind not in d.scores:
             continue
-        made = linear(tape, rows, ctx.weights(tensors[name], kind == "p2c"), name)
+        position_heads = linear(tape, rows, ctx.weights(tensors[name], kind == "p2c"), name)
         if kind == "p2c":
-            made = scale_in_place(tape, made, "divided positions")
-        wide = repeated(ctx, made)
-        places = places_of(ctx, twice=kind == "p2c")
-        found = picked(ctx, a, kernels.batched(tape, word, wide, shape, kind, (True, False)), places)
-        del wide
-        named += [made, places, found]
-        score = shift(tape, found, "0 + score") if score is None else add_in_place(tape, score, found)
-        del made, found
-    del named, rows
+            position_heads = scale_in_place(tape, position_heads, "divided positions")
+        repeated_heads = repeated(ctx, position_heads)
+        position_index = places_of(ctx, twice=kind == "p2c")
+        picked_scores = picked(
+            ctx, a, kernels.batched(tape, word, repeated_heads, shape, kind, (True, False)), position_index
+        )
+        del repeated_heads
+        variables += [position_heads, position_index, picked_scores]
+        score = shift(tape, picked_scores, "0 + score") if score is None else add_in_place(tape, score, picked_scores)
+        del position_heads, picked_scores
+    del variables, rows
     return score

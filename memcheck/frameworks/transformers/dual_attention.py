@@ -16,20 +16,24 @@ from memcheck.models.types import Block, Mlp, Moe
 
 
 def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
-    """What the experts make waits for the end of the layer (``shortcut_mlp_output``)."""
+    """Run LongCat Flash's layer: two attentions, two dense networks, and experts that read the first network's input.
+
+    ``x``: [tokens, hidden]; so is what is returned. The experts' output is added at the end of the layer
+    (``shortcut_mlp_output``).
+    """
     tape, stream, m = ctx.tape, x.dtype, block.mlp
     if block.mixer is None or block.beside is None or not isinstance(m, Moe):
         return x
-    first, second = _networks(m)
+    first_mlp, second_mlp = _networks(m)
     h = mixer_forward(ctx, block.mixer, normalise(ctx, block.input_norm, x), stream)
     x = add(tape, x, h, "residual")
     h = normalise(ctx, block.mlp_norm, x)
     shortcut = routed_experts(ctx, m, h)
-    h = mlp(ctx, first, h)
+    h = mlp(ctx, first_mlp, h)
     x = add(tape, x, h, "residual")
     h = mixer_forward(ctx, block.beside, normalise(ctx, block.mixer_output_norm, x), stream)
     x = add(tape, x, h, "residual")
-    h = mlp(ctx, second, normalise(ctx, block.mlp_output_norm, x))
+    h = mlp(ctx, second_mlp, normalise(ctx, block.mlp_output_norm, x))
     both = add(tape, x, h, "residual")
     return add(tape, both, shortcut, "shortcut")
 

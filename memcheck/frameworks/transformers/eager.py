@@ -19,7 +19,11 @@ from memcheck.models.types import Attention
 
 
 def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, copied: Copied) -> Value:
-    """Scores, softmax and product; ``copied``: which of q, k and v, already repeated, the products copy."""
+    """Run eager attention: scores, softmax and product as separate operators, with the variables of each family's code.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v already repeated. ``copied``: which of the three
+    the products copy.
+    """
     tape = ctx.tape
     if a.sinks or isinstance(a, MimoAttention):
         from memcheck.frameworks.transformers.sinks import eager_with_sinks
@@ -61,7 +65,7 @@ def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, cop
 
 
 def _score_steps(a: Attention) -> tuple[str, ...]:
-    """What the family does to the scores before the softmax."""
+    """Return the operators that the family applies to the scores before the softmax."""
     if a.bidirectional:
         masked = a.masked and a.cross
         capped = ("scale", "cap") if a.softcap else ("scale",)

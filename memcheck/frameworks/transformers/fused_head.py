@@ -19,36 +19,40 @@ from memcheck.job.types import Objective
 def fused_loss(
     ctx: Context, objective: Objective, second: ForwardOnlyPass | None, box: list[Value], weights: Weights
 ) -> Value:
-    """Scores of the completions, by the model and, without gradients, by its reference. ``box``: the hidden states."""
+    """Compute TRL's fused loss: log-probabilities of completions without logits, for the model and then its reference.
+
+    ``box``: a list with the only reference to the hidden states, [tokens, hidden]. The reference runs without
+    gradients.
+    """
     if objective.name == "distill":
         from memcheck.frameworks.transformers.distillation import chunked_divergence
 
         return chunked_divergence(ctx, objective, second, box, weights)
-    tape, s = ctx.tape, ctx.setting
-    scored = scored_tokens(ctx, objective)
-    compute = s.autocast or box[0].dtype
-    kept = box[0] if objective.name == "sft" else None  # as large as what is scored: held until that is over
-    found = fused_log_probabilities(tape, box, weights.weight, weights.bias, scored, compute)
-    del kept
+    tape, setting = ctx.tape, ctx.setting
+    scored_count = scored_tokens(ctx, objective)
+    compute = setting.autocast or box[0].dtype
+    last_hidden = box[0] if objective.name == "sft" else None  # as large as what is scored: held until that is over
+    log_probabilities = fused_log_probabilities(tape, box, weights.weight, weights.bias, scored_count, compute)
+    del last_hidden
     if objective.outside:
         tape.casts.clear()
         tape.autocast = None
         ctx.before = high(tape)
         tape.reset_peak()
-    loss = total(tape, (found,))
+    loss = total(tape, (log_probabilities,))
     if second is not None:
-        h, around = second_hidden(ctx, second)
+        h, pass_variables = second_hidden(ctx, second)
         head = second.head
         weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, False, has_grad=True)
         bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, False, has_grad=True) if head.bias else None
-        theirs = [h]
+        reference_hidden = [h]
         del h
-        fused_log_probabilities(tape, theirs, weight, bias, scored, compute)
-        leave(ctx, around)
+        fused_log_probabilities(tape, reference_hidden, weight, bias, scored_count, compute)
+        leave(ctx, pass_variables)
     return loss
 
 
 def scored_tokens(ctx: Context, objective: Objective) -> int:
-    """Tokens that are scored: those of completions, and never a row's first."""
+    """Return how many tokens are scored: those of completions, and never a row's first."""
     rows, sequence = ctx.setting.batch, ctx.setting.sequence
     return max(1, rows * min(sequence - objective.prompt_length, sequence - 1))

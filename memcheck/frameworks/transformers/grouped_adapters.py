@@ -24,22 +24,23 @@ Operands = tuple[Value, Value]
 
 
 def operands(ctx: Context, m: Moe, dtype: str) -> tuple[Operands, ...]:
-    """Both factors of both matrices as the products take them (``_to_grouped_mm_operand``,
-    ``_pad_lora_rank_for_grouped_mm``); none without adapters.
+    """Return both LoRA factors of both expert matrices as operands of grouped products, padded to rows of 16 bytes.
+
+    Without adapters the tuple is empty. Source: ``_to_grouped_mm_operand``, ``_pad_lora_rank_for_grouped_mm``.
     """
-    tape, found = ctx.tape, list[Operands]()
-    for f in factors_here(m, ctx.setting.adapter, ctx.setting.expert):
+    tape, pairs = ctx.tape, list[Operands]()
+    for factor in factors_here(m, ctx.setting.adapter, ctx.setting.expert):
         down, up = (
             convert_weight(tape, tape.parameter(ctx.register(_factor(ctx, name, shape))), dtype)
-            for name, shape in ((f.name + "_A", f.down), (f.name + "_B", f.up))
+            for name, shape in ((factor.name + "_A", factor.down), (factor.name + "_B", factor.up))
         )
-        rank = f.up[1]
+        rank = factor.up[1]
         padded = rank + -rank % (ROW_BYTES // ITEM_BYTES[dtype])
         if padded > rank:
-            down = _padded(tape, down, (*f.down[:2], padded))
-            up = _padded(tape, up, (f.up[0], padded, f.up[2]))
-        found.append((down, up))
-    return tuple(found)
+            down = _padded(tape, down, (*factor.down[:2], padded))
+            up = _padded(tape, up, (factor.up[0], padded, factor.up[2]))
+        pairs.append((down, up))
+    return tuple(pairs)
 
 
 def _factor(ctx: Context, name: str, shape: tuple[int, ...]) -> Parameter:
@@ -56,7 +57,10 @@ def _padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def with_adapter(
     tape: Tape, product: Value, x: Value, factors: Operands, offsets: Storage, named: list[Value]
 ) -> Value:
-    """``product + grouped_mm(grouped_mm(x, A), B) * scale``; ``named``: what the forward has names for to its end."""
+    """Add LoRA to a grouped product: ``product + grouped_mm(grouped_mm(x, A), B) * scale``, [rows, outputs].
+
+    ``named``: takes what the module's forward has variables for to its end.
+    """
     down, up = factors
     inner = grouped_mm(tape, x, down, down.shape[2], offsets, "experts' lora_A", down.shape)
     outer = grouped_mm(tape, inner, up, up.shape[2], offsets, "experts' lora_B", up.shape)

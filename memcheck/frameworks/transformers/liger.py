@@ -96,28 +96,31 @@ def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
 
 
 def gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
-    """Gate and up, each contiguous. Of a joined matrix they are copies, and the module's variables hold it."""
+    """Compute gate and up projections, each contiguous, [tokens, width].
+
+    The halves of a fused matrix are copied; the module's variables (``held``) keep the fused output alive.
+    """
     tape = ctx.tape
     if not m.fused_gate_up:
-        first, second = linear_tensors(m.tensors)[:2]
-        return matrix(ctx, m, x, first), matrix(ctx, m, x, second)
+        gate_matrix, up_matrix = linear_tensors(m.tensors)[:2]
+        return matrix(ctx, m, x, gate_matrix), matrix(ctx, m, x, up_matrix)
     tensor = linear_tensors(m.tensors)[0]
-    both = linear(tape, x, ctx.weights(tensor, m.bias, adaptable=m.adaptable), tensor.name)
-    half = (*both.shape[:-1], both.shape[-1] // 2)
-    gate, up = tape.views(both, half, half)
+    gate_and_up_out = linear(tape, x, ctx.weights(tensor, m.bias, adaptable=m.adaptable), tensor.name)
+    half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
+    gate, up = tape.views(gate_and_up_out, half, half)
     held.append(gate)
     return copy(tape, gate, "contiguous"), copy(tape, up, "contiguous")
 
 
 def glu(tape: Tape, gate: Value, up: Value) -> Value:
-    """LigerSiLUMulFunction and LigerGELUMulFunction: keep gate and up, and write their gradients over them.
+    """Replay LigerSiLUMulFunction or LigerGELUMulFunction, which keep gate and up and write their gradients over them.
 
-    Halves of one matrix are strided: each is copied (``ensure_contiguous``).
+    ``gate``, ``up``: [tokens, width], contiguous (``ensure_contiguous`` copies strided halves).
     """
     out = tape.value(gate.shape, gate.dtype, "liger glu")
-    first, second = gate.storage, up.storage
+    gate_storage, up_storage = gate.storage, up.storage
 
-    def run(grad: Storage) -> list[Storage | None]:
-        return [first, second]
+    def glu_backward(grad: Storage) -> list[Storage | None]:
+        return [gate_storage, up_storage]
 
-    return tape.record(out, (gate, up), run, saves=(first, second))
+    return tape.record(out, (gate, up), glu_backward, saves=(gate_storage, up_storage))

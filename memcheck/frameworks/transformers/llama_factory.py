@@ -19,9 +19,9 @@ from memcheck.frameworks.transformers.preference_batch import Batch, total
 def pairwise_loss(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """CustomDPOTrainer: the logits of the policy live to the end of the metrics, those of the reference to its pass's.
+    """Replay CustomDPOTrainer for DPO, IPO, ORPO and SimPO: the policy's logits live to the end of the metrics.
 
-    DPO, IPO, ORPO and SimPO. ``box``: holds the only reference to the outputs.
+    The reference's logits live to the end of its pass. ``box``: a list with the only reference to the outputs.
     """
     all_logits, scores = _forward(ctx, box, batch)
     loss = total(ctx.tape, (scores,))
@@ -32,7 +32,7 @@ def pairwise_loss(
 
 
 def kto_loss(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
-    """CustomKTOTrainer: with each pass one over mismatched pairs, then copies of the logits by their tags.
+    """Replay CustomKTOTrainer: each pass has a second one over mismatched pairs, then copies the logits by their tags.
 
     The policy's pass over mismatched pairs holds less than the reference's, which comes later.
     """
@@ -41,8 +41,8 @@ def kto_loss(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnly
     if second is not None:
         target_logits, _ = _forward(ctx, [second_outputs(ctx, second, wide=wide)], batch)
         _forward(ctx, [second_outputs(ctx, second, wide=wide)], batch)
-        theirs = _by_tag(ctx.tape, target_logits, batch)
-        del target_logits, theirs
+        reference_copies = _by_tag(ctx.tape, target_logits, batch)
+        del target_logits, reference_copies
     del copies
     return loss
 
@@ -53,7 +53,7 @@ def _tagged(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, list
 
 
 def _by_tag(tape: Tape, logits: Value, batch: Batch) -> list[Storage]:
-    """``target_logits[batch["kto_tags"]]`` and its opposite: together as large as the logits."""
+    """Copy ``target_logits[batch["kto_tags"]]`` and the other rows: together as large as the logits."""
     half = batch.rows // 2
     return [
         tape.new((count, batch.sequence, batch.vocab), logits.dtype, "logits by tag")
@@ -63,16 +63,16 @@ def _by_tag(tape: Tape, logits: Value, batch: Batch) -> list[Storage]:
 
 
 def _forward(ctx: Context, box: list[Outputs], batch: Batch) -> tuple[Value, Value]:
-    """The logits in fp32, and the log-probabilities [rows, tokens] of their labels."""
+    """Compute the logits in fp32, and the log-probabilities [rows, tokens] of their labels."""
     tape = ctx.tape
     logits = cast(tape, box.pop().logits, "fp32", "logits in fp32")
     labels = tape.new(batch.shifted[:2], "int64", "labels")
     mask = tape.new(batch.shifted[:2], "bool", "loss mask")
     scored = slices(tape, logits, batch.shifted)[0]
     # aten/native/cuda/SoftMax.cu, host_softmax: `input_.contiguous()`, which one row without its last token is
-    dense = tape.new(batch.shifted, "fp32", "logits without the last token") if batch.rows > 1 else None
+    contiguous_logits = tape.new(batch.shifted, "fp32", "logits without the last token") if batch.rows > 1 else None
     log_probabilities = log_softmax(tape, scored)
-    del dense
+    del contiguous_logits
     scores = gather_last(tape, log_probabilities, labels, batch.shifted[:2])
     del mask
     return logits, scores

@@ -43,6 +43,7 @@ def forward_of(module: object) -> Callable[..., Value] | None:
 
 
 def _look_up(kind: type) -> Callable[..., Value] | None:
+    """Find the forward function of a module's type, or of its nearest base that has one; None without one."""
     for each in kind.__mro__:
         file, _, function = FORWARDS.get(each.__name__, "").partition(":")
         if file:

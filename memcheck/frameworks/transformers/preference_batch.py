@@ -30,5 +30,5 @@ class Batch:
 
 
 def total(tape: Tape, scores: tuple[Value, ...]) -> Value:
-    """What follows on log-probabilities: sums, ratios and a mean, a number a token at most."""
+    """Compute the loss from log-probabilities: sums, ratios and a mean, at most one number per token."""
     return operator(tape, tape.value((1,), "fp32", "loss"), scores, "gradient of scores")

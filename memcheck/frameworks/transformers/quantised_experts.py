@@ -21,7 +21,7 @@ PLACE = f"/training/options/{OPTION}"
 
 
 def dequantised(ctx: Context, shape: tuple[int, int, int], held: str) -> Value:
-    """All matrices of one parameter in 16 bits, and for a moment their constants in fp32."""
+    """Dequantise all experts' matrices of one parameter to 16 bits, ``shape``; their constants are briefly in fp32."""
     tape = ctx.tape
     constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in held else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []

@@ -6,31 +6,34 @@ from memcheck.autograd.tensor import Storage, Tape, Value
 
 
 def rotate_copies(tape: Tape, x: Value) -> Value:
-    """ModernBERT: ``(q.float() * cos) + (rotate_half(q.float()) * sin)``, each fp32 copy a temporary."""
+    """Rotate as ModernBERT does: ``(q.float() * cos) + (rotate_half(q.float()) * sin)``; each fp32 copy is a temporary.
+
+    ``x``: [batch, heads, sequence, head_dim]. The result is fp32. Source: modeling_modernbert.py.
+    """
     shape, dtype = x.shape, x.dtype
-    half, wants, wide = (*shape[:-1], shape[-1] // 2), x.origin is not None, dtype == "fp32"
-    copied = None if wide else tape.new(shape, "fp32", "to")
+    half, needs_grad, is_fp32 = (*shape[:-1], shape[-1] // 2), x.origin is not None, dtype == "fp32"
+    copied = None if is_fp32 else tape.new(shape, "fp32", "to")
     with_cos = tape.new(shape, "fp32", "q * cos")
-    copied = None if wide else tape.new(shape, "fp32", "to")
+    copied = None if is_fp32 else tape.new(shape, "fp32", "to")
     negated = tape.new(half, "fp32", "neg")
-    turned = tape.new(shape, "fp32", "rotate half")
+    rotated_half = tape.new(shape, "fp32", "rotate half")
     del negated, copied
     with_sin = tape.new(shape, "fp32", "rotate half * sin")
-    del turned
+    del rotated_half
     out = tape.value(shape, "fp32", "rotary embedding")
     del with_cos, with_sin
 
-    def run(grad: Storage) -> list[Storage | None]:
+    def rotary_backward(grad: Storage) -> list[Storage | None]:
         through_sin = tape.new(shape, "fp32", "mul backward")
         halves = tape.new(half, "fp32", "neg backward")
         first = tape.new(shape, "fp32", "slice backward")
         del halves
         second = tape.new(shape, "fp32", "slice backward")
         del through_sin, second
-        first = first if wide else tape.new(shape, dtype, "to backward")
+        first = first if is_fp32 else tape.new(shape, dtype, "to backward")
         through_cos = tape.new(shape, "fp32", "mul backward")
-        through_cos = through_cos if wide else tape.new(shape, dtype, "to backward")
+        through_cos = through_cos if is_fp32 else tape.new(shape, dtype, "to backward")
         del first
-        return [through_cos if wants else None]
+        return [through_cos if needs_grad else None]
 
-    return tape.record(out, (x,), run)
+    return tape.record(out, (x,), rotary_backward)

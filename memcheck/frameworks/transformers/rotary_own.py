@@ -38,8 +38,9 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
 
 
 def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
-    """ERNIE: ``q.float() * cos + rotate_half(q).float() * sin`` by repeated tables as wide as the model's, or as what
-    FSDP2 has cast of them; both are cast back.
+    """Rotate as ERNIE does: ``q.float() * cos + rotate_half(q).float() * sin``, cast back afterwards.
+
+    The layer repeats the model's tables in their dtype, or in the dtype to which FSDP2 has cast them.
     """
     tape = ctx.tape
     dtype = ctx.tables[0].dtype if ctx.tables else "fp32"

@@ -14,7 +14,10 @@ def kernel_with_sinks(ctx: Context, a: Attention, out: Value) -> Value:
 
 
 def eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Sinks as further logits, as factors of the output, or none, where only a maximum is subtracted."""
+    """Run eager attention with sinks: further logits of the softmax, or factors of the output (``scaled_output``).
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Without sinks only the maximum is subtracted.
+    """
     if a.scaled_output:
         s, named = ctx.setting, ctx.unused
         mask = s.compute if ctx.tape.autocast is None else s.params
@@ -22,8 +25,8 @@ def eager_with_sinks(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -
             ctx.tape, q, k, v, _sinks(ctx, a), named, mask_dtype=mask, p_dropout=a.dropout
         )
     sinks = _sinks(ctx, a) if a.sinks else None
-    wide = ctx.setting.params if ctx.tape.autocast else None
-    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=wide)
+    mask_dtype = ctx.setting.params if ctx.tape.autocast else None
+    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=mask_dtype)
 
 
 def _sinks(ctx: Context, a: Attention) -> Value:

@@ -15,28 +15,29 @@ DRAWS = 2
 
 
 def sparse_mixer(tape: Tape, logits: Value) -> tuple[Value, Storage]:
-    """Scores and indices of the drawn experts. Autocast's softmax makes the scores fp32."""
-    scores = tuple(_drawn(tape, logits) for _ in range(DRAWS))
+    """Draw two experts per token, and return their scores and indices, [tokens, 2]; autocast makes scores fp32."""
+    scores = tuple(_draw_expert(tape, logits) for _ in range(DRAWS))
     shape = (*logits.shape[:-1], DRAWS)
     chosen = cat(tape, scores, shape, "multipliers")
     return chosen, tape.new(shape, "int64", "selected experts")
 
 
-def _drawn(tape: Tape, logits: Value) -> Value:
-    """One draw: a mask of what is too low, a softmax of the rest, and its value where the draw fell.
+def _draw_expert(tape: Tape, logits: Value) -> Value:
+    """Draw one expert per token: mask low scores, softmax the rest, and gather the probability of the drawn expert.
 
-    The mask and the softmax are kept, though the custom function hands them no gradient: their nodes are its inputs'.
+    ``logits``: [tokens, experts]. Returns [tokens, 1]. The mask and the softmax are kept, although the custom function
+    gives them no gradient: their nodes are the nodes of its inputs.
     """
-    one = (*logits.shape[:-1], 1)
+    per_token = (*logits.shape[:-1], 1)
     mask = tape.new(logits.shape, "bool", "mask of low scores")
     masked = Value(tape.new(logits.shape, logits.dtype, "masked gates"), logits.shape, logits.dtype)
-    drawn = tape.new(one, "int64", "selected expert")
+    drawn = tape.new(per_token, "int64", "selected expert")
     gates = softmax(tape, masked, "fp32" if tape.autocast else None)
     del masked
-    value = tape.new(one, gates.dtype, "gathered gate")
+    value = tape.new(per_token, gates.dtype, "gathered gate")
     return operator(
         tape,
-        tape.value(one, gates.dtype, "multiplier"),
+        tape.value(per_token, gates.dtype, "multiplier"),
         logits,
         (gates.shape, gates.dtype, "gradient of scores"),
         saves=(mask, drawn, gates, value),

@@ -14,9 +14,14 @@ from memcheck.autograd.tensor import Value
 
 
 def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
-    """The kernel keeps copies of q, k and v, and the projection reads a copy of its output."""
+    """Run FlashAttention on the tokens that are not padding. It keeps unpadded copies of q, k and v.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The projection reads a padded copy of the output.
+    """
     tape = ctx.tape
-    real = tape.new((q.shape[0] * q.shape[2],), "int64", "real tokens")
-    k, v, q = (index(tape, x, real, x.shape, "unpadded") for x in (k, v, q))
+    real_tokens = tape.new((q.shape[0] * q.shape[2],), "int64", "real tokens")
+    k, v, q = (index(tape, x, real_tokens, x.shape, "unpadded") for x in (k, v, q))
     out = flash(tape, q, k, v, v.shape[-1])
-    return operator(tape, tape.value(out.shape, out.dtype, "padded attention"), out, "padded backward", saves=(real,))
+    return operator(
+        tape, tape.value(out.shape, out.dtype, "padded attention"), out, "padded backward", saves=(real_tokens,)
+    )
