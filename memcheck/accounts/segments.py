@@ -48,19 +48,23 @@ class Unfilled(Record):
 
 
 def unfilled(blocks: Sequence[int]) -> int:
-    """Bytes that none of these blocks fits into, made one after the other, each in the smallest rest that holds it."""
+    """Compute the bytes of the allocator's segments that resident blocks leave unusable.
+
+    ``blocks``: bytes of the resident blocks, in the order of allocation. Each goes to the smallest gap that holds it,
+    or to a new segment. A gap that is smaller than every block is wasted.
+    """
     large = [size for size in blocks if size > SMALL_SIZE]
-    least = min(large, default=0)
+    smallest = min(large, default=0)
     gaps: list[int] = []
-    gone = 0
+    wasted = 0
     for size in large:
         at = bisect_left(gaps, size)
         if at < len(gaps):
-            rest = gaps.pop(at) - size
+            remainder = gaps.pop(at) - size
         else:
-            rest = LARGE_BUFFER - size if size < MIN_LARGE else -size % ROUND_LARGE
-        if rest > SMALL_SIZE:
-            insort(gaps, rest)
+            remainder = LARGE_BUFFER - size if size < MIN_LARGE else -size % ROUND_LARGE
+        if remainder > SMALL_SIZE:
+            insort(gaps, remainder)
         else:
-            gone += rest
-    return gone + sum(rest for rest in gaps if rest < least)
+            wasted += remainder
+    return wasted + sum(gap for gap in gaps if gap < smallest)

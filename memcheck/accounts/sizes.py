@@ -25,7 +25,7 @@ SOMETIMES = ("before", "hooked", "later")
 
 
 class Form(Record):
-    """What a step meets of a curve but for the numbers."""
+    """Everything about a curve but the numbers: which components each of its moments holds."""
 
     saved: Names
     forward: Names
@@ -73,9 +73,7 @@ class NamedCurve(Record):
 
     @property
     def passes_back(self) -> bool:
-        """Whether a gradient comes through: a frozen unit with nothing trained in front has no graph, and no hook of
-        its backward runs.
-        """
+        """Whether the unit has a backward. A frozen unit with nothing trained before it has no graph, and no hooks."""
         return bool(self.saved.parts or self.backward.parts)
 
 
@@ -91,24 +89,25 @@ def forget() -> None:
 
 
 def sizes_of(curve: Curve) -> Sizes:
-    """A curve's sizes. It is known by its identity, and kept alive as long."""
-    known = _curves.get(id(curve))
-    if known is None:
+    """Return the sizes of a curve from the cache, whose key is the identity of the curve; an entry keeps it alive."""
+    entry = _curves.get(id(curve))
+    if entry is None:
         if len(_curves) >= REMEMBERED:
             _curves.clear()
-        known = _curves[id(curve)] = (curve, _sizes(curve))
-    return known[1]
+        entry = _curves[id(curve)] = (curve, _sizes(curve))
+    return entry[1]
 
 
 def _sizes(curve: Curve) -> Sizes:
-    sometimes: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
-    highs = (curve.forward, curve.backward, *[high for high in sometimes if high is not None])
-    parts = [curve.saved_components, *(high.components for high in highs)]
+    """Split a curve into its form, which equal ones share, and its numbers in bytes."""
+    optional: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
+    highs = (curve.forward, curve.backward, *[peak for peak in optional if peak is not None])
+    parts = [curve.saved_components, *(peak.components for peak in highs)]
     scalars = [getattr(curve, name) for name in SCALARS]
     names = [tuple([name for name, _ in part]) for part in parts]
-    rest = iter(names[3:])
-    there = tuple([None if high is None else next(rest) for high in sometimes])
-    form = Form(names[0], names[1], names[2], there, tuple([bool(n) for n in scalars]))
+    optional_names = iter(names[3:])
+    present = tuple([None if peak is None else next(optional_names) for peak in optional])
+    form = Form(names[0], names[1], names[2], present, tuple([bool(n) for n in scalars]))
     if form not in _forms:
         _forms[form] = len(_by_number)
         _by_number.append(form)
@@ -117,20 +116,21 @@ def _sizes(curve: Curve) -> Sizes:
 
 
 def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
-    """A curve of this form whose sizes have the places from ``first`` on, and the first places after it.
+    """Build a curve whose sizes are places in a list of sizes, and not bytes.
 
-    ``high``: the number of its first highest point. Gives the curve, the next place and the next such number.
+    ``form``: the number of its :class:`Form`. ``first``: the place of its first size. ``high``: the number of its first
+    peak. Returns the curve, the place after its last size, and the number after its last peak.
     """
     f = _by_number[form]
-    names = [f.saved, f.forward, f.backward, *[some for some in f.sometimes if some is not None]]
+    names = [f.saved, f.forward, f.backward, *[optional for optional in f.sometimes if optional is not None]]
     count = sum(map(len, names)) + sum(f.scalars) + len(names)
     places: Iterator[int] = iter(range(first, first + count))
-    parts = [tuple([(name, next(places)) for name in some]) for some in names]
-    scalars = {name: next(places) for name, there in zip(SCALARS, f.scalars, strict=True) if there}
+    parts = [tuple([(name, next(places)) for name in of_part]) for of_part in names]
+    scalars = {name: next(places) for name, present in zip(SCALARS, f.scalars, strict=True) if present}
     numbers = range(high - 1, high + len(names))
     bundles = [Bundle(part, next(places), number) for part, number in zip(parts, numbers, strict=False)]
     saved, forward, backward = bundles[:3]
-    there = [name for name, some in zip(SOMETIMES, f.sometimes, strict=True) if some is not None]
+    optional_fields = [name for name, optional in zip(SOMETIMES, f.sometimes, strict=True) if optional is not None]
     curve = NamedCurve(saved._replace(high=-1), forward, backward, **scalars)  # type: ignore[arg-type]
-    curve = curve._replace(**dict(zip(there, bundles[3:], strict=True)))  # type: ignore[arg-type]
+    curve = curve._replace(**dict(zip(optional_fields, bundles[3:], strict=True)))  # type: ignore[arg-type]
     return curve, first + count, high + len(names) - 1

@@ -69,12 +69,15 @@ class UnitsInFlight(Record):
 
 
 def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
-    """One line per kind of unit: what it keeps for backward."""
+    """List the arithmetic of the saved activations at the peak: one formula for all, then one per kind of unit.
+
+    ``kept``: the units whose saved tensors live at the peak. ``n_bytes``: all activations at the peak.
+    """
     where = peak.operation.rpartition(" in ")[2]
     alive: dict[tuple[Inventory, int], list[Unit]] = {}
-    for one in kept:
-        alive.setdefault((one.unit.fresh.saved_inventory, one.times), []).append(one.unit)
-    found = [
+    for in_flight in kept:
+        alive.setdefault((in_flight.unit.fresh.saved_inventory, in_flight.times), []).append(in_flight.unit)
+    formulas = [
         Formula(
             "activations",
             "tensors kept for backward by the units below, plus the unit at work",
@@ -86,15 +89,16 @@ def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, 
     for (inventory, times), group in alive.items():
         first, last = group[0].name, group[-1].name
         name = first if len(group) == 1 else f"{first} to {last}"
-        each = group[0].fresh.saved
+        unit_bytes = group[0].fresh.saved
         batches = f" x {times} micro-batches in flight" if times > 1 else ""
-        numbers = f"{name}: {len(group)} x {each:,} B{batches}"
-        found.append(sum_of("activations", inventory, times * each * len(group), numbers)._replace(source=source))
-    return found
+        numbers = f"{name}: {len(group)} x {unit_bytes:,} B{batches}"
+        total_bytes = times * unit_bytes * len(group)
+        formulas.append(sum_of("activations", inventory, total_bytes, numbers)._replace(source=source))
+    return formulas
 
 
 def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
-    """One formula of several tensors."""
+    """Build one formula that adds up the tensors of an inventory, the largest first, equal ones as one term."""
     sums: dict[str, int] = {}
     for label, shape, dtype, size, _, _ in rows:
         key = f"{label} [{', '.join(map(_size, shape))}] {dtype}"

@@ -33,27 +33,27 @@ def flash(
     extra: Storage | None = None,
     ring: int = 1,
 ) -> Value:
-    """FlashAttention-2 (aten _scaled_dot_product_flash_attention): keeps q, k, v, the output and fp32 logsumexp.
+    """Run FlashAttention-2 (aten _scaled_dot_product_flash_attention), which saves q, k, v, output and fp32 logsumexp.
 
     Grouped heads stay grouped. Also describes the memory-efficient kernel, which keeps the same five and its mask
     (``extra``). ``ring``: ranks of a context-parallel group around which keys and values travel.
     """
     out_shape = (*q.shape[:-1], v_dim)
-    around = None
+    ring_buffers = None
     if ring > 1:
-        around = forward_buffers(tape, q, k, v, ring, v_dim)
+        ring_buffers = forward_buffers(tape, q, k, v, ring, v_dim)
     out = Value(tape.output("attention", out_shape, q.dtype, label), out_shape, q.dtype)
     lse = tape.output("attention", q.shape[:-1], "fp32", label + " logsumexp")
-    del around
+    del ring_buffers
     kept = (q.storage, k.storage, v.storage, out.storage, lse, extra)
     bare_q, bare_k, bare_v = (Value(None, t.shape, t.dtype) for t in (q, k, v))
     shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
 
     def run(grad: Storage) -> list[Storage | None]:
-        around = backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
-        found = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
-        del around
-        return found
+        ring_buffers = backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
+        gradients = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
+        del ring_buffers
+        return gradients
 
     return tape.record(out, (q, k, v), run, saves=kept)
 
@@ -61,7 +61,7 @@ def flash(
 def batched(
     tape: Tape, a: Value, b: Value, shape: tuple[int, ...], label: str, copied: tuple[bool, bool] = (False, False)
 ) -> Value:
-    """``torch.matmul`` of two activations (bmm): keeps both, as they are after autocast's casts.
+    """Compute ``torch.matmul`` of two activations (bmm), which saves both as they are after autocast's casts.
 
     ``copied``: which of them matmul copies to fold batch and heads into one dimension; the copies have no other
     reference.
@@ -85,20 +85,27 @@ def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
 
 
 def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int, v_dim: int) -> list[Storage]:
-    """Contiguous keys and values, their concatenation, the gathered ones, and two fp32 outputs in the merger."""
-    found = _keys_and_values(tape, k, v, ways)
+    """Allocate what ring attention holds in forward, besides its output.
+
+    These are contiguous keys and values, their concatenation, those gathered from all ranks, and two fp32 outputs in
+    the merger.
+    """
+    buffers = _keys_and_values(tape, k, v, ways)
     for _ in range(2):
-        found.append(tape.new((*q.shape[:-1], v_dim), "fp32", "merged output"))
-    return found
+        buffers.append(tape.new((*q.shape[:-1], v_dim), "fp32", "merged output"))
+    return buffers
 
 
 def backward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int) -> list[Storage]:
-    """Keys and values again, fp32 gradients of the ring and of the current step, and those that travel."""
-    found = _keys_and_values(tape, k, v, ways)
+    """Allocate what ring attention holds in backward, besides its gradients.
+
+    These are keys and values again, the fp32 gradients of all steps and of the current one, and those that travel.
+    """
+    buffers = _keys_and_values(tape, k, v, ways)
     for what in ("summed", "this step's"):
-        found.extend(tape.new(t.shape, "fp32", f"{what} gradient") for t in (q, k, v))
-    found.extend(tape.new((2, *k.shape), "fp32", "travelling gradients") for _ in range(2))
-    return found
+        buffers.extend(tape.new(t.shape, "fp32", f"{what} gradient") for t in (q, k, v))
+    buffers.extend(tape.new((2, *k.shape), "fp32", "travelling gradients") for _ in range(2))
+    return buffers
 
 
 def _keys_and_values(tape: Tape, k: Value, v: Value, ways: int) -> list[Storage]:

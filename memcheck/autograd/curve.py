@@ -104,7 +104,7 @@ def replay(
     for this unit before its forward; (0, 0): it casts none.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.subclass = setting.dtensors
+    tape.dtensor_gradients = setting.dtensors
     ctx = Context(tape, setting)
     storage = None if setting.external_input else tape.new(shape, dtype, "block input")
     x = Value(storage, shape, dtype, Leaf() if setting.input_grad else None)

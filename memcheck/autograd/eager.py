@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import Copied, batched, softmax
 from memcheck.autograd.elementwise import cast, cat, dropout, mul, scale, scale_in_place, shift, unary
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Tape, Value
 
 
@@ -29,7 +29,7 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     every_step: bool = True,
     copied: Copied = (False, False, False),
 ) -> Value:
-    """transformers' eager_attention_forward on already repeated k and v: scores, fp32 softmax, probabilities.
+    """Compute transformers' eager_attention_forward on already repeated k and v: scores, softmax, weighted values.
 
     ``mask_dtype``: that of the residual stream; an fp32 mask makes bf16 scores fp32 under autocast.
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
@@ -74,7 +74,7 @@ def eager_with_names(
     p_dropout: float = 0.0,
     copied: Copied = (False, False, False),
 ) -> tuple[Value, Value, list[Value]]:
-    """Falcon's: the output, the probabilities, and the scores that have names until the module returns.
+    """Compute Falcon's eager attention; return output, probabilities, and the scores that variables hold to its end.
 
     modeling_falcon.py, FalconAttention.forward. Scores are scaled in place, and the softmax's result takes over their
     name; with ALiBi, which is added in fp32, every step has a name of its own. The softmax's dtype is that of the
@@ -102,6 +102,7 @@ def eager_with_names(
 
 
 def _score_step(tape: Tape, weights: Value, step: str, mask_dtype: str) -> Value:
+    """Apply one of the ``steps`` of :func:`eager` to the scores before their softmax."""
     if step == "add":
         return shift(tape, weights, "attention mask", mask_dtype)
     if step == "cap":
@@ -123,7 +124,7 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     p_dropout: float = 0.0,
     copied: Copied = (False, False, False),
 ) -> Value:
-    """GPT-OSS: scores and sink logits are concatenated, softmaxed in their own dtype, the sink column dropped.
+    """Compute GPT-OSS's eager attention: a softmax over scores and sink logits, whose sink column is dropped.
 
     ``sinks``: [heads]; its gradient is a sum over batch and tokens; None: none (MiMo V2's full layers). ``returned``
     takes the probabilities, of which the returned weights are a view. fp32 sinks, or an fp32 mask, make logits and
@@ -159,7 +160,7 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
 def eager_scaled_by_sinks(
     tape: Tape, q: Value, k: Value, v: Value, sinks: Value, returned: list[Value], *, mask_dtype: str, p_dropout: float
 ) -> Value:
-    """Granite's windowed models: an fp32 softmax; the output is multiplied by ``sigmoid(logsumexp(scores) - sink)``.
+    """Compute the eager attention of Granite's windowed models, scaled by ``sigmoid(logsumexp(scores) - sink)``.
 
     modeling_granite_swa.py, eager_attention_forward. logsumexp keeps its input and result, and its backward makes
     ``exp(scores - result)`` (FunctionsManual.cpp, logsumexp_backward).
@@ -189,12 +190,12 @@ def eager_scaled_by_sinks(
 def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
     """``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
-    return operator(tape, out, (x, vector), [PASSED, "sum"], temporaries=[(x.shape, x.dtype, "neg")])
+    return operator(tape, out, (x, vector), [GRAD_UNCHANGED, "sum"], temporaries=[(x.shape, x.dtype, "neg")])
 
 
 def with_sinks(tape: Tape, out: Value, sinks: Value) -> Value:
     """The output of a kernel that takes the sinks together with queries, keys and values: their gradient too."""
-    return operator(tape, Value(out.storage, out.shape, out.dtype), (out, sinks), [PASSED, "sinks dW"])
+    return operator(tape, Value(out.storage, out.shape, out.dtype), (out, sinks), [GRAD_UNCHANGED, "sinks dW"])
 
 
 def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -203,12 +204,17 @@ def _spread(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _subtract_max(tape: Tape, x: Value) -> Value:
-    """``x - x.max(-1, keepdim=True).values``: the maximum's indices are kept, its gradient is scattered back."""
+    """Compute ``x - x.max(-1, keepdim=True).values``, which saves the int64 indices of the maximum.
+
+    Backward scatters the maximum's gradient into zeros of the size of ``x``: in place, unless gradients are DTensors.
+    """
     shape, dtype = x.shape, x.dtype
     rows = (*shape[:-1], 1)
     largest = tape.value(rows, dtype, "max")
     indices = tape.new(rows, "int64", "max indices")
-    zeros = [(shape, dtype, "max backward")] if tape.subclass else []
+    zeros = [(shape, dtype, "max backward")] if tape.dtensor_gradients else []
     largest = operator(tape, largest, x, "max backward", saves=(indices,), temporaries=zeros)
     out = tape.value(shape, dtype, "subtract max")
-    return operator(tape, out, (x, largest), [PASSED, (rows, dtype, "sum")], temporaries=[(shape, dtype, "neg")])
+    return operator(
+        tape, out, (x, largest), [GRAD_UNCHANGED, (rows, dtype, "sum")], temporaries=[(shape, dtype, "neg")]
+    )

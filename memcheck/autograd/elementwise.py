@@ -6,7 +6,7 @@ for the temporaries of the backward formulas.
 
 from __future__ import annotations
 
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 from memcheck.record import Record
 
@@ -89,17 +89,17 @@ def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:
 
 def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
     """``a + b`` of equal shapes: keeps nothing, hands its gradient to both."""
-    return operator(tape, tape.value(a.shape, promote(a.dtype, b.dtype), label), (a, b), PASSED, validated=True)
+    return operator(tape, tape.value(a.shape, promote(a.dtype, b.dtype), label), (a, b), GRAD_UNCHANGED, validated=True)
 
 
 def add_in_place(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
     """``a += b`` of equal shapes and dtypes: the sum is where ``a`` was."""
-    return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), PASSED)
+    return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), GRAD_UNCHANGED)
 
 
 def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
     """``x + bias`` with a broadcast bias: its gradient is a sum over rows."""
-    return operator(tape, tape.value(x.shape, x.dtype, label), (x, bias), [PASSED, "sum"])
+    return operator(tape, tape.value(x.shape, x.dtype, label), (x, bias), [GRAD_UNCHANGED, "sum"])
 
 
 def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
@@ -133,7 +133,7 @@ def unary(tape: Tape, x: Value, name: str, label: str = "") -> Value:
 def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
     """``a - b`` of equal shapes: keeps nothing; the second one's gradient is a negated copy."""
     out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
-    return operator(tape, out, (a, b), [PASSED, label + " backward"])
+    return operator(tape, out, (a, b), [GRAD_UNCHANGED, label + " backward"])
 
 
 def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
@@ -149,7 +149,7 @@ def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:
 def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
     """``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes through."""
     out = tape.value(x.shape, promote(x.dtype, other) if other else x.dtype, label)
-    return operator(tape, out, x, PASSED, validated=True)
+    return operator(tape, out, x, GRAD_UNCHANGED, validated=True)
 
 
 def power(tape: Tape, x: Value) -> Value:
@@ -166,7 +166,7 @@ def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
     """``x - mean``: keeps nothing; the mean's gradient is a negated tensor of x's size, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
     total = (rows.shape, x.dtype, "sum")
-    return operator(tape, out, (x, rows), [PASSED, total], temporaries=[(x.shape, x.dtype, "neg")])
+    return operator(tape, out, (x, rows), [GRAD_UNCHANGED, total], temporaries=[(x.shape, x.dtype, "neg")])
 
 
 def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
@@ -215,7 +215,7 @@ def dropout(tape: Tape, x: Value, p: float) -> Value:
 
 def copy(tape: Tape, x: Value, label: str) -> Value:
     """``.contiguous()`` of a strided view, ``repeat``, ``cat`` of one input: a new tensor, nothing kept."""
-    return operator(tape, tape.value(x.shape, x.dtype, label), x, PASSED)
+    return operator(tape, tape.value(x.shape, x.dtype, label), x, GRAD_UNCHANGED)
 
 
 def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:
@@ -224,4 +224,4 @@ def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str
     for part in parts:
         dtype = promote(dtype, part.dtype)
     out = tape.value(shape, dtype, label)
-    return operator(tape, out, parts, [PASSED if part.dtype == dtype else "to backward" for part in parts])
+    return operator(tape, out, parts, [GRAD_UNCHANGED if part.dtype == dtype else "to backward" for part in parts])

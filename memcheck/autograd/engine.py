@@ -145,7 +145,7 @@ def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
         new.holders += 1
     elif isinstance(target, Node) and target.held is not None:
         target.held.append(box.pop())
-    elif tape.subclass or old.holders > 1:
+    elif tape.dtensor_gradients or old.holders > 1:
         new = target.grad = tape.new(old.shape, old.dtype, "add gradients")
         old.holders -= 1
         new.holders += 1
@@ -168,7 +168,7 @@ def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
     if old is None:
         parameter.buffer = grad
         grad.holders = 0 if parameter.cast_to is not None or not parameter.pending else 2
-    elif tape.subclass or old.holders:
+    elif tape.dtensor_gradients or old.holders:
         parameter.buffer = tape.new(old.shape, old.dtype, "add gradients")
     del old, grad
     if not parameter.pending:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memcheck.autograd.checkpoint import ctx_attribute
 from memcheck.autograd.elementwise import cast
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 
@@ -27,7 +27,7 @@ INT4 = "int8-int4"
 
 
 def fake(weights: Weights, setting: Setting, tied: bool) -> None:
-    """Quantize inputs and weights on their way into the product, where groups divide a row.
+    """Set the fake quantizer of a linear layer, for inputs and weights, where groups divide a row of the weight.
 
     ``tied``: the weight is the embedding's, of which torchtune makes no linear layer.
 
@@ -44,7 +44,7 @@ def fake(weights: Weights, setting: Setting, tied: bool) -> None:
 
 
 def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, tuple[Storage, ...]]:
-    """``activation_fake_quantizer(x)``, ``weight_fake_quantizer(weight)``, and the scales that the quantizers keep.
+    """Compute ``activation_fake_quantizer(x)`` and ``weight_fake_quantizer(weight)``; return them and all scales.
 
     Inputs are quantised by token to int8. A weight goes through its own quantizer, or by groups through fp32 to int4.
 
@@ -59,8 +59,8 @@ def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, 
     sizes = (tokens,) if kind == INT4 else (tokens, groups)
     scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in sizes)
     narrow = _fake_quantised(tape, x, tokens)
-    made = fake_int4(tape, weight, group) if kind == INT4 else _fake_quantised(tape, weight, groups)
-    return narrow, made, scales
+    narrow_weight = fake_int4(tape, weight, group) if kind == INT4 else _fake_quantised(tape, weight, groups)
+    return narrow, narrow_weight, scales
 
 
 def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
@@ -68,11 +68,14 @@ def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
     if out.origin is None or not tape.grad_enabled:
         return out
     kept = tuple(each for each in scales if ctx_attribute(tape, each) is not None)
-    return operator(tape, Value(out.storage, out.shape, out.dtype), out, PASSED, attributes=kept)
+    return operator(tape, Value(out.storage, out.shape, out.dtype), out, GRAD_UNCHANGED, attributes=kept)
 
 
 def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
-    """Round, clamp, and back: each step a function of its own, whose gradient dies before the next one's result."""
+    """Quantise and dequantise a tensor with one scale for each of ``groups`` groups, through fp32.
+
+    Rounding, clamping and dequantising are functions of their own. The gradient of each dies before the next is made.
+    """
     shape, dtype = x.shape, x.dtype
     inverse = tape.new((groups,), "fp32", "1 / scale")
     divided = tape.new(shape, "fp32", "x / scale")
@@ -114,7 +117,7 @@ def _clamped(tape: Tape, x: Value) -> Value:
 
 
 def fake_int4(tape: Tape, w: Value, group: int) -> Value:
-    """``weight_fake_quantizer(weight)``; shape [outputs, inputs] in 16 bits, in groups of ``group`` inputs."""
+    """Compute ``weight_fake_quantizer(weight)`` of a 16-bit weight [outputs, inputs], in groups of ``group`` inputs."""
     shape, dtype = w.shape, w.dtype
     groups = (w.numel // group,)
     wide = _widened(tape, w)
@@ -131,13 +134,13 @@ def fake_int4(tape: Tape, w: Value, group: int) -> Value:
     divided = _divided(tape, moved, scale, groups)
     del moved
     rounded = tape.value(shape, "fp32", "rounded")
-    rounded = operator(tape, rounded, divided, PASSED)
+    rounded = operator(tape, rounded, divided, GRAD_UNCHANGED)
     del divided
-    fq = _clamped(tape, rounded)
+    quantised = _clamped(tape, rounded)
     del rounded
-    fq = operator(tape, tape.value(shape, "fp32", "centred"), fq, PASSED)
-    fq = _plus(tape, _times(tape, fq, scale, groups), zero, groups)
-    return cast(tape, fq, dtype, "fake-quantised weight")
+    quantised = operator(tape, tape.value(shape, "fp32", "centred"), quantised, GRAD_UNCHANGED)
+    quantised = _plus(tape, _times(tape, quantised, scale, groups), zero, groups)
+    return cast(tape, quantised, dtype, "fake-quantised weight")
 
 
 def _widened(tape: Tape, w: Value) -> Value:
@@ -166,20 +169,20 @@ def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x - y``, where ``y`` has a number for each group."""
     negative = (x.shape, "fp32", "-gradient")
     if x.shape == groups:
-        return operator(tape, tape.value(groups, "fp32", "difference"), (x, y), [PASSED, negative])
+        return operator(tape, tape.value(groups, "fp32", "difference"), (x, y), [GRAD_UNCHANGED, negative])
     reduced = (groups, "fp32", "sum over a group")
     out = tape.value(x.shape, "fp32", "difference")
-    return operator(tape, out, (x, y), [PASSED, reduced], temporaries=[negative])
+    return operator(tape, out, (x, y), [GRAD_UNCHANGED, reduced], temporaries=[negative])
 
 
 def _plus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
     """``x + y``, where ``y`` has a number for each group."""
-    reduced = PASSED if x.shape == groups else (groups, "fp32", "sum over a group")
-    return operator(tape, tape.value(x.shape, "fp32", "sum"), (x, y), [PASSED, reduced])
+    reduced = GRAD_UNCHANGED if x.shape == groups else (groups, "fp32", "sum over a group")
+    return operator(tape, tape.value(x.shape, "fp32", "sum"), (x, y), [GRAD_UNCHANGED, reduced])
 
 
 def _by_number(tape: Tape, x: Value) -> Value:
-    """A product with a number, or a quotient."""
+    """Multiply or divide by a Python number."""
     return operator(tape, tape.value(x.shape, "fp32", "scale"), x, "gradient by a number")
 
 

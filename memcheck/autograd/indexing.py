@@ -13,7 +13,7 @@ from memcheck.autograd.tensor import SAVED_WEIGHT, Storage, Tape, Value
 
 def scattering(tape: Tape, x: Value, label: str) -> list[New]:
     """Temporaries of a gradient that is scattered into zeros of ``x``'s size: in place, unless it is a DTensor."""
-    return [(x.shape, x.dtype, label)] if tape.subclass else []
+    return [(x.shape, x.dtype, label)] if tape.dtensor_gradients else []
 
 
 def index(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label: str = "index") -> Value:

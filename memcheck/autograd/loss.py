@@ -14,10 +14,11 @@ from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 def cross_entropy(
     tape: Tape, logits: Value, *, upcast: bool, parallel: bool = False, copied: bool = False, in_place: bool = False
 ) -> Value:
-    """``F.cross_entropy(logits.float())``: keeps the log-probabilities; backward makes two more tensors of their size.
+    """Compute ``F.cross_entropy(logits.float())`` of logits [tokens, vocabulary].
 
-    The fp32 copy lives until the function returns. ``parallel``: DTensor's loss_parallel on a vocabulary shard.
-    ``copied``: it is taken of a copy of the logits without the last token's. ``in_place``: one kernel.
+    It saves the log-probabilities; backward makes two more tensors of their size. The fp32 copy of the logits lives
+    until the function returns. ``parallel``: DTensor's loss_parallel on a vocabulary shard. ``copied``: the loss reads
+    a shifted copy without the last token's logits. ``in_place``: one kernel writes the gradient over the logits.
     """
     wide = widened(tape, logits, upcast=upcast)
     del logits
@@ -34,7 +35,7 @@ def cross_entropy(
 
 
 def widened(tape: Tape, logits: Value, *, upcast: bool) -> Value:
-    """What the loss is taken of: ``logits.float()``, which autocast's list of fp32 operators makes, too."""
+    """Return ``logits.float()`` where the code or autocast's list of fp32 operators casts them, else the logits."""
     return cast(tape, logits, "fp32", "logits.float()") if upcast or tape.autocast else logits
 
 
@@ -80,10 +81,11 @@ def fused_linear_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
 
 
 def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
-    """Liger's fused linear cross entropy: gradients are made in forward, one chunk of logits at a time.
+    """Compute Liger's fused linear cross entropy of hidden states [tokens, hidden] and a head [vocabulary, hidden].
 
-    Keeps dX and dW; adding a chunk's dW needs one more tensor of its size. Autocast goes on inside: it casts the
-    transposed weight for every chunk, which is no leaf, and the weight itself once if it is trained.
+    The forward already computes the gradients, one chunk of logits at a time, and saves dX and dW. Adding a chunk's dW
+    needs one more tensor of its size. Autocast is active inside: it casts the transposed weight, which is no leaf, for
+    every chunk, and the weight itself once if it is trained.
     """
     tokens, hidden = x.shape[0], x.shape[-1]
     vocabulary = weight.shape[0]
@@ -95,18 +97,18 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     losses = tape.new((tokens,), "fp32", "loss per token")
     logits = None
     for _ in range(min(2, -(-tokens // chunk))):  # the variable holds a chunk's logits until it is assigned the next's
-        turned = tape.new(weight.shape, computed, "autocast copy of weight.t()") if casts else None
+        transposed = tape.new(weight.shape, computed, "autocast copy of weight.t()") if casts else None
         narrow = tape.new((chunk, hidden), computed, "autocast input") if x.dtype != computed else None
-        following = tape.new((chunk, vocabulary), computed, "logits of a chunk")
-        del turned, narrow
-        logits = following
-        del following
+        next_logits = tape.new((chunk, vocabulary), computed, "logits of a chunk")
+        del transposed, narrow
+        logits = next_logits
+        del next_logits
         copied = cast_weight(tape, tape.parameter(weight), computed) if casts else None
-        part = tape.new((chunk, hidden), computed, "dX of a chunk")
-        del part, copied
+        chunk_gradient = tape.new((chunk, hidden), computed, "dX of a chunk")
+        del chunk_gradient, copied
         if gw is not None:
-            part = tape.new(weight.shape, computed, "dW of a chunk")
-            del part
+            chunk_gradient = tape.new(weight.shape, computed, "dW of a chunk")
+            del chunk_gradient
     del logits
     out = tape.value((1,), "fp32", "loss")
     del losses

@@ -18,8 +18,8 @@ view, and attributes of a Function's ctx.
 """
 Gradient = New | str | None
 """A tensor that becomes the gradient of an input. A ``str`` is the label of one of the input's shape and dtype."""
-PASSED: New = ((), "", "passed on")
-"""The gradient of the result itself, in place of a new tensor."""
+GRAD_UNCHANGED: New = ((), "", "passed on")
+"""The input's gradient is that of the result itself, and no new tensor is made."""
 
 
 def operator(  # noqa: PLR0913 - what one operator may say of itself
@@ -37,7 +37,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     saves_first: bool = False,
     attributes: object = None,
 ) -> Value:
-    """``out`` with the backward of the operator that made it.
+    """Attach the backward of an operator to its result ``out``, and return ``out``.
 
     ``gradients``: one for each input, or the same for all; an input that wants none gets none. ``saves``: values and
     storages that the graph keeps. ``temporaries`` are made before the gradients and ``later`` after them; both die when
@@ -61,27 +61,27 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
 
 
 def factors(a: Value, b: Value) -> tuple[Value | None, Value | None]:
-    """What a product keeps: each factor of which the other's gradient is computed."""
+    """Return what the backward of ``a * b`` needs: each factor, if the other one needs a gradient; else None."""
     return (a if b.origin is not None else None, b if a.origin is not None else None)
 
 
 def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None]:
-    """Gradients of the inputs, from that of the result."""
+    """Run the backward of an operator: allocate its temporaries and gradients, and return a gradient per input."""
     made, temporaries, later, reverse, viewed, _ = formula
     component = tape.component
-    held = [Storage(tape, *each, component) for each in temporaries] if temporaries else []
-    found: list[Storage | None] = []
-    for each in made[::-1] if reverse else made:
-        if each is None or each is PASSED:
-            found.append(each and grad)
+    held = [Storage(tape, *tensor, component) for tensor in temporaries] if temporaries else []
+    gradients: list[Storage | None] = []
+    for gradient in made[::-1] if reverse else made:
+        if gradient is None or gradient is GRAD_UNCHANGED:
+            gradients.append(gradient and grad)
         else:
-            shape, dtype, label = each
-            found.append(Storage(tape, shape, dtype, label, component))
+            shape, dtype, label = gradient
+            gradients.append(Storage(tape, shape, dtype, label, component))
     if later:
-        held += [Storage(tape, *each, component) for each in later]
+        held += [Storage(tape, *tensor, component) for tensor in later]
     del held
     if reverse:
-        found.reverse()
-    if viewed and found[0] is not None:
-        found[0].holders += 1
-    return found
+        gradients.reverse()
+    if viewed and gradients[0] is not None:
+        gradients[0].holders += 1
+    return gradients

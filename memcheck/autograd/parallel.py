@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Value
 
 
@@ -31,7 +31,7 @@ def leave_tensor_parallel(ctx: Context, y: Value) -> Value:
         return y
     shape, dtype = y.shape, y.dtype
     if not ctx.setting.sequence_parallel:
-        return operator(tape, tape.value(shape, dtype, "all-reduce"), y, PASSED)
+        return operator(tape, tape.value(shape, dtype, "all-reduce"), y, GRAD_UNCHANGED)
     part = (ctx.residual_tokens, *shape[1:])
     out = Value(_reduce_scatter(ctx, y, part, "reduce-scatter"), part, dtype)
     if not _cat_after_gather(ctx):

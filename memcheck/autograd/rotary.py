@@ -10,20 +10,23 @@ Pair = tuple[Value, Value]
 
 
 def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] = (), *, holds: bool = False) -> Value:
-    """Multiply by cos, the turned halves by sin, and add. ``tables``: kept when the layer made its own. ``holds``: the
-    turned halves have a variable until the sum is there.
+    """Apply the rotary embedding, x * cos + rotated halves * sin, to queries or keys.
+
+    ``x``: [batch, heads, sequence, rotated dim]; every temporary has its shape. ``stream``: the dtype of cos and sin.
+    ``tables``: cos and sin where the graph saves them because the layer made its own. ``holds``: a variable refers to
+    the rotated halves until the sum exists. Source: transformers' apply_rotary_pos_emb.
     """
     shape, dtype = x.shape, x.dtype
     half = (*shape[:-1], shape[-1] // 2)
     wide = promote(dtype, stream)
-    wants = x.origin is not None
+    needs_grad = x.origin is not None
     with_cos = tape.value(shape, wide, "q * cos")
     negated = tape.value(half, dtype, "neg")
-    turned = tape.value(shape, dtype, "rotate half")
+    rotated = tape.value(shape, dtype, "rotate half")
     del negated
     with_sin = tape.value(shape, wide, "rotate half * sin")
-    held = turned if holds else None
-    del turned
+    held = rotated if holds else None
+    del rotated
     out = tape.value(shape, wide, "rotary embedding")
     del with_cos, with_sin, held
 
@@ -36,35 +39,37 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
         del halves
         second = tape.new(shape, dtype, "slice backward")
         del through_sin
-        summed = tape.new(shape, dtype, "add gradients") if tape.subclass else first
+        summed = tape.new(shape, dtype, "add gradients") if tape.dtensor_gradients else first
         del first, second
         through_cos = tape.new(shape, wide, "mul backward")
         if wide != dtype:
             through_cos = tape.new(shape, dtype, "to backward")
-        total = tape.new(shape, dtype, "add gradients") if tape.subclass else through_cos
+        total = tape.new(shape, dtype, "add gradients") if tape.dtensor_gradients else through_cos
         del summed, through_cos
-        return [total if wants else None]
+        return [total if needs_grad else None]
 
     return tape.record(out, (x,), run, saves=tables)
 
 
 def rotate_complex(tape: Tape, q: Value, k: Value, rows: Storage | None = None) -> Pair:
-    """DeepSeek V2, Llama 4, torchtitan: fp32 copies read as complex numbers, times the table, back to q's dtype.
+    """Apply the rotary embedding with complex numbers, as DeepSeek V2, Llama 4 and torchtitan do.
 
-    ``rows``: the table's rows, kept when the layer picked its own. Their conjugates are made for each backward.
+    fp32 copies of queries and keys are viewed as complex numbers, multiplied by the table and cast back. ``rows``: rows
+    of the table that the graph saves because the layer picked its own. Each backward makes their conjugates.
     """
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-    turned_q, turned_k = _times_complex(tape, wide_q, rows), _times_complex(tape, wide_k, rows)
-    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    rotated_q, rotated_k = _times_complex(tape, wide_q, rows), _times_complex(tape, wide_k, rows)
+    return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
 
 
 def _times_complex(tape: Tape, wide: Value, rows: Storage | None) -> Value:
+    """Multiply by the complex table; backward clones the conjugates of its rows."""
     shape = wide.shape
-    turned = tape.value(shape, "fp32", "x * freqs_cis")
+    rotated = tape.value(shape, "fp32", "x * freqs_cis")
     conjugates = rows.shape if rows is not None else None
     return operator(
         tape,
-        turned,
+        rotated,
         wide,
         (shape, "fp32", "mul backward"),
         saves=(rows,),

@@ -10,7 +10,7 @@ Backward = Callable[[Storage], "list[Storage | None]"]
 
 
 class Gathered(Leaf):
-    """What several units share: each adds its gradient in place to one that is counted elsewhere."""
+    """A tensor that several units read; each adds its gradient in place to a sum that is counted elsewhere."""
 
     __slots__ = ()
 
@@ -24,25 +24,28 @@ class Gathered(Leaf):
         """Drop the gradient: it is added in place to a tensor that is counted elsewhere."""
 
 
-def shared(tape: Tape, shape: tuple[int, ...], dtype: str, *, wants: bool, starts: bool) -> Value:
-    """A tensor whose bytes are counted elsewhere. ``wants``: a gradient, which ``starts`` in this unit, or is added to
-    what is there.
+def shared(tape: Tape, shape: tuple[int, ...], dtype: str, *, needs_grad: bool, starts: bool) -> Value:
+    """Return a tensor that several units read, and whose bytes are counted elsewhere.
+
+    ``starts``: backward reaches this unit first, which allocates the gradient; other units add to it in place.
     """
-    leaf = (Leaf() if starts else Gathered()) if wants else None
+    leaf = (Leaf() if starts else Gathered()) if needs_grad else None
     return Value(tape.new((0,), dtype, "shared"), shape, dtype, leaf)
 
 
 def shared_copy(weight: Parameter, dtype: str, cast_back: Backward) -> Backward:
-    """The backward function of a copy that several layers read: gradients of all wait in its node's buffer for the
-    first layer's, which backward reaches last, and are added in place; one cast makes the weight's gradient of them.
+    """Return the backward function of autocast's copy of a weight that several layers read.
+
+    The gradients of all layers are summed in place in the copy's node. The first layer is the last that backward
+    reaches: there one cast turns the sum into the weight's gradient. ``cast_back``: that cast.
     """
     if not weight.reused:
         weight.awaits, weight.grad = dtype, not weight.fresh
 
         def run(grad: Storage) -> list[Storage | None]:
-            found = cast_back(grad)
+            gradients = cast_back(grad)
             weight.waiting = None
-            return found
+            return gradients
 
         return run
 
@@ -55,7 +58,7 @@ def shared_copy(weight: Parameter, dtype: str, cast_back: Backward) -> Backward:
 
 
 class Waiting(Leaf):
-    """A tensor that several units read and that is a slice of another: gradients wait for those of units further down.
+    """A slice of a tensor that several units read: its gradient waits for those of the units before them.
 
     Slices of a larger gradient are views, which hold all of it, and to which nothing is added in place
     (torch/csrc/autograd/input_buffer.cpp, ``can_accumulate_inplace``).
@@ -82,9 +85,9 @@ class Waiting(Leaf):
         return 0 if self.buffer is None else self.buffer.bytes
 
     def take(self) -> Storage | None:
-        """The buffer, which somebody else holds from now on."""
-        found, self.buffer = self.buffer, None
-        return found
+        """Return the waiting gradient, and give up the reference to it."""
+        gradient, self.buffer = self.buffer, None
+        return gradient
 
     def _is_whole(self, grad: Storage) -> bool:
         return grad.shape == self.shape
@@ -96,7 +99,7 @@ class Waiting(Leaf):
 
     @grad.setter
     def grad(self, value: Storage | None) -> None:
-        """Added in place to what is there, or the other way around, or into a third tensor."""
+        """Add a gradient to the waiting one: in place if either has the full shape, else into a new tensor."""
         old = self.buffer
         if value is None or (old is not None and self._is_whole(old)):
             return
@@ -106,7 +109,7 @@ class Waiting(Leaf):
 
 
 def held_until_backward(tape: Tape, x: Value, kept: list[Storage]) -> Value:
-    """A unit's input, with what its graph or its checkpoint holds until its backward is over."""
+    """Return a unit's input, and keep ``kept`` alive until the unit's backward is over."""
     out = Value(x.storage, x.shape, x.dtype)
 
     def backward(grad: Storage) -> list[Storage | None]:
@@ -117,7 +120,7 @@ def held_until_backward(tape: Tape, x: Value, kept: list[Storage]) -> Value:
 
 
 def with_gradient_of(tape: Tape, y: Value, handed: Value, arriving: tuple[int, ...]) -> Value:
-    """A unit's output ``y``; backward first sends the gradient of ``handed`` that later units have left.
+    """Return a unit's output ``y``; its backward first sends on the gradient of ``handed`` that later units have left.
 
     ``arriving``: the shape of the gradient that later units have left.
     """

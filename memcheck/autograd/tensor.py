@@ -299,7 +299,7 @@ class Tape:
         self.scope = ""
         self.selection: KeptOutputs | None = None
         """Decides in a selectively checkpointed forward which outputs are kept, and hands them out in its recompute."""
-        self.subclass = False
+        self.dtensor_gradients = False
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
         self.inventory: dict[int, Entry] | None = {} if inventory else None
         self.retained: list[Storage] = []

@@ -67,7 +67,7 @@ class Shares(Record):
     """One plus what is held over the largest block of a step; None: not known of the kind."""
 
     def held_of(self, allocated: int, pools: Pools) -> Spread:
-        """What a step holds with memory to spare: little, where every block that comes and goes is small."""
+        """Return the ratio of held to live bytes with memory to spare: small where every temporary block is small."""
         if pools.before:
             return self.held_in_optimizer
         if self.of_block is None or not pools.largest:
@@ -76,14 +76,14 @@ class Shares(Record):
         return self.held._replace(low=min(self.held.low, median), median=median)
 
     def stuck_of(self, allocated: int, pools: Pools) -> Spread:
-        """What cannot be returned of a step, over ``allocated``: of its optimizer's lists, or at its highest moment
-        outside them, whichever needs more.
+        """Return the ratio, over ``allocated``, of what the allocator holds and cannot return in a step.
+
+        It is that of the optimizer's lists of temporaries, or of the highest other moment, whichever needs more.
         """
         return self.higher(allocated, pools, self.before(pools))
 
     def higher(self, allocated: int, pools: Pools, other: Spread) -> Spread:
-        """The higher of two shares over ``allocated``: ``other``, and what cannot be returned during the optimizer's
-        lists.
+        """Return the higher of two ratios over ``allocated``: ``other``, and that of the optimizer's lists.
 
         Streams keep each other from no more than they hold: at most all that the other streams have held is idle, in
         addition to the share of a step on one stream.
@@ -92,10 +92,10 @@ class Shares(Record):
         most = pools.unfilled_most / live
         if pools.others:
             other = other.no_more_than(self.alone + pools.others / (pools.before or live))
-        found = other.over((pools.before or live) / live).beside((pools.unfilled or 0) / live, most)
+        outside_lists = other.over((pools.before or live) / live).beside((pools.unfilled or 0) / live, most)
         if not pools.lists:
-            return found
-        return self.optimizer.over(pools.lists / live).beside(most, most).or_higher(found)
+            return outside_lists
+        return self.optimizer.over(pools.lists / live).beside(most, most).or_higher(outside_lists)
 
     def before(self, pools: Pools) -> Spread:
         """What cannot be returned outside of the optimizer; without what resident blocks leave, if that is known."""
@@ -103,12 +103,12 @@ class Shares(Record):
 
 
 def shares(job: TrainingJob | InferenceJob) -> Shares:
-    """A job's, whatever its batch."""
+    """Look up the shares of a job, which do not depend on its batch."""
     return shares_of(residuals(), allocator_group(job))
 
 
 def shares_of(tables: Residuals, group: str) -> Shares:
-    """The shares of one kind of step, looked up in given tables. ``group``: the kind's name.
+    """Look up the shares of one kind of step in given tables. ``group``: the name of the kind.
 
     No allocator holds less than what is live, nor keeps less with memory to spare than it cannot return: a kind that
     borrows either share from its neighbours is held to both.
@@ -132,7 +132,7 @@ def shares_of(tables: Residuals, group: str) -> Shares:
 
 
 def _below(share: Spread, other: Spread) -> Spread:
-    """No more than another share, and no less than one."""
+    """Limit a share from above by another one, and from below by 1."""
     median, high = (max(1.0, min(a, b)) for a, b in ((share.median, other.median), (share.high, other.high)))
     return Spread(n=share.n or other.n, low=min(max(1.0, share.low), median), median=median, high=high)
 
@@ -144,7 +144,10 @@ def optimizer_group(group: str) -> str:
 
 
 def kept(found: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:
-    """Bytes that the allocator cannot return, and those of its cache, which is no more than the ``room`` for both."""
+    """Compute the bytes that the allocator cannot return, and those of its cache.
+
+    ``room``: bytes of the GPU that are left for both; the cache takes no more than that.
+    """
     stuck = int(allocated * (found.stuck_of(allocated, pools).median - 1))
     held = int((allocated + pools.apart) * found.held_of(allocated, pools).median) - allocated
     return stuck, max(0, min(held, room) - stuck)
@@ -156,9 +159,9 @@ def stuck_group(group: str) -> str:
 
 
 def remainder_group(job: TrainingJob | InferenceJob) -> str:
-    """Kind of step whose need was compared with its largest block; empty where no such step was replayed.
+    """Name the kind of step under which needs were compared with the largest block; empty: no such step was replayed.
 
-    On one stream experts are a kind apart: the blocks of their tokens have sizes that nothing else has.
+    On one stream, models with experts are a kind of their own: the blocks of routed tokens have sizes of their own.
     """
     if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model"):
         return ""
@@ -173,7 +176,7 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def blocks_group(job: TrainingJob | InferenceJob) -> str:
-    """Kind of step that leaves a share of its largest block at least, or nothing.
+    """Name the kind of step that cannot return at least a share of its largest block; empty: it is no such kind.
 
     In full steps of FSDP2 that gather twice a smaller flat buffer lies in the segment of the largest; with
     recomputation on one stream it is states that lie in the logits' or in a layer's.
@@ -193,7 +196,10 @@ def has_experts(job: TrainingJob | InferenceJob) -> bool:
 
 
 def allocator_group(job: TrainingJob | InferenceJob) -> str:
-    """Kind of plan as the caching allocator sees it: ``streams/recompute/allocator``, sharded ``streams/allocator``."""
+    """Name the kind of plan as the caching allocator sees it.
+
+    The name is ``streams/recompute/allocator``, and ``streams/allocator`` for sharded plans.
+    """
     if isinstance(job, InferenceJob):
         return "serving"
     framework = job.framework

@@ -90,7 +90,7 @@ class Estimator:
         return self._covering(job, self._answer(job, (rank,), rank))
 
     def _covering(self, job: TrainingJob | InferenceJob, answer: Estimate) -> Estimate:
-        """The estimate with intervals that also hold what the job needs if its rows are padded, where they may be."""
+        """Widen the intervals of an estimate to cover the job with padded rows as well, if its rows may be padded."""
         if isinstance(job, InferenceJob) or not job.may_pad:
             return answer
         padded = job._replace(sequences="padded", may_pad=False)
@@ -107,6 +107,10 @@ class Estimator:
     def _answer(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], worst: RankEstimate
     ) -> Estimate:
+        """Add to the worst rank's live tensors what surrounds them, and return the estimate of the plan.
+
+        Added are what the caching allocator holds, the context and communicators, intervals, and host memory.
+        """
         from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 
         gpu, overhead = self._gpu, self._overhead
@@ -117,8 +121,8 @@ class Estimator:
         extra = slack(job, gpu, overhead, allocated, self._surroundings, worst.pools)
         reserved = allocated + extra.fragmentation
         device = reserved + extra.context_and_nccl
-        held = PlanFigures(allocated, extra.outside, worst.pools)
-        found = ends(residuals(), self._kinds, held, gpu.memory_bytes)
+        figures = PlanFigures(allocated, extra.outside, worst.pools)
+        intervals = ends(residuals(), self._kinds, figures, gpu.memory_bytes)
         components = dict(peak.components_bytes)
         for name in ("fragmentation", "context_and_nccl"):
             components[name] = components.get(name, 0) + getattr(extra, name)
@@ -135,8 +139,8 @@ class Estimator:
             reserved_bytes=reserved,
             device_bytes=device,
             capacity_bytes=gpu.memory_bytes,
-            interval_bytes=around(device, found.seen),
-            needed_interval_bytes=around(device - extra.cache, found.needed),
+            interval_bytes=around(device, intervals.seen),
+            needed_interval_bytes=around(device - extra.cache, intervals.needed),
             instant=peak.name,
             operation=peak.operation,
             pipeline_rank=worst.pipeline_rank,
@@ -155,19 +159,22 @@ class Estimator:
     def _host(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], outside: int
     ) -> tuple[HostMoment, ...]:
-        """Host memory of one node from loading to saving; a serving engine's is not modelled."""
+        """Predict the host memory of one node at each moment from loading to saving; none for serving engines.
+
+        ``outside``: bytes of a GPU that the caching allocator cannot use.
+        """
         if isinstance(job, InferenceJob):
             return ()
         kept = max([r.host_bytes for r in ranks]) * job.layout.gpus_per_node
         several = job.gradient_accumulation_steps > 1  # all that is read of the batch, in addition to what is kept
-        found = self.hosts.get((several, kept)) if self._overhead.kind != "flat" else None
-        if found is None:
+        moments = self.hosts.get((several, kept)) if self._overhead.kind != "flat" else None
+        if moments is None:
             from memcheck.memory.host import host_moments
 
             total, trained = _counts(job)
-            found = host_moments(job, total, trained, kept, self._gpu.memory_bytes - outside)
-            self.hosts[several, kept] = found
-        return found
+            moments = host_moments(job, total, trained, kept, self._gpu.memory_bytes - outside)
+            self.hosts[several, kept] = moments
+        return moments
 
 
 def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
@@ -176,17 +183,17 @@ def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
 
 
 def _counts(job: TrainingJob | InferenceJob) -> tuple[int, int]:
-    """Parameters of the whole model, and how many of them are trained (adapters included in both)."""
+    """Count the parameters of the whole model, and those that are trained; adapters are included in both."""
     if isinstance(job.architecture, Rough):
         return job.architecture.parameters, 0 if isinstance(job, InferenceJob) else job.architecture.parameters
     architecture = job.architecture
-    what = None if isinstance(job, InferenceJob) else (job.framework, job.method, job.lora, job.freeze)
-    found = _counted.get((id(architecture), what))
-    if found is None or found[0] is not architecture:
+    trained_by = None if isinstance(job, InferenceJob) else (job.framework, job.method, job.lora, job.freeze)
+    entry = _counted.get((id(architecture), trained_by))
+    if entry is None or entry[0] is not architecture:
         if len(_counted) >= COUNTED:
             _counted.clear()
-        found = _counted[id(architecture), what] = (architecture, *_count(job, architecture))
-    return found[1:]
+        entry = _counted[id(architecture), trained_by] = (architecture, *_count(job, architecture))
+    return entry[1:]
 
 
 COUNTED = 256

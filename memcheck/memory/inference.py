@@ -50,8 +50,11 @@ def weight_dtype(tensor: ParameterTensor, weights: str) -> str:
 
 
 def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) -> int:
-    """Cache of one layer for one sequence of ``tokens``, on one tensor-parallel rank."""
-    mixer, item = block.mixer, DTYPE_BYTES[dtype]
+    """Compute the bytes of one layer's cache for one sequence of ``tokens``, on one tensor-parallel rank.
+
+    ``dtype``: of the KV cache. ``tensor``: the degree of tensor parallelism.
+    """
+    mixer, item_bytes = block.mixer, DTYPE_BYTES[dtype]
     if isinstance(block.beside, LatentAttention):  # of a second attention
         return 2 * kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
     if block.beside is not None:  # attention's cache, and the state of the second mixer
@@ -59,17 +62,23 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
         return state + kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
     if isinstance(mixer, Attention):
         heads = max(1, -(-mixer.kv_heads // tensor))
-        kept = min(tokens, mixer.window) if mixer.window else tokens
-        return 2 * heads * mixer.head_dim * kept * item
+        cached_tokens = min(tokens, mixer.window) if mixer.window else tokens
+        return 2 * heads * mixer.head_dim * cached_tokens * item_bytes
     if isinstance(mixer, LatentAttention):
-        return (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * tokens * item
+        return (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * tokens * item_bytes
     if isinstance(mixer, Mixer):
         return -(-mixer.state_bytes_per_sequence // tensor)
     return 0
 
 
 def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank. ``inventory``: also list its largest tensors and its formulas."""
+    """Predict the peak memory of every pipeline rank of a serving job: weights, KV cache and a prefill.
+
+    ``inventory``: also list the largest tensors and the formulas of each rank.
+
+    Raises:
+        UnsupportedError: memcheck has no model of serving this architecture.
+    """
     if isinstance(job.architecture, Rough):
         raise UnsupportedError(
             "`rough` models have no attention shape, so their KV cache cannot be estimated",
@@ -100,14 +109,13 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its language model alone: `model: {part: language}`",
             "/model",
         )
-    found = []
-    for rank, part in enumerate(parts(job.architecture.num_layers, job.layout.pipeline)):
-        found.append(_rank(job, job.architecture, part, rank, inventory))
-    return tuple(found)
+    stages = parts(job.architecture.num_layers, job.layout.pipeline)
+    return tuple([_rank(job, job.architecture, part, rank, inventory) for rank, part in enumerate(stages)])
 
 
 def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:
-    held = _held(job, a, part, inventory)
+    """Predict the memory of one pipeline rank: at rest, and during the prefill of one sequence with a full cache."""
+    held = _tensors(job, a, part, inventory)
     timeline = Timeline()
     timeline.hold("parameters", sum([times * weight.bytes for weight, times in held.weights]))
     timeline.mark("init", "weights at rest")
@@ -127,33 +135,33 @@ def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: 
     )
 
 
-def _rests(a: Architecture, tensor: ParameterTensor, part: Part) -> bool:
-    """Whether a tensor outside the layers is on a stage. A tied table is on the first, and on the last as the head."""
+def _on_stage(a: Architecture, tensor: ParameterTensor, part: Part) -> bool:
+    """Tell whether a tensor outside the layers is on a stage. A tied table is on the first and on the last one."""
     if tensor.group == "head" or (a.tie_word_embeddings and tensor.name == f"{a.paths.embedding}.weight"):
         return part.head or (part.embedding and tensor.group == "embedding")
     return part.embedding or tensor.group not in ("embedding", "position")
 
 
-def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
-    """Weights, caches, working set and logits of one pipeline rank."""
+def _tensors(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
+    """Collect weights, caches, working set and logits of one pipeline rank, with bytes; equal layers only once."""
     layout, blocks = job.layout, a.layers()[part.first : part.last]
     counts = Counter(map(id, blocks))
-    different = list({id(block): block for block in blocks}.values())
+    distinct = list({id(block): block for block in blocks}.values())
     weights, caches = [], []
-    for block in different:
+    for block in distinct:
         of_block, cache = _of_block(job, block)
         weights += [(weight, counts[id(block)]) for weight in of_block]
         caches.append((block, cache, counts[id(block)]))
     for t in outer_tensors(a):
-        if not _rests(a, t, part):
+        if not _on_stage(a, t, part):
             continue
         weights.append((_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights), 1))
     if part.embedding:
         for tensors, times, _ in tower_runs(a):
             weights += [(_weight(t, t.shape, job.weights), times) for t in tensors]
-    tape = _working_set(job, a, different, inventory)
+    tape = _working_set(job, a, distinct, inventory)
     if part.embedding and a.vision is not None:
-        tape = max(tape, _tower_working_set(job, a.vision, inventory), key=lambda each: each.peak)
+        tape = max(tape, _tower_working_set(job, a.vision, inventory), key=lambda replayed: replayed.peak)
     vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
     return ServingRank(
         weights=tuple(weights),
@@ -165,16 +173,19 @@ def _held(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> Se
 
 
 def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Tape:
-    """Live activations while the pictures that fill a context run through a layer of the tower without a graph."""
+    """Replay the layers of a vision tower without a graph, and return the tape of the one with the highest peak.
+
+    Its input are the pictures that fill a context.
+    """
     from memcheck.job.images import filling
 
     dtype = "fp32" if job.weights == "fp32" else "bf16"
-    found = filling(vision, job.context_length)
+    pictures = filling(vision, job.context_length)
     setting = Setting(
         style=STYLE,
         batch=1,
-        sequence=found.patches,
-        pictures=found.pictures,
+        sequence=pictures.patches,
+        pictures=pictures.pictures,
         hidden=vision.hidden,
         params=dtype,
         compute=dtype,
@@ -215,8 +226,9 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], inventory: bool) -> Tape:
-    """Live activations while one sequence of ``context_length`` tokens runs through a block without a graph: the tape
-    of the block whose peak is the highest.
+    """Replay the layers without a graph on one sequence of ``context_length`` tokens.
+
+    Returns the tape of the layer with the highest peak: the activations of a prefill.
     """
     dtype = "fp32" if job.weights == "fp32" else "bf16"
     setting = Setting(
@@ -238,7 +250,7 @@ def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], invent
 
 
 @lru_cache(maxsize=256)
-def _demand_block(block: Block, setting: Setting) -> None:
+def _require_block_covered(block: Block, setting: Setting) -> None:
     """Check that the forward pass of a layer meets all of its weights.
 
     Raises:
@@ -251,7 +263,7 @@ def _demand_block(block: Block, setting: Setting) -> None:
 
 
 def _highest(blocks: list[Block], setting: Setting, label: str, inventory: bool) -> Tape:
-    """The tape of the block whose peak is the highest; each runs alone, without a graph. ``label``: its input's."""
+    """Replay each block alone without a graph, and return the tape with the highest peak. ``label``: of the input."""
     worst = Tape()
     shape, dtype = (setting.sequence * setting.streams, setting.hidden), setting.compute
     for block in blocks:
@@ -260,7 +272,7 @@ def _highest(blocks: list[Block], setting: Setting, label: str, inventory: bool)
         # the loop over the layers holds a layer's input in a variable of its own until the layer returns
         hidden = Value(tape.new(shape, dtype, label), shape, dtype)
         forward, _ = recomputing(block, "none")
-        _demand_block(block, whole(setting))
+        _require_block_covered(block, whole(setting))
         forward(Context(tape, setting), hidden)
-        worst = max(worst, tape, key=lambda each: each.peak)
+        worst = max(worst, tape, key=lambda replayed: replayed.peak)
     return worst

@@ -175,7 +175,7 @@ def test_dtensor_gradients_are_added_out_of_place() -> None:
     peaks = []
     for subclass in (False, True):
         tape = Tape()
-        tape.subclass = subclass
+        tape.dtensor_gradients = subclass
         x = tape.leaf(SHAPE, "bf16", "x")
         start = cast(tape, x, "fp32")
         y = add(tape, start, power(tape, start))

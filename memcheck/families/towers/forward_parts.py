@@ -8,7 +8,7 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Leaf, Storage, Value, promote
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
@@ -253,7 +253,7 @@ def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
     """
     if trained or x.origin is None:
         return out
-    return operator(ctx.tape, Value(out.storage, out.shape, out.dtype), out, PASSED, saves=(x,))
+    return operator(ctx.tape, Value(out.storage, out.shape, out.dtype), out, GRAD_UNCHANGED, saves=(x,))
 
 
 def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:

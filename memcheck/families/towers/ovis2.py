@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
@@ -131,7 +131,9 @@ def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
     few = (8, whole[1])
     marks = operator(tape, tape.value(few, dtype, "marks"), weight, "embedding backward")
     ctx.returned.append(Value(marks.storage, marks.shape, marks.dtype))
-    return operator(tape, Value(x.storage, x.shape, x.dtype), (x, marks), [PASSED, (few, dtype, "index_put backward")])
+    return operator(
+        tape, Value(x.storage, x.shape, x.dtype), (x, marks), [GRAD_UNCHANGED, (few, dtype, "index_put backward")]
+    )
 
 
 def _padded(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:

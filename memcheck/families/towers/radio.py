@@ -238,7 +238,9 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
             del wide
             narrow = tape.new(whole, own, "to backward") if own != "fp32" else found
             del found
-            total = narrow if total is None or not tape.subclass else tape.new(table.shape, own, "add gradients")
+            total = (
+                narrow if total is None or not tape.dtensor_gradients else tape.new(table.shape, own, "add gradients")
+            )
             del narrow
         return [total]
 

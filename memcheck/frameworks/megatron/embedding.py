@@ -12,7 +12,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.elementwise import copy, dropout
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage
 from memcheck.frameworks.megatron.attention import hidden_dropout
 from memcheck.frameworks.megatron.linear import scatters
@@ -76,13 +76,13 @@ def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
     if at_once:
         x = _scatter(ctx, _transposed(ctx, x))
     elif tp > 1:
-        x = operator(tape, x, x, PASSED)  # all-reduced in place
+        x = operator(tape, x, x, GRAD_UNCHANGED)  # all-reduced in place
     if e.positions:
         where = ctx.parameter("position_embeddings", (e.positions, setting.hidden))
         looked_up = tape.value((ctx.tokens, setting.hidden), dtype, "position embeddings")
         position = operator(tape, looked_up, tape.parameter(where), "embedding backward")
         summed = tape.value(shape, dtype, "word + position")
-        x = operator(tape, summed, (x, position), PASSED)
+        x = operator(tape, summed, (x, position), GRAD_UNCHANGED)
         del position, looked_up, summed
     if not at_once:
         x = _transposed(ctx, x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, add_bias, dropout, mul, unary
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -23,10 +23,10 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
         return add(tape, residual, x, "residual")
     out = tape.value(residual.shape, residual.dtype, "bias-dropout-add")
     mask = tape.new(x.shape, "bool", "dropout mask") if p > 0 else None
-    own = PASSED if p == 0 and x.dtype == residual.dtype else "bias-dropout-add backward"
+    own = GRAD_UNCHANGED if p == 0 and x.dtype == residual.dtype else "bias-dropout-add backward"
     if bias is None:
-        return operator(tape, out, (x, residual), [own, PASSED], saves=(mask,))
-    return operator(tape, out, (x, residual, tape.parameter(bias)), [own, PASSED, "sum"], saves=(mask,))
+        return operator(tape, out, (x, residual), [own, GRAD_UNCHANGED], saves=(mask,))
+    return operator(tape, out, (x, residual, tape.parameter(bias)), [own, GRAD_UNCHANGED, "sum"], saves=(mask,))
 
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
@@ -58,7 +58,7 @@ def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, act
 
 def add_offset(tape: Tape, x: Value) -> Value:
     """``x + number``: a new tensor, nothing kept."""
-    return operator(tape, tape.value(x.shape, x.dtype, "add"), x, PASSED)
+    return operator(tape, tape.value(x.shape, x.dtype, "add"), x, GRAD_UNCHANGED)
 
 
 def relu_squared(tape: Tape, x: Value) -> Value:

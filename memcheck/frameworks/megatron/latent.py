@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cat
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.megatron.attention import attention_dropout, rotary
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
@@ -92,7 +92,7 @@ def _rotate(
     rows = q.shape[0]
     key_shape, value_shape = (rows, heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)), (rows, heads * a.v_head_dim)
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
-        q = operator(tape, Value(q.storage, q.shape, q.dtype), q, PASSED)
+        q = operator(tape, Value(q.storage, q.shape, q.dtype), q, GRAD_UNCHANGED)
         return (q, *_fused_key_value(ctx, both, k_rotary, key_shape, value_shape))
     q_plain, q_part = tape.views(q, (rows, heads * a.qk_nope_head_dim), (rows, heads * a.qk_rope_head_dim))
     k_plain, value = tape.views(both, (rows, heads * a.qk_nope_head_dim), value_shape)

@@ -17,7 +17,7 @@ import math
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.elementwise import add, cast, mul
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
@@ -176,8 +176,8 @@ def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Va
     if carrier.origin is None:
         return permuted, weights
     carrier.origin.held = []  # type: ignore[union-attr]
-    permuted = operator(tape, permuted, carrier, PASSED)
-    return permuted, operator(tape, weights, carrier, PASSED)
+    permuted = operator(tape, permuted, carrier, GRAD_UNCHANGED)
+    return permuted, operator(tape, weights, carrier, GRAD_UNCHANGED)
 
 
 def unpermute(ctx: Context, m: Moe, x: Value, rows: int) -> Value:
@@ -362,7 +362,7 @@ def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activ
     if local_experts > 1 and not _uses_grouped_gemm(setting):
         # SequentialMLP: torch.cat(output_local_list), whose backward are slices
         expert_outputs, output = output, ctx.tape.value(output.shape, output.dtype, "cat of the experts' outputs")
-        output = operator(ctx.tape, output, expert_outputs, PASSED)
+        output = operator(ctx.tape, output, expert_outputs, GRAD_UNCHANGED)
         del expert_outputs
     return discarded.discard(output) if discarded is not None else output
 

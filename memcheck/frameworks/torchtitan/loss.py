@@ -76,7 +76,7 @@ def chunked_head_curve(
     reduce-scatter input of the last micro-batch is alive until this micro-batch's reduction.
     """
     tape = Tape(inventory=inventory)
-    tape.subclass = setting.dtensors
+    tape.dtensor_gradients = setting.dtensors
     ctx = Context(tape, setting)
     shape = (ctx.residual_tokens, ctx.hidden)
     input_leaf = Leaf() if setting.input_grad else None

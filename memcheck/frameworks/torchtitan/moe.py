@@ -13,7 +13,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, mul, scale, unary
 from memcheck.autograd.indexing import gather, grouped_mm, index, topk
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.mlp import mlp
@@ -61,7 +61,7 @@ def _route(ctx: Context, m: Moe, x: Value) -> tuple[Value, Storage]:
     probabilities = unary(tape, logits, "sigmoid") if m.router == "sigmoid" else softmax(tape, logits)
     del logits
     biased_scores = tape.value(probabilities.shape, "fp32", "scores + expert_bias")
-    scores_for_choice = operator(tape, biased_scores, probabilities, PASSED)
+    scores_for_choice = operator(tape, biased_scores, probabilities, GRAD_UNCHANGED)
     values, ids = topk(tape, scores_for_choice, m.experts_per_token)
     scores = gather(tape, probabilities, ids)
     if m.normalised_scores:

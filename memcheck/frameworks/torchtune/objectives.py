@@ -13,7 +13,7 @@ from memcheck.autograd.elementwise import cast, cat, mul, scale
 from memcheck.autograd.indexing import gather_last, slices
 from memcheck.autograd.loss import cross_entropy, log_softmax
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden, second_outputs
@@ -195,9 +195,9 @@ def _masked(tape: Tape, x: Value, mask: Storage) -> Value:
 
 def _subtract_in_place(tape: Tape, a: Value, b: Value) -> Value:
     """Replay ``a -= b``; the gradient of b is a negated copy."""
-    return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), [PASSED, "sub backward"])
+    return operator(tape, Value(a.storage, a.shape, a.dtype), (a, b), [GRAD_UNCHANGED, "sub backward"])
 
 
 def _summed(tape: Tape, x: Value) -> Value:
     """Compute ``torch.sum(x, -1)``; its gradient is an expanded view of one number per row."""
-    return operator(tape, tape.value(x.shape[:-1], x.dtype, "sum"), x, PASSED)
+    return operator(tape, tape.value(x.shape[:-1], x.dtype, "sum"), x, GRAD_UNCHANGED)

@@ -27,7 +27,7 @@ from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import Weights, linear, product
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.mlp import mlp
@@ -161,7 +161,7 @@ def _correct(
 
 def _add_one(tape: Tape, x: Value) -> Value:
     """Compute ``x + 1.0``."""
-    return operator(tape, tape.value(x.shape, x.dtype, "add"), x, PASSED)
+    return operator(tape, tape.value(x.shape, x.dtype, "add"), x, GRAD_UNCHANGED)
 
 
 def _repeat(tape: Tape, x: Value, streams: int) -> Value:

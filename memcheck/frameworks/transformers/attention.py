@@ -10,7 +10,7 @@ from memcheck.autograd.elementwise import clamp, copy, mul, scale, unary
 from memcheck.autograd.indexing import head_view, index, repeat_kv, slices
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.shared import shared
@@ -278,7 +278,7 @@ def _rotate_in_place(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Va
 
 def _same_storage(tape: Tape, x: Value, *, copies: bool) -> Value:
     """Return ``x`` rotated in its own storage. ``copies``: backward first makes the gradient contiguous."""
-    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "contiguous gradient" if copies else PASSED)
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, "contiguous gradient" if copies else GRAD_UNCHANGED)
 
 
 def _encoder_output(ctx: Context) -> tuple[Value, int]:
@@ -291,5 +291,5 @@ def _encoder_output(ctx: Context) -> tuple[Value, int]:
     if ctx.encoded is None:
         shape = (Dim(setting.batch * setting.encoded, "E"), ctx.hidden)
         dtype = setting.encoded_dtype or setting.stream or setting.params
-        ctx.encoded = shared(ctx.tape, shape, dtype, wants=setting.encoded_grad, starts=setting.gathers)
+        ctx.encoded = shared(ctx.tape, shape, dtype, needs_grad=setting.encoded_grad, starts=setting.gathers)
     return ctx.encoded, encoded_tokens

@@ -13,7 +13,7 @@ from memcheck.autograd.elementwise import cast, cat, copy, mean_rows, mul, power
 from memcheck.autograd.indexing import head_view, repeat_kv, slices
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import PASSED, factors, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, factors, operator
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.errors import UnsupportedError
@@ -171,7 +171,7 @@ def _sum_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     """Replay ``x.sum(dim=2)``, which autocast runs in fp32; the later cat then promotes all keys."""
     narrow = x.dtype
     out = tape.value(shape, "fp32" if tape.autocast else narrow, "sum of windows")
-    return operator(tape, out, x, PASSED if out.dtype == narrow else "to backward")
+    return operator(tape, out, x, GRAD_UNCHANGED if out.dtype == narrow else "to backward")
 
 
 def _add_position_bias(tape: Tape, x: Value, bias: Value) -> Value:
@@ -236,7 +236,7 @@ def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Valu
     weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")
     weighted = mul(tape, scores, weights.view(b, s, heads, 1))
     summed_scores = tape.value((b, s, windows), "fp32", "index scores of keys")
-    summed_scores = operator(tape, summed_scores, weighted, PASSED)
+    summed_scores = operator(tape, summed_scores, weighted, GRAD_UNCHANGED)
     del weighted, scores, weights
     future = tape.new((b, s, windows), "bool", "future mask")
     masked = tape.new((b, s, windows), "fp32", "masked index scores")

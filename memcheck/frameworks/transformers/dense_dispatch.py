@@ -10,7 +10,7 @@ from memcheck.autograd.elementwise import cast, mul, unary
 from memcheck.autograd.indexing import topk
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import PASSED, factors, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, factors, operator
 from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.mlp import mlp
@@ -85,4 +85,4 @@ def _add_sum(tape: Tape, shared: Value, routed: Value) -> Value:
     total = tape.new(shared.shape, "fp32" if tape.autocast else routed.dtype, "sum over experts")
     out = Value(shared.storage, shared.shape, shared.dtype)
     del total, wide
-    return operator(tape, out, (shared, routed), [PASSED, "expanded gradient"])
+    return operator(tape, out, (shared, routed), [GRAD_UNCHANGED, "expanded gradient"])

@@ -11,7 +11,7 @@ from memcheck.autograd.elementwise import add, add_in_place, copy, dropout, scal
 from memcheck.autograd.indexing import gather_last, head_view
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.models.parameters import linear_tensors
@@ -36,7 +36,7 @@ def with_relative_rows(ctx: Context, d: Disentangled, x: Value, trained: bool) -
         Parameter("rel_embeddings", (d.rows, setting.hidden), setting.params, trained, has_grad=setting.has_grad)
     )
     normed = normalise(ctx, d.norm, tape.parameter(table))
-    return operator(tape, Value(x.storage, x.shape, x.dtype), (x, normed), [PASSED, "sum of layers' gradients"])
+    return operator(tape, Value(x.storage, x.shape, x.dtype), (x, normed), [GRAD_UNCHANGED, "sum of layers' gradients"])
 
 
 def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
@@ -63,7 +63,7 @@ def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     del keys
     biases = relative = None
     if d.rows:
-        table = shared(tape, (d.rows, x.shape[-1]), ctx.setting.params, wants=ctx.setting.trained, starts=False)
+        table = shared(tape, (d.rows, x.shape[-1]), ctx.setting.params, needs_grad=ctx.setting.trained, starts=False)
         relative = dropout(tape, table, d.dropout)
         biases = _biases(ctx, a, d, (q, k), relative, matrices)
     if biases is not None:

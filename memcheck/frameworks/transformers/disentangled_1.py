@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, add_bias, add_in_place, copy, dropout, scale, scale_in_place, shift
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.shared import shared
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.disentangled import masked_scores, picked, places_of, repeated
@@ -36,7 +36,9 @@ def attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     scores = kernels.batched(tape, q, k, scores_shape, "attention scores", (True, True))
     biases = relative = None
     if d.rows:
-        table = shared(tape, (d.rows, heads * a.head_dim), ctx.setting.params, wants=ctx.setting.trained, starts=False)
+        table = shared(
+            tape, (d.rows, heads * a.head_dim), ctx.setting.params, needs_grad=ctx.setting.trained, starts=False
+        )
         relative = dropout(tape, table, d.dropout)
         biases = _biases(ctx, a, d, (q, k), relative, tensors)
     scores = shift(tape, scores, "add 0") if biases is None else add(tape, scores, biases, "add relative scores")
@@ -58,7 +60,7 @@ def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
         return add_bias(tape, x, vector)
     wide, dtype, wants = shift(tape, x, "add", vector.dtype), vector.dtype, vector.origin is not None
     out = Value(wide.storage, wide.shape, wide.dtype)
-    return operator(tape, out, (wide, vector), [PASSED, (shape, dtype, "sum") if wants else None])
+    return operator(tape, out, (wide, vector), [GRAD_UNCHANGED, (shape, dtype, "sum") if wants else None])
 
 
 def _biases(

@@ -11,7 +11,7 @@ from memcheck.autograd.elementwise import cast, where
 from memcheck.autograd.matrix import Weights, embedding, linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.towers.forward_parts import scatter
 from memcheck.models.types import Norm, ParameterTensor
@@ -94,4 +94,4 @@ def _tower_peak(ctx: Context, e: Embedder, pictures: int) -> None:
 
 def _held(ctx: Context, rows: Value, ids: Storage) -> Value:
     """Backward adds the gradient to the rows of those tokens."""
-    return operator(ctx.tape, Value(rows.storage, rows.shape, rows.dtype), rows, PASSED, saves=(ids,))
+    return operator(ctx.tape, Value(rows.storage, rows.shape, rows.dtype), rows, GRAD_UNCHANGED, saves=(ids,))

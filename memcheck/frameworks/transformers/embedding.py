@@ -7,7 +7,7 @@ from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.models.attention_types import Disentangled, TableNorm
@@ -85,7 +85,7 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     Its output, [tokens, hidden], is counted with the first block. ``saved`` is what else backward needs (masks, norms).
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.subclass = setting.dtensors
+    tape.dtensor_gradients = setting.dtensors
     ctx = Context(tape, setting)
     output_value = embedding_forward(ctx, e, dtype)
     forward_peak = high(tape)
@@ -110,7 +110,7 @@ def _clone(ctx: Context, x: Value) -> Value:
         ctx.held.append(tape.new(x.shape, x.dtype, "original hidden states"))
         return x
     held = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
-    return operator(tape, Value(x.storage, x.shape, x.dtype), x, PASSED, saves=held)
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=held)
 
 
 def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
@@ -256,7 +256,7 @@ def _after_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
 def _require_grad(tape: Tape, x: Value) -> Value:
     """Make the looked-up rows a leaf that needs a gradient, as the hook of ``enable_input_require_grads`` does."""
     x.origin = Leaf()
-    return operator(tape, Value(x.storage, x.shape, x.dtype), x, PASSED, saves=(x,))
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=(x,))
 
 
 def _forget(storage: Storage) -> None:

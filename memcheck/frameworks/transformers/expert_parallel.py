@@ -15,7 +15,7 @@ import math
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import grouped_mm, index
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
@@ -175,7 +175,7 @@ def _add_rows(tape: Tape, x: Value, y: Value) -> Value:
     """Add two tensors of rows, in fp32 if either is fp32."""
     dtype = "fp32" if "fp32" in (x.dtype, y.dtype) else x.dtype
     out = tape.value(x.shape, dtype, "add biases")
-    return operator(tape, out, (x, y), [PASSED if x.dtype == dtype else "add backward", PASSED])
+    return operator(tape, out, (x, y), [GRAD_UNCHANGED if x.dtype == dtype else "add backward", GRAD_UNCHANGED])
 
 
 def _weighted_activation(tape: Tape, x: Value, weights: Value, width: int) -> Value:
@@ -214,7 +214,7 @@ def _scatter_add(tape: Tape, summed: Value, rows: Value, ids: Storage) -> Value:
 def _tie_to_input(tape: Tape, summed: Value, tokens: Value) -> Value:
     """``y.add_(x.sum() * 0.0)``: the gradient of x is a whole tensor of zeros."""
     out = Value(summed.storage, summed.shape, summed.dtype)
-    return operator(tape, out, (summed, tokens), [PASSED, "sum backward"])
+    return operator(tape, out, (summed, tokens), [GRAD_UNCHANGED, "sum backward"])
 
 
 def _own_sums(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:

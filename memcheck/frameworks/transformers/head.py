@@ -89,7 +89,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     alive when backward starts. The caller holds gradients and optimizer states; they are not in the curve.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.subclass = setting.dtensors
+    tape.dtensor_gradients = setting.dtensors
     ctx = Context(tape, setting)
     input_leaf = Leaf() if setting.input_grad else None
     shape = (ctx.residual_tokens * setting.streams, ctx.hidden)

@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.matrix import product
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.layers import feed_forward
@@ -78,7 +78,7 @@ def _flatten_fp32(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     Its gradient is added to the gradient that the streams already have.
     """
     if x.dtype == "fp32":  # no cast, and yet a node: that of the view
-        return operator(tape, Value(x.storage, shape, x.dtype), x, PASSED)
+        return operator(tape, Value(x.storage, shape, x.dtype), x, GRAD_UNCHANGED)
     return cast(tape, x.view(*shape), "fp32")
 
 
@@ -120,7 +120,7 @@ def collapse(ctx: Context, x: Value, pre: Value) -> Value:
     weighted = mul(tape, pre.view(ctx.tokens, streams, 1), x.view(*shape))
     small, dtype = (ctx.tokens, ctx.hidden), weighted.dtype
     out = tape.value(small, dtype, "sum of streams")
-    out = operator(tape, out, weighted, PASSED)
+    out = operator(tape, out, weighted, GRAD_UNCHANGED)
     del weighted
     return cast(tape, out, x.dtype)
 

@@ -12,7 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, mul
 from memcheck.autograd.indexing import index
 from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import SAVED_WEIGHT, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
@@ -133,4 +133,4 @@ def added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
     (derivatives.yaml).
     """
     out = Value(total.storage, total.shape, total.dtype)
-    return operator(tape, out, (total, part), [PASSED, "index_select"], saves=(places, part))
+    return operator(tape, out, (total, part), [GRAD_UNCHANGED, "index_select"], saves=(places, part))

@@ -11,7 +11,7 @@ from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.matrix import embedding
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.shared import Gathered, shared
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.eager import returns
@@ -70,11 +70,11 @@ def _biases(ctx: Context, a: Attention, shape: tuple[int, ...], dtype: str) -> V
         returns(ctx, [looked_up])
         return looked_up
     if a.bias == "shared":
-        return shared(tape, shape, setting.params, wants=setting.trained, starts=setting.gathers)
+        return shared(tape, shape, setting.params, needs_grad=setting.trained, starts=setting.gathers)
     # `position_bias.requires_grad = True` where layers are checkpointed
     needs_grad = tape.frame is not None and tape.grad_enabled
     if a.bias == "shared-zeros":
-        return shared(tape, shape, dtype, wants=needs_grad, starts=setting.gathers)
+        return shared(tape, shape, dtype, needs_grad=needs_grad, starts=setting.gathers)
     zeros = tape.leaf(shape, dtype, "zero biases") if needs_grad else tape.value(shape, dtype, "zero biases")
     returns(ctx, [zeros])
     return zeros
@@ -96,7 +96,7 @@ def _shared_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
         saves_nothing = tape.frame is not None and tape.frame.recomputed is None  # a checkpointed forward saves nothing
         return Value(biases.storage, shape, biases.dtype, Gathered() if saves_nothing else Kept(buckets))
     biases = Value(biases.storage, shape, biases.dtype, biases.origin)
-    return operator(tape, Value(biases.storage, shape, biases.dtype), biases, PASSED, saves=(buckets,))
+    return operator(tape, Value(biases.storage, shape, biases.dtype), biases, GRAD_UNCHANGED, saves=(buckets,))
 
 
 def _layer_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
@@ -107,7 +107,7 @@ def _layer_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
     table = ctx.parameter(tensor.name, tensor.shape)
     biases = embedding(tape, table, shape[2:], ctx.setting.params, "position biases")
     biases = Value(biases.storage, shape, biases.dtype, biases.origin)
-    return operator(tape, Value(biases.storage, shape, biases.dtype), biases, PASSED, saves=(buckets,))
+    return operator(tape, Value(biases.storage, shape, biases.dtype), biases, GRAD_UNCHANGED, saves=(buckets,))
 
 
 class Kept(Gathered):
@@ -253,13 +253,13 @@ def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) ->
         Parameter("relative_attention_bias", (rows, heads), setting.params, trained, has_grad=setting.has_grad)
     )
     biases = embedding(tape, table, pairs, setting.params, "position biases")
-    biases = operator(tape, Value(biases.storage, biases.shape, biases.dtype), biases, PASSED, saves=(buckets,))
+    biases = operator(tape, Value(biases.storage, biases.shape, biases.dtype), biases, GRAD_UNCHANGED, saves=(buckets,))
     del buckets
     copies = tape.new((ctx.batch, heads, *pairs), setting.params, "position biases of every sequence")
     del copies  # held by a variable of the model
     summed_grads = [(biases.shape, biases.dtype, "sum over sequences")] if ctx.batch > 1 else []
     out = Value(x.storage, x.shape, x.dtype)
-    return operator(tape, out, (x, biases), [PASSED, "contiguous gradient"], temporaries=summed_grads)
+    return operator(tape, out, (x, biases), [GRAD_UNCHANGED, "contiguous gradient"], temporaries=summed_grads)
 
 
 def _attend_with_model_biases(ctx: Context, a: Attention, heads: tuple[Value, Value, Value]) -> Value:
@@ -273,7 +273,7 @@ def _attend_with_model_biases(ctx: Context, a: Attention, heads: tuple[Value, Va
     shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
     scores = kernels.batched(tape, q, k, shape, "attention scores", copied[:2])
     scores = scale(tape, scores, "attention scaling")
-    biases = shared(tape, shape, setting.params, wants=setting.trained, starts=setting.gathers)
+    biases = shared(tape, shape, setting.params, needs_grad=setting.trained, starts=setting.gathers)
     scores = _add_in_place(tape, scores, biases)
     if a.padded:
         scores = shift(tape, scores, "attention mask", setting.params if tape.autocast else setting.compute)
@@ -290,5 +290,5 @@ def _add_in_place(tape: Tape, scores: Value, biases: Value) -> Value:
     cast.
     """
     out = Value(scores.storage, scores.shape, scores.dtype)
-    biases_grad = PASSED if scores.dtype == biases.dtype else (scores.shape, biases.dtype, "to backward")
-    return operator(tape, out, (scores, biases), [PASSED, biases_grad])
+    biases_grad = GRAD_UNCHANGED if scores.dtype == biases.dtype else (scores.shape, biases.dtype, "to backward")
+    return operator(tape, out, (scores, biases), [GRAD_UNCHANGED, biases_grad])

@@ -44,12 +44,12 @@ def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
         del negated
         if promoted_dtype != dtype:
             a, b, c = (tape.new(half, dtype, "to backward") for _ in range(3))
-        second = tape.new(half, dtype, "add gradients") if tape.subclass else b
+        second = tape.new(half, dtype, "add gradients") if tape.dtensor_gradients else b
         del b, c
         d = tape.new(half, promoted_dtype, "mul backward")
         if promoted_dtype != dtype:
             d = tape.new(half, dtype, "to backward")
-        first = tape.new(half, dtype, "add gradients") if tape.subclass else a
+        first = tape.new(half, dtype, "add gradients") if tape.dtensor_gradients else a
         del a, d
         if split:
             total = tape.new(shape, dtype, "split backward")
@@ -59,7 +59,7 @@ def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
         del first
         other = tape.new(shape, dtype, "slice backward")
         del second
-        total = tape.new(shape, dtype, "add gradients") if tape.subclass else padded
+        total = tape.new(shape, dtype, "add gradients") if tape.dtensor_gradients else padded
         del padded, other
         return [total if needs_grad else None]
 

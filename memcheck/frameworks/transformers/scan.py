@@ -9,7 +9,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy, mean_rows, mul, power, shift, unary
 from memcheck.autograd.indexing import slices
-from memcheck.autograd.operator import PASSED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.models.types import ParameterTensor
 
@@ -26,7 +26,7 @@ def pad(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 def sum_rows(tape: Tape, x: Value, shape: tuple[int, ...], label: str = "sum") -> Value:
     """Compute ``x.sum(dim)``. Autograd keeps nothing, and the gradient is an expanded view."""
-    return operator(tape, tape.value(shape, x.dtype, label), x, PASSED)
+    return operator(tape, tape.value(shape, x.dtype, label), x, GRAD_UNCHANGED)
 
 
 def select(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
