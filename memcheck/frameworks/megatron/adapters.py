@@ -37,9 +37,9 @@ from memcheck.frameworks.megatron.tensors import whole_block
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Norm
 
-ROWS = ("linear_proj", "linear_fc2", "out_proj")
+ROW_PARALLEL = ("linear_proj", "linear_fc2", "out_proj")
 """Row-parallel layers."""
-WHOLE = ("linear_q_down_proj", "linear_kv_down_proj")
+REPLICATED = ("linear_q_down_proj", "linear_kv_down_proj")
 """Layers that every tensor rank holds whole; every other one that can be adapted is column-parallel."""
 IN, OUT = ".adapter.linear_in.weight", ".adapter.linear_out.weight"
 
@@ -68,102 +68,119 @@ def demand_whole_rank(rank: int, ways: int) -> None:
 def adapters_beside(
     tensors: tuple[LocalTensor, ...], adapter: Adapter, backend: object, ways: int, expert_ways: int
 ) -> tuple[LocalTensor, ...]:
-    """A layer's frozen tensors and its adapters, Megatron-Bridge's or mcore-bridge's (``bridge_backend``)."""
+    """List a layer's frozen tensors and its adapters' tensors, Megatron-Bridge's or mcore-bridge's
+    (``bridge_backend``).
+
+    ``ways``: tensor ranks that divide a dense matrix. ``expert_ways``: those that divide an expert's.
+    """
     if backend != MCORE_BRIDGE:
         return with_adapters(tensors, adapter, ways, expert_ways)
-    found = [t for t in tensors if t.matrix and _is_linear(t.name) and wraps(adapter, t.name.rpartition(".")[0])]
-    if any(t.expert for t in found):
+    adapted = [t for t in tensors if t.matrix and _is_linear(t.name) and wraps(adapter, t.name.rpartition(".")[0])]
+    if any(t.expert for t in adapted):
         demand_whole_experts(expert_ways)
-    return bridged(tensors, tuple([t.name for t in found]), adapter.rank)
+    return bridged(tensors, tuple([t.name for t in adapted]), adapter.rank)
 
 
 @lru_cache(maxsize=64)
 def with_adapters(
     tensors: tuple[LocalTensor, ...], adapter: Adapter, ways: int, expert_ways: int
 ) -> tuple[LocalTensor, ...]:
-    """A layer's frozen tensors and its adapters. ``ways``: ranks that divide its matrices; and those of an expert."""
-    found = [t._replace(trained=False) for t in tensors]
+    """List a layer's frozen tensors and Megatron-Bridge's adapter tensors on one rank.
+
+    A column-parallel layer's first matrix is divided by rank; a row-parallel or replicated layer's second one by
+    outputs.
+    """
+    local_tensors = [t._replace(trained=False) for t in tensors]
     for t in tensors:
         name = t.name.removesuffix(".weight")
         if t.expert:
             name = t.name.removesuffix(".weight0")  # one adapter for all local experts
         if name == t.name or not t.matrix or not _is_linear(name) or not wraps(adapter, name):
             continue
-        divided = expert_ways if t.expert else ways
+        ranks = expert_ways if t.expert else ways
         outputs, inputs = t.shape
-        last = name.rpartition(".")[2]
-        down, up = (adapter.rank, inputs), (outputs, adapter.rank)
-        if last not in ROWS:
-            demand_whole_rank(adapter.rank, divided)
-            down = (adapter.rank // divided, inputs)
-        if last in ROWS or last in WHOLE:
-            up = (-(-outputs // divided), adapter.rank)
-        for end, shape in ((IN, down), (OUT, up)):
-            found.append(LocalTensor(name + end, shape, trained=True, dtype=None, expert=t.expert, matrix=True))
-    return tuple(found)
+        module = name.rpartition(".")[2]
+        in_shape, out_shape = (adapter.rank, inputs), (outputs, adapter.rank)
+        if module not in ROW_PARALLEL:
+            demand_whole_rank(adapter.rank, ranks)
+            in_shape = (adapter.rank // ranks, inputs)
+        if module in ROW_PARALLEL or module in REPLICATED:
+            out_shape = (-(-outputs // ranks), adapter.rank)
+        for suffix, shape in ((IN, in_shape), (OUT, out_shape)):
+            local_tensors.append(
+                LocalTensor(name + suffix, shape, trained=True, dtype=None, expert=t.expert, matrix=True)
+            )
+    return tuple(local_tensors)
 
 
 def adapter_parameters(job: TrainingJob, architecture: Architecture) -> int:
-    """Elements of all adapters; a mixture has one for all experts, or one for each (mcore-bridge)."""
+    """Count the elements of all adapters; a mixture has one adapter for all experts, or one each (mcore-bridge)."""
     if job.lora is None:
         return 0
     adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params, quantized=False)
     layers = ((whole_block(block, architecture.hidden_size), times) for block, times in architecture.blocks)
     backend = job.option(OPTION)
-    found = ((adapters_beside(tensors, adapter, backend, 1, 1), times) for tensors, times in layers)
-    return sum(times * t.numel for tensors, times in found for t in tensors if t.trained)
+    layers_with_adapters = ((adapters_beside(tensors, adapter, backend, 1, 1), times) for tensors, times in layers)
+    return sum(times * t.numel for tensors, times in layers_with_adapters for t in tensors if t.trained)
 
 
 def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
-    """The column-parallel layer's output and its adapter's. ``x``: all tokens."""
+    """Add the LoRA adapter's output to a column-parallel layer's output ``base`` [tokens, outputs].
+
+    ``x``: the input of all tokens. The first matrix gives rank / tp columns, which are gathered over the tensor ranks.
+    """
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
     rank = adapter.rank // ways
-    low = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, rank)
+    low_rank = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, rank)
     del x
     if ways > 1:
-        low = _gathered(ctx, low, (rows, adapter.rank))
+        low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank))
     # `x = x * (self.alpha / self.dim)`: not handed on unscaled, which CPython 3.10 would hold throughout the call.
-    high = scale(tape, _product(ctx, low, name + OUT, outputs), "adapter scaling")
-    return add(tape, base, high, "adapter sum")
+    update = scale(tape, _product(ctx, low_rank, name + OUT, outputs), "adapter scaling")
+    return add(tape, base, update, "adapter sum")
 
 
 def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
-    """The row-parallel layer's output and its adapter's. ``x``: this rank's part of the input."""
+    """Add the LoRA adapter's output to a row-parallel layer's output ``base``.
+
+    ``x``: this rank's part of the input columns. The second matrix gives outputs / tp columns, which are gathered;
+    under sequence parallelism the rank then takes its own tokens.
+    """
     if is_bridged(ctx.setting):
         return bridged_row(ctx, x, base, name)
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
-    low = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, adapter.rank)
+    low_rank = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, adapter.rank)
     del x
-    high = _product(ctx, low, name + OUT, -(-outputs // ways))
-    del low
+    update = _product(ctx, low_rank, name + OUT, -(-outputs // ways))
+    del low_rank
     if ways > 1:
-        high = _gathered(ctx, high, (rows, outputs))
-    if base.shape != high.shape:  # under sequence parallelism: a view of this rank's tokens
-        high = _own_tokens(ctx, high, base.shape)
-    return _added(ctx, base, high)
+        update = _gather_columns(ctx, update, (rows, outputs))
+    if base.shape != update.shape:  # under sequence parallelism: a view of this rank's tokens
+        update = _own_tokens(ctx, update, base.shape)
+    return _add_scaled(ctx, base, update)
 
 
 def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
-    """The output of a layer that every rank holds whole, for its own tokens, and its adapter's."""
+    """Add the LoRA adapter's output to the output of a layer that every rank holds whole, for its own tokens."""
     if is_bridged(ctx.setting):
         return bridged_whole(ctx, x, base, weight.name)
     tape, adapter, rows, ways = ctx.tape, _adapter(ctx), x.shape[0], ctx.tp
-    low = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // ways)
+    low_rank = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // ways)
     del x
-    low = _gathered(ctx, low, (rows, adapter.rank)) if ways > 1 else low
-    high = _product(ctx, low, weight.name + OUT, -(-weight.shape[0] // ways))
-    return _added(ctx, base, _gathered(ctx, high, (rows, weight.shape[0])) if ways > 1 else high)
+    low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank)) if ways > 1 else low_rank
+    update = _product(ctx, low_rank, weight.name + OUT, -(-weight.shape[0] // ways))
+    return _add_scaled(ctx, base, _gather_columns(ctx, update, (rows, weight.shape[0])) if ways > 1 else update)
 
 
-def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
-    """The input that TE's fused layer multiplies, of all tokens, which it hands to the adapter.
+def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
+    """Compute the normalised input of TE's fused layer for all tokens [tokens, hidden], which the adapter takes too.
 
-    The rank's own tokens are saved as well: the layer does not clear what it hands on (``clear_tensor_data(ln_out)``).
-    Backward adds the layer's own gradient and the adapter's into a third tensor.
+    The rank's own tokens are saved as well, as the layer does not clear what it returns
+    (``clear_tensor_data(ln_out)``). Backward adds the layer's own gradient and the adapter's into a third tensor.
     """
-    tape, gathers = ctx.tape, scatters(ctx)
+    tape, gathers_input = ctx.tape, scatters(ctx)
     if spec is None:
-        return gather_sequence(ctx, x, label + " all-gather") if gathers else x
+        return gather_sequence(ctx, x, label + " all-gather") if gathers_input else x
     weight, bias = ctx.norm_weight(spec, label + ".layer_norm")
     shape, dtype = x.shape, x.dtype
     rows = shape[:-1]
@@ -171,37 +188,37 @@ def normalised(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
     stats = [tape.new(rows, "fp32", label + " rstd")]
     if spec.kind.startswith("layernorm"):
         stats.append(tape.new(rows, "fp32", label + " mean"))
-    full = (ctx.tokens, shape[-1]) if gathers else shape
-    norms = [n for n in (weight, bias) if n is not None]
-    kept = (x.storage, *stats, out.storage)
-    if gathers:
-        out = tape.value(full, dtype, label + " all-gather")
+    gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
+    norm_parameters = [n for n in (weight, bias) if n is not None]
+    saved = (x.storage, *stats, out.storage)
+    if gathers_input:
+        out = tape.value(gathered_shape, dtype, label + " all-gather")
     del stats
 
     def run(grad: Storage) -> list[Storage | None]:
-        own = tape.new(full, dtype, label + " dX")
-        total = tape.new(full, dtype, label + " dX + adapter's")
-        del own
-        if gathers:
+        layer_dx = tape.new(gathered_shape, dtype, label + " dX")
+        summed_dx = tape.new(gathered_shape, dtype, label + " dX + adapter's")
+        del layer_dx
+        if gathers_input:
             reduced = tape.new(shape, dtype, label + " reduce-scatter")
             del reduced
-        del total
-        gx = tape.new(shape, dtype, label + " norm backward")
-        return [gx, *(None for _ in norms)]
+        del summed_dx
+        dx = tape.new(shape, dtype, label + " norm backward")
+        return [dx, *(None for _ in norm_parameters)]
 
-    return tape.record(out, (x, *(tape.parameter(n) for n in norms)), run, saves=kept)
+    return tape.record(out, (x, *(tape.parameter(n) for n in norm_parameters)), run, saves=saved)
 
 
 def adapted_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
-    """TE's norm, gather and product with the adapter between them."""
+    """Compute TE's norm, gather and product, with the LoRA adapter on the normalised input."""
     if is_bridged(ctx.setting) and spec is not None:
         return normalised_column(ctx, x, p, label, spec)
     tape, outputs = ctx.tape, p.weight.shape[0]
-    whole = normalised(ctx, x, spec, label)
+    normalised = normalise_for_adapter(ctx, x, spec, label)
     del x
-    out = tape.value((*whole.shape[:-1], outputs), whole.dtype, label)
-    base = operator(tape, out, whole, label + " dX")
-    return column_adapter(ctx, whole, base, p.weight.name, outputs, ctx.tp)
+    out = tape.value((*normalised.shape[:-1], outputs), normalised.dtype, label)
+    base = operator(tape, out, normalised, label + " dX")
+    return column_adapter(ctx, normalised, base, p.weight.name, outputs, ctx.tp)
 
 
 def _adapter(ctx: Context) -> Adapter:
@@ -212,16 +229,18 @@ def _adapter(ctx: Context) -> Adapter:
 
 
 def _product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
-    """A linear layer of Megatron-core: keeps its input; what tensor ranks have of its gradient is summed in place."""
+    """Compute a linear layer of Megatron-core, which saves its input; its input gradient is all-reduced in place."""
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.params, True, has_grad=True))
     out = tape.value((*x.shape[:-1], outputs), x.dtype, name)
-    fused = fuses_wgrad(ctx.setting)
-    return operator(tape, out, (x, tape.parameter(weight)), [name + " dX", None if fused else name + " dW"], saves=(x,))
+    fused_wgrad = fuses_wgrad(ctx.setting)
+    return operator(
+        tape, out, (x, tape.parameter(weight)), [name + " dX", None if fused_wgrad else name + " dW"], saves=(x,)
+    )
 
 
-def _gathered(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
-    """``gather_output``: the columns of all ranks; backward takes this rank's."""
+def _gather_columns(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
+    """Gather the columns of all tensor ranks (``gather_output``); backward takes this rank's slice."""
     tape = ctx.tape
     return operator(tape, tape.value(shape, x.dtype, "adapter all-gather"), x, "adapter split")
 
@@ -232,7 +251,7 @@ def _own_tokens(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     return operator(tape, Value(x.storage, shape, x.dtype), x, "adapter gather backward")
 
 
-def _added(ctx: Context, base: Value, high: Value) -> Value:
+def _add_scaled(ctx: Context, base: Value, update: Value) -> Value:
     """``linear_output + adapter_output * (alpha / dim)``."""
-    high = scale(ctx.tape, high, "adapter scaling")
-    return add(ctx.tape, base, high, "adapter sum")
+    update = scale(ctx.tape, update, "adapter scaling")
+    return add(ctx.tape, base, update, "adapter sum")

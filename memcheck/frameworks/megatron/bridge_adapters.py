@@ -44,99 +44,105 @@ def demand_whole_experts(expert_tensor: int) -> None:
 
 @lru_cache(maxsize=64)
 def bridged(tensors: tuple[LocalTensor, ...], adapted: tuple[str, ...], rank: int) -> tuple[LocalTensor, ...]:
-    """A layer's frozen tensors and its adapters'. ``adapted``: names of the weights that have some.
+    """List a layer's frozen tensors and mcore-bridge's adapter tensors on one rank.
 
-    A weight of this rank is [outputs, inputs]. If one of the two is divided, the adapter's matrix of that side is, too.
+    ``adapted``: names of the weights with adapters. A weight of this rank is [outputs, inputs]. Where one of the two is
+    divided, the adapter's matrix of that side is divided too.
     """
-    found = [t._replace(trained=False) for t in tensors]
+    local_tensors = [t._replace(trained=False) for t in tensors]
     for t in tensors:
         if t.name not in adapted:
             continue
         outputs, inputs = t.shape
-        for end, shape in ((IN, (rank, inputs)), (OUT, (outputs, rank))):
-            found.append(LocalTensor(t.name + end, shape, trained=True, dtype=None, expert=t.expert, matrix=True))
-    return tuple(found)
+        for suffix, shape in ((IN, (rank, inputs)), (OUT, (outputs, rank))):
+            local_tensors.append(
+                LocalTensor(t.name + suffix, shape, trained=True, dtype=None, expert=t.expert, matrix=True)
+            )
+    return tuple(local_tensors)
 
 
 def bridged_column(ctx: Context, x: Value, base: Value, name: str, outputs: int) -> Value:
-    """A column-parallel layer's output and its adapter's. ``x``: this rank's own tokens."""
+    """Add mcore-bridge's adapter output to a column-parallel layer's output ``base``. ``x``: this rank's own tokens."""
     adapter = _adapter(ctx)
-    low = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
-    high = _gathering_product(ctx, low, name + OUT, outputs)
-    del low
-    return _added(ctx, base, high)
+    low_rank = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
+    update = _column_product(ctx, low_rank, name + OUT, outputs)
+    del low_rank
+    return _add_scaled(ctx, base, update)
 
 
 def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm) -> Value:
-    """A layer that normalises first, and its adapter's output, which takes the normalised tokens of this rank.
+    """Compute a layer that normalises first, and add the output of its adapter, which takes this rank's normalised
+    tokens.
 
     TE's fused node (``layernorm_linear.py``, return_layernorm_output) runs backward when both of its outputs have their
-    gradients: that of the product waits meanwhile. The adapter's is added after the reduce-scatter.
+    gradients; that of the product is live meanwhile. The adapter's gradient is added after the reduce-scatter.
     """
-    tape, gathers = ctx.tape, scatters(ctx)
+    tape, gathers_input = ctx.tape, scatters(ctx)
     shape, dtype = x.shape, x.dtype
-    full = (ctx.tokens, shape[-1]) if gathers else shape
+    gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight, bias = ctx.norm_weight(spec, label + ".layer_norm")
-    norms = [n for n in (weight, bias) if n is not None]
-    waiting: list[Storage] = []
-    inner = tape.value(shape, dtype, label + " input")
+    norm_parameters = [n for n in (weight, bias) if n is not None]
+    product_gradient: list[Storage] = []
+    normalised = tape.value(shape, dtype, label + " input")
     stats = [tape.new(shape[:-1], "fp32", label + " rstd")]
     if spec.kind.startswith("layernorm"):
         stats.append(tape.new(shape[:-1], "fp32", label + " mean"))
-    kept = (x.storage, *stats, inner.storage)  # what it hands on is not cleared
+    saved = (x.storage, *stats, normalised.storage)  # what it hands on is not cleared
     del stats
 
     def normalise(grad: Storage) -> list[Storage | None]:
-        gx = tape.new(full, dtype, label + " dX")
-        reduced = tape.new(shape, dtype, label + " reduce-scatter") if gathers else gx
-        del gx
-        total = tape.new(shape, dtype, label + " dX + adapter's")
+        dx = tape.new(gathered_shape, dtype, label + " dX")
+        reduced = tape.new(shape, dtype, label + " reduce-scatter") if gathers_input else dx
+        del dx
+        summed = tape.new(shape, dtype, label + " dX + adapter's")
         del reduced
-        result = tape.new(shape, dtype, label + " norm backward")
-        del total
-        waiting.clear()
-        return [result, *(None for _ in norms)]
+        norm_dx = tape.new(shape, dtype, label + " norm backward")
+        del summed
+        product_gradient.clear()
+        return [norm_dx, *(None for _ in norm_parameters)]
 
     def multiply(grad: Storage) -> list[Storage | None]:
-        waiting.append(grad)
+        product_gradient.append(grad)
         return [None]
 
-    inner = tape.record(inner, (x, *(tape.parameter(n) for n in norms)), normalise, saves=kept)
+    normalised = tape.record(normalised, (x, *(tape.parameter(n) for n in norm_parameters)), normalise, saves=saved)
     del x
-    total = tape.new(full, dtype, label + " all-gather") if gathers else None
-    base = tape.record(tape.value((*full[:-1], p.weight.shape[0]), dtype, label), (inner,), multiply)
-    del total
-    return bridged_column(ctx, inner, base, p.weight.name, p.weight.shape[0])
+    summed = tape.new(gathered_shape, dtype, label + " all-gather") if gathers_input else None
+    base = tape.record(tape.value((*gathered_shape[:-1], p.weight.shape[0]), dtype, label), (normalised,), multiply)
+    del summed
+    return bridged_column(ctx, normalised, base, p.weight.name, p.weight.shape[0])
 
 
 def bridged_row(ctx: Context, x: Value, base: Value, name: str) -> Value:
-    """A row-parallel layer's output and its adapter's. ``x``: this rank's part of the input."""
+    """Add mcore-bridge's adapter output to a row-parallel layer's output ``base``. ``x``: this rank's part of the
+    input.
+    """
     adapter = _adapter(ctx)
-    low = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
+    low_rank = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
     if scatters(ctx):
-        low = _scattered(ctx, low)
-    high = _product(ctx, low, name + OUT, (base.shape[-1],))
-    del low
-    return _added(ctx, base, high)
+        low_rank = _reduce_scatter(ctx, low_rank)
+    update = _product(ctx, low_rank, name + OUT, (base.shape[-1],))
+    del low_rank
+    return _add_scaled(ctx, base, update)
 
 
 def bridged_whole(ctx: Context, x: Value, base: Value, name: str) -> Value:
-    """The output of a layer that every rank holds whole, for its own tokens, and its adapter's."""
+    """Add mcore-bridge's adapter output to the output of a layer that every rank holds whole, for its own tokens."""
     adapter = _adapter(ctx)
-    low = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
-    high = _product(ctx, low, name + OUT, (base.shape[-1],))
-    del low
-    return _added(ctx, base, high)
+    low_rank = _product(ctx, dropout(ctx.tape, x, adapter.dropout), name + IN, (adapter.rank,))
+    update = _product(ctx, low_rank, name + OUT, (base.shape[-1],))
+    del low_rank
+    return _add_scaled(ctx, base, update)
 
 
 def bridged_experts(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
-    """The output of all local experts and that of their adapters, for the tokens that they have."""
+    """Add the adapters' output to the output of all local experts, for the tokens that they have."""
     adapter = _adapter(ctx)
-    local, outputs, _ = weight.shape
-    low = _product(ctx, dropout(ctx.tape, x, adapter.dropout), weight.name + IN, (local, adapter.rank))
-    high = _product(ctx, low, weight.name + OUT, (local, outputs))
-    del low
-    return _added(ctx, base, high)
+    local_experts, outputs, _ = weight.shape
+    low_rank = _product(ctx, dropout(ctx.tape, x, adapter.dropout), weight.name + IN, (local_experts, adapter.rank))
+    update = _product(ctx, low_rank, weight.name + OUT, (local_experts, outputs))
+    del low_rank
+    return _add_scaled(ctx, base, update)
 
 
 def _adapter(ctx: Context) -> Adapter:
@@ -147,45 +153,48 @@ def _adapter(ctx: Context) -> Adapter:
 
 
 def _product(ctx: Context, x: Value, name: str, rows: tuple[int, ...]) -> Value:
-    """TE's linear layer: keeps its input. ``rows``: outputs, preceded by the number of matrices where there are
-    several.
+    """Compute TE's linear layer, which saves its input.
+
+    ``rows``: outputs, preceded by the number of matrices where there are several.
     """
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (*rows, x.shape[-1]), ctx.setting.params, True, has_grad=True))
     out = tape.value((*x.shape[:-1], rows[-1]), x.dtype, name)
-    fused = fuses_wgrad(ctx.setting)
-    return operator(tape, out, (x, tape.parameter(weight)), [name + " dX", None if fused else name + " dW"], saves=(x,))
+    fused_wgrad = fuses_wgrad(ctx.setting)
+    return operator(
+        tape, out, (x, tape.parameter(weight)), [name + " dX", None if fused_wgrad else name + " dW"], saves=(x,)
+    )
 
 
-def _gathering_product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
-    """A column-parallel layer: under sequence parallelism it gathers all tokens' input, in backward again."""
+def _column_product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
+    """Compute a column-parallel layer: under sequence parallelism it gathers all tokens' input, in backward again."""
     if not scatters(ctx):
         return _product(ctx, x, name, (outputs,))
     tape = ctx.tape
     weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.params, True, has_grad=True))
-    dtype, fused = x.dtype, fuses_wgrad(ctx.setting)
-    full = (ctx.tokens, x.shape[-1])
-    total = tape.new(full, dtype, name + " all-gather")
+    dtype, fused_wgrad = x.dtype, fuses_wgrad(ctx.setting)
+    gathered_shape = (ctx.tokens, x.shape[-1])
+    gathered = tape.new(gathered_shape, dtype, name + " all-gather")
     out = tape.value((ctx.tokens, outputs), dtype, name)
-    del total
+    del gathered
     return operator(
         tape,
         out,
         (x, tape.parameter(weight)),
-        [name + " reduce-scatter", None if fused else name + " dW"],
+        [name + " reduce-scatter", None if fused_wgrad else name + " dW"],
         saves=(x,),
-        temporaries=[(full, dtype, name + " all-gather"), (full, dtype, name + " dX")],
+        temporaries=[(gathered_shape, dtype, name + " all-gather"), (gathered_shape, dtype, name + " dX")],
     )
 
 
-def _scattered(ctx: Context, x: Value) -> Value:
+def _reduce_scatter(ctx: Context, x: Value) -> Value:
     """The sum of the ranks' parts for this rank's tokens; backward gathers the gradients of all."""
     tape = ctx.tape
     out = tape.value((ctx.residual_tokens, x.shape[-1]), x.dtype, "adapter reduce-scatter")
     return operator(tape, out, x, "adapter all-gather")
 
 
-def _added(ctx: Context, base: Value, high: Value) -> Value:
+def _add_scaled(ctx: Context, base: Value, update: Value) -> Value:
     """``result + lora_result * scaling``."""
-    high = scale(ctx.tape, high, "adapter scaling")
-    return add(ctx.tape, base, high, "adapter sum")
+    update = scale(ctx.tape, update, "adapter scaling")
+    return add(ctx.tape, base, update, "adapter sum")

@@ -413,14 +413,14 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     if ctx.setting.adapter is None:
         return result
-    from memcheck.frameworks.megatron.adapters import ROWS, column_adapter, row_adapter, wraps
+    from memcheck.frameworks.megatron.adapters import ROW_PARALLEL, column_adapter, row_adapter, wraps
     from memcheck.frameworks.megatron.bridge_adapters import bridged_experts, is_bridged
 
     if not wraps(ctx.setting.adapter, weight.name):
         return result
     if is_bridged(ctx.setting):
         return bridged_experts(ctx, x, result, weight)
-    add_adapter = row_adapter if label.rpartition(".")[2] in ROWS else column_adapter
+    add_adapter = row_adapter if label.rpartition(".")[2] in ROW_PARALLEL else column_adapter
     return add_adapter(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
 
 

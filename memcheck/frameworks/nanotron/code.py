@@ -16,7 +16,7 @@ from memcheck.frameworks.megatron.own_code import OwnCode
 from memcheck.frameworks.megatron.workspaces import ChunkContents, Device
 from memcheck.frameworks.nanotron.ends import embedding_forward, head_forward
 from memcheck.frameworks.nanotron.layers import is_qwen, nanotron_layers
-from memcheck.frameworks.nanotron.linear import communicates_beside, gathers_again, scatters
+from memcheck.frameworks.nanotron.linear import gathers_again, is_async, scatters
 from memcheck.frameworks.nanotron.stages import costed_stages
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention
@@ -49,7 +49,7 @@ def always(_job: TrainingJob, a: Architecture, setting: Setting, held: ChunkCont
     """
     tokens, item = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute]
     gathered = rounded(tokens * a.hidden_size * item) if scatters(setting) else 0
-    buffers = gathers_again(setting) + communicates_beside(setting)  # "allgather" and "allgather2"
+    buffers = gathers_again(setting) + is_async(setting)  # "allgather" and "allgather2"
     mixer = held.blocks[0].mixer if held.blocks else None
     dim = mixer.head_dim if isinstance(mixer, Attention) else 0
     half = setting.sequence * dim // 2

@@ -18,7 +18,7 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.recompute import checkpoint
-from memcheck.frameworks.nanotron.linear import column, norm, norm_in_pieces, row
+from memcheck.frameworks.nanotron.linear import column, norm, row, unfused_norm
 from memcheck.models.types import Attention, Block, Mlp
 
 PADDED_ROWS = 128
@@ -31,28 +31,30 @@ def is_qwen(setting: Setting) -> bool:
 
 
 def nanotron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recompute: bool) -> Value:
-    """Consecutive layers; ``recompute_layer``: a reentrant checkpoint around each."""
+    """Compute consecutive layers; ``recompute`` puts a reentrant checkpoint around each (``recompute_layer``)."""
     for block in blocks:
-        x = checkpoint(ctx, partial(_again, block), (x,)) if recompute else _block(ctx, block, x)
+        x = checkpoint(ctx, partial(_recomputed_block, block), (x,)) if recompute else _block(ctx, block, x)
     return x
 
 
-def _again(block: Block, ctx: Context, inputs: tuple[Value, ...]) -> Value:
+def _recomputed_block(block: Block, ctx: Context, inputs: tuple[Value, ...]) -> Value:
     return _block(ctx, block, inputs[0])
 
 
 def _block(ctx: Context, block: Block, x: Value) -> Value:
-    """``_core_forward``. What attention returned is in a variable, ``output``, to the end."""
-    a, m = block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp):
+    """Compute one decoder layer [tokens, hidden] (``_core_forward``); attention's output stays in a variable to the
+    end.
+    """
+    attention, mlp = block.mixer, block.mlp
+    if not isinstance(attention, Attention) or not isinstance(mlp, Mlp):
         raise UnsupportedError("only attention and dense feed-forward layers of nanotron have a memory model")
-    first = norm_in_pieces if is_qwen(ctx.setting) else norm
-    h = first(ctx, block.input_norm, x, "input_layernorm")
-    output = _packed_attention(ctx, a, h) if is_qwen(ctx.setting) else _attention(ctx, a, h)
-    h = add(ctx.tape, output, x, "residual")
+    input_norm = unfused_norm if is_qwen(ctx.setting) else norm
+    hidden = input_norm(ctx, block.input_norm, x, "input_layernorm")
+    output = _packed_attention(ctx, attention, hidden) if is_qwen(ctx.setting) else _attention(ctx, attention, hidden)
+    hidden = add(ctx.tape, output, x, "residual")
     del x
-    fed = _mlp(ctx, m, norm(ctx, block.mlp_norm, h, "post_attention_layernorm"))
-    out = add(ctx.tape, fed, h, "residual")
+    mlp_output = _mlp(ctx, mlp, norm(ctx, block.mlp_norm, hidden, "post_attention_layernorm"))
+    out = add(ctx.tape, mlp_output, hidden, "residual")
     del output
     return out
 
@@ -63,26 +65,26 @@ def _widths(ctx: Context, a: Attention) -> tuple[int, int]:
 
 
 def _attention(ctx: Context, a: Attention, x: Value) -> Value:
-    """Llama's: queries, keys and values copied apart, keys and values copied together, and once more interleaved.
+    """Compute Llama's attention: q, k and v are copied separately, then k and v are joined and interleaved in copies.
 
-    The caller's variables hold the first copies until the layer's output is there.
+    The caller's variables hold the first copies until the layer's output is computed.
     """
     if a.qkv_bias:
         pointer = "/training/options/model_class"
         raise UnsupportedError("nanotron's Llama has no biases", "write `model_class: qwen2`", pointer)
-    tape, (wide, narrow) = ctx.tape, _widths(ctx, a)
-    rows = ctx.tokens
-    qkv = column(ctx, x, "qkv_proj", wide + 2 * narrow)
+    tape, (query_width, kv_width) = ctx.tape, _widths(ctx, a)
+    tokens = ctx.tokens
+    qkv = column(ctx, x, "qkv_proj", query_width + 2 * kv_width)
     if a.kv_heads != a.heads:
-        views = tape.views(qkv, (rows, wide), (rows, narrow), (rows, narrow))
-        q, k, v = (copy(tape, each, "contiguous") for each in views)
+        views = tape.views(qkv, (tokens, query_width), (tokens, kv_width), (tokens, kv_width))
+        q, k, v = (copy(tape, view, "contiguous") for view in views)
         del views
     else:
-        q, k, v = tape.views(copy(tape, qkv, "permute"), (rows, wide), (rows, narrow), (rows, narrow))
-    both = cat(tape, (k, v), (rows, 2 * narrow), "cat keys and values")
-    kv = copy(tape, both, "permute keys and values")
-    del both
-    keys, values = tape.views(kv, (rows, narrow), (rows, narrow))
+        q, k, v = tape.views(copy(tape, qkv, "permute"), (tokens, query_width), (tokens, kv_width), (tokens, kv_width))
+    joined = cat(tape, (k, v), (tokens, 2 * kv_width), "cat keys and values")
+    kv = copy(tape, joined, "permute keys and values")
+    del joined
+    keys, values = tape.views(kv, (tokens, kv_width), (tokens, kv_width))
     out = _flash(ctx, a, q, keys, values)
     del keys, values, kv
     result = row(ctx, out, "o_proj", ctx.hidden, strided=ctx.setting.batch > 1)
@@ -91,12 +93,12 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
 
 
 def _packed_attention(ctx: Context, a: Attention, x: Value) -> Value:
-    """Qwen 2's: queries, and keys with values, are slices of one tensor, whose gradients are padded to its size."""
-    wide, narrow = _widths(ctx, a)
-    rows = ctx.tokens
-    qkv = column(ctx, x, "qkv_proj", wide + 2 * narrow, bias=a.qkv_bias)
-    q = _slice(ctx, qkv, (rows, wide))
-    kv = _slice(ctx, qkv, (rows, 2 * narrow))
+    """Compute Qwen 2's attention: q, and k with v, are slices of one tensor; their gradients are padded to its size."""
+    query_width, kv_width = _widths(ctx, a)
+    tokens = ctx.tokens
+    qkv = column(ctx, x, "qkv_proj", query_width + 2 * kv_width, bias=a.qkv_bias)
+    q = _slice(ctx, qkv, (tokens, query_width))
+    kv = _slice(ctx, qkv, (tokens, 2 * kv_width))
     out = _flash(ctx, a, q, kv, None)
     result = row(ctx, out, "o_proj", ctx.hidden)
     del out, q, kv, qkv, x
@@ -110,26 +112,31 @@ def _slice(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> Value:
-    """flash-attn 2 on rows of all sequences; without ``v``, ``k`` has both.
+    """Run flash-attn 2 on the rows of all sequences: [tokens, heads * head_dim]. Without ``v``, ``k`` holds both.
 
-    Its backward takes fp32 sums of the queries' gradients, a figure per row and head, and keys' and values' gradients
-    for every query head where several share one.
+    Backward allocates fp32 sums of the queries' gradients, one fp32 number per row and head, and dK and dV for every
+    query head where several share one.
     """
     tape, heads, dim = ctx.tape, a.heads // ctx.tp, a.head_dim
-    rows, padded = ctx.tokens, ctx.tokens + PADDED_ROWS * ctx.setting.batch
+    tokens, padded_tokens = ctx.tokens, ctx.tokens + PADDED_ROWS * ctx.setting.batch
     out = Value(tape.output("attention", q.shape, q.dtype, "flash attention"), q.shape, q.dtype)
-    lse = tape.new((rows, heads), "fp32", "flash attention logsumexp")
+    logsumexp = tape.new((tokens, heads), "fp32", "flash attention logsumexp")
     inputs = (q, k) if v is None else (q, k, v)
-    multiple = 32 if dim <= 128 else 64  # as flash_api.cpp has it
-    width = -(-dim // multiple) * multiple
-    taken = [((padded, heads), "fp32", "softmax_d"), ((padded, heads * width), "fp32", "dq_accum")]
+    head_dim_multiple = 32 if dim <= 128 else 64  # as flash_api.cpp has it
+    padded_head_dim = -(-dim // head_dim_multiple) * head_dim_multiple
+    backward_temporaries = [
+        ((padded_tokens, heads), "fp32", "softmax_d"),
+        ((padded_tokens, heads * padded_head_dim), "fp32", "dq_accum"),
+    ]
     if a.kv_heads != a.heads:
-        taken += [((rows, heads * dim), q.dtype, "dk, dv of every query head")] * 2
-    return operator(tape, out, inputs, "flash attention backward", saves=(*inputs, out, lse), later=taken)
+        backward_temporaries += [((tokens, heads * dim), q.dtype, "dk, dv of every query head")] * 2
+    return operator(
+        tape, out, inputs, "flash attention backward", saves=(*inputs, out, logsumexp), later=backward_temporaries
+    )
 
 
 def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:
-    """``down_proj(silu(gate) * up)``; gate and up are one product, which has a name to the end."""
+    """Compute ``down_proj(silu(gate) * up)``; gate and up are one product, which stays in a variable to the end."""
     tape, width = ctx.tape, m.width // ctx.tp
     if not m.gated:
         raise UnsupportedError("nanotron's feed-forward layers are gated")
