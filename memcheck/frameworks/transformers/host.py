@@ -17,7 +17,10 @@ def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
 
 
 def _gathered(job: TrainingJob, whole: ModelStateBytes) -> Saving:
-    """A full state dict on rank 0. Without sharding it is there already: only safetensors copies a file's tensors."""
+    """Return what rank 0 holds on the host while it writes a full state dict.
+
+    Without sharding the state dict is there already, and only safetensors copies the tensors of a file.
+    """
     if job.checkpoint.offload == "none":
         return NO_SAVING
     if not is_sharded(job):
@@ -28,7 +31,9 @@ def _gathered(job: TrainingJob, whole: ModelStateBytes) -> Saving:
 
 
 def _sharded(job: TrainingJob, whole: ModelStateBytes) -> Saving:
-    """Every rank's own part, which accelerate moves to the host: ShardedStateDictConfig(offload_to_cpu=True)."""
+    """Return what every rank copies to the host of its own part: ShardedStateDictConfig(offload_to_cpu=True) of
+    accelerate.
+    """
     model = ("parameters", of_node(job, whole.parameters))
     states = ("optimizer_states", of_node(job, whole.optimizer_states))
     if job.checkpoint.asynchronous:

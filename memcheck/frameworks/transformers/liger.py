@@ -72,11 +72,10 @@ def refuse_liger(job: TrainingJob, title: str, able: list[str]) -> None:
 
 
 def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
-    """What of the model's modules is Liger's; None: nothing.
+    """Return which of the model's modules Liger's kernels replace, or None.
 
-    Raises:
-        UnsupportedError: Liger has no such kernel for this family, or it has no model here. At
-            ``training.kernels.liger``.
+    Raises: UnsupportedError: Liger has no such kernel for this family, or memcheck has no model of it. At
+    ``training.kernels.liger``.
     """
     if not job.liger:
         return None

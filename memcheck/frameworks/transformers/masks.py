@@ -30,31 +30,37 @@ class Masks(Record):
 
 
 def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | None, ...] = ()) -> Masks:
-    """All masks, one per kind of layer (full, sliding), and ALiBi's biases. ``windows``: of those that are made anyway.
+    """Return the bytes of all masks, one per kind of layer (full, sliding), and of ALiBi's biases.
 
-    scaled_dot_product_attention gets a boolean mask of one sequence where a window needs one, or of each, whose padding
-    shifts its chunks (masking_utils.py, chunked_overlay); eager attention gets an
-    additive one in the stream's dtype, of every sequence, for each kind. MPT makes that boolean again
-    (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps it for the backward.
+    ``windows``: of masks that the model makes for no layer. Eager attention gets an additive mask of every sequence in
+    the stream's dtype, for each kind. scaled_dot_product_attention gets a boolean mask of one sequence if a window
+    needs one. It gets a mask of each sequence if padding shifts its chunks (masking_utils.py, chunked_overlay). MPT
+    makes the boolean mask again (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps
+    it for backward.
     """
     s = setting.sequence
     kinds: dict[int | None, int] = {}
-    bias, kept, crossed = 0, False, 0
+    bias_bytes, in_graph, cross_bytes = 0, False, 0
     blocks = tuple(blocks)
     for block in blocks:
-        found = _mask(block, setting)
-        if found is not None:
-            window, dtype, sequences = found
+        layer_mask = _mask(block, setting)
+        if layer_mask is not None:
+            window, dtype, sequences = layer_mask
             kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
         if block.cross is not None and block.cross.attention.padded:
             dtype = setting.params if setting.attention == "eager" else "bool"
-            crossed = rounded(setting.batch * s * setting.encoded * ITEM_BYTES[dtype])
+            cross_bytes = rounded(setting.batch * s * setting.encoded * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
-            bias = max(bias, _bias(block.mixer, setting))
+            bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
-            chooses = bool(block.mixer.bias) and block.mixer.padded
-            chooses = chooses and block.mixer.sdpa and setting.attention == "sdpa"
-            kept = kept or chooses or isinstance(block.mixer, MptAttention) or shares_mask(block.mixer, setting)
+            where_keeps_mask = bool(block.mixer.bias) and block.mixer.padded
+            where_keeps_mask = where_keeps_mask and block.mixer.sdpa and setting.attention == "sdpa"
+            in_graph = (
+                in_graph
+                or where_keeps_mask
+                or isinstance(block.mixer, MptAttention)
+                or shares_mask(block.mixer, setting)
+            )
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
     masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
     unused = 0
@@ -62,9 +68,9 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.params])
     elif setting.attention == "sdpa":
         unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
-    if kept:
-        return Masks(variables=bias + crossed, graph=masks, unused=unused)
-    return Masks(variables=bias + masks + crossed, unused=unused, gathered=gathered)
+    if in_graph:
+        return Masks(variables=bias_bytes + cross_bytes, graph=masks, unused=unused)
+    return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)
 
 
 def _table(a: Attention, setting: Setting) -> int:
@@ -74,9 +80,10 @@ def _table(a: Attention, setting: Setting) -> int:
 
 
 def _bias(a: Attention, setting: Setting) -> int:
-    """``alibi`` of every head: [batch * heads, 1, sequence] in the stream's dtype (BloomModel.forward of
-    modeling_bloom.py, build_alibi_tensor of modeling_falcon.py), or in fp32, once for all sequences (modeling_mpt.py).
-    MPNet's ``position_bias`` is of every pair of positions: [batch, heads, sequence, sequence].
+    """Return the bytes of position biases: ALiBi's, MPNet's, or DeBERTa's relative positions and their table.
+
+    ``alibi`` is [batch * heads, 1, sequence] in the stream's dtype (modeling_bloom.py, modeling_falcon.py). MPT's is in
+    fp32, once for all sequences (modeling_mpt.py). MPNet's ``position_bias`` is [batch, heads, sequence, sequence].
     """
     if isinstance(a.own, Disentangled):  # `relative_pos`, [S, S], and the normed table: every layer is given both
         return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(a, setting) if a.own.rows else 0

@@ -14,27 +14,29 @@ from memcheck.models.types import Attention
 
 
 def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
-    """Rotate q, then k, in one of these forms. ``stream``: dtype of the model's tables."""
+    """Rotate q, then k, [batch, heads, sequence, head_dim], in a form that few families have. ``stream``: dtype of the
+    tables.
+    """
     tape, form = ctx.tape, a.rotary_form
     if form == "chunks":
         return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back after the rotations
         tables = ctx.tables
-        wide = tables[0].dtype if tables else "fp32"
-        turned_q, turned_k = rotate_half(tape, q, wide, tables), rotate_half(tape, k, wide, tables)
-        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+        table_dtype = tables[0].dtype if tables else "fp32"
+        rotated_q, rotated_k = rotate_half(tape, q, table_dtype, tables), rotate_half(tape, k, table_dtype, tables)
+        return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
     if form == "pairs-fp32":
-        wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
-        turned_q, turned_k = rotate_half(tape, wide_q, stream), rotate_half(tape, wide_k, stream)
-        return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+        fp32_q, fp32_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+        rotated_q, rotated_k = rotate_half(tape, fp32_q, stream), rotate_half(tape, fp32_k, stream)
+        return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
     if form == "pairs-wide":
         return _wide_pairs(ctx, a, q, k)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
         ctx.named += _position_tables(ctx, a, k.dtype)
-        turned_q = partial(ctx, a, q, k.dtype, layer_tables(ctx, a, k.dtype))
-        return turned_q, partial(ctx, a, k, k.dtype, layer_tables(ctx, a, k.dtype))
-    turned_q, turned_k = rotate_copies(tape, q), rotate_copies(tape, k)  # ModernBERT
-    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+        rotated_q = partial(ctx, a, q, k.dtype, layer_tables(ctx, a, k.dtype))
+        return rotated_q, partial(ctx, a, k, k.dtype, layer_tables(ctx, a, k.dtype))
+    rotated_q, rotated_k = rotate_copies(tape, q), rotate_copies(tape, k)  # ModernBERT
+    return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
 
 
 def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
@@ -45,15 +47,22 @@ def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, 
     tape = ctx.tape
     dtype = ctx.tables[0].dtype if ctx.tables else "fp32"
     tables = tuple(tape.new((ctx.sequence, a.rotary_dim), dtype, "repeated rotary table") for _ in range(2))
-    turned_q = rotate_half(tape, q, "fp32", tables)
-    turned_k = rotate_half(tape, k, "fp32", tables)
-    return cast(tape, turned_q, q.dtype), cast(tape, turned_k, k.dtype)
+    rotated_q = rotate_half(tape, q, "fp32", tables)
+    rotated_k = rotate_half(tape, k, "fp32", tables)
+    return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
 
 
 def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
-    """modeling_gptj.py: the repeated buffer, the repeated position ids, and ``sincos`` of the positions."""
-    new, rows = ctx.tape.value, (ctx.sequence, a.rotary_dim)
-    held = a.own.positions if isinstance(a.own, PositionTable) else 0
-    found = [new((held, a.rotary_dim), "fp32", "embed_positions"), new(rows, "int64", "position ids")]
-    gathered = new(rows, "fp32", "sincos")
-    return [*found, gathered if dtype == "fp32" else new(rows, dtype, "sincos")]
+    """Make the tables of GPT-J's layer: the repeated buffer, the repeated position ids, and ``sincos`` of the
+    positions.
+
+    They are [positions, rotary_dim] or [sequence, rotary_dim]. Source: modeling_gptj.py.
+    """
+    new, rows_shape = ctx.tape.value, (ctx.sequence, a.rotary_dim)
+    buffer_positions = a.own.positions if isinstance(a.own, PositionTable) else 0
+    tables = [
+        new((buffer_positions, a.rotary_dim), "fp32", "embed_positions"),
+        new(rows_shape, "int64", "position ids"),
+    ]
+    gathered = new(rows_shape, "fp32", "sincos")
+    return [*tables, gathered if dtype == "fp32" else new(rows_shape, dtype, "sincos")]

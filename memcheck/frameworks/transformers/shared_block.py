@@ -80,15 +80,16 @@ def _adapted(ctx: Context, own: Tensors, name: str, x: Value, output: Value) -> 
 
 
 def _attention(ctx: Context, a: Attention, own: Tensors, x: Value, stream: str) -> Value:
+    """Run the shared attention: [tokens, 2 * hidden] to [tokens, hidden]. ``stream``: dtype of cos and sin."""
     tape, heads = ctx.tape, []
     copies = not keeps_strides(ctx, a)
     tensors = [t for t in a.tensors if t.linear]
     for letter, tensor, count in zip("qkv", tensors, (a.heads, a.kv_heads, a.kv_heads), strict=False):
-        made = linear(tape, x, ctx.weights(tensor, False), tensor.name)
-        made = _adapted(ctx, own, f"linear_{letter}_adapter", x, made)
-        turned = a.rotary_dim > 0 and letter != "v"
-        heads.append(as_heads(ctx, a, made, count, None, copies or turned))
-        del made
+        projected = linear(tape, x, ctx.weights(tensor, False), tensor.name)
+        projected = _adapted(ctx, own, f"linear_{letter}_adapter", x, projected)
+        is_rotated = a.rotary_dim > 0 and letter != "v"
+        heads.append(as_heads(ctx, a, projected, count, None, copies or is_rotated))
+        del projected
     q, k, v = heads
     heads.clear()
     if a.rotary_dim:
