@@ -75,7 +75,7 @@ def _by_method(method: str, framework: Framework, options: Mapping[str, object])
 
 
 def with_base(precision: PrecisionSpec | None, stated: BaseSpec | None) -> PrecisionSpec | None:
-    """The precision with the floats that the base is held in as the dtype of the parameters.
+    """Return the precision with the float dtype of the frozen base weights as the dtype of the parameters.
 
     Raises:
         ResolutionError: ``precision.params`` says something else.
@@ -170,12 +170,16 @@ def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple
 
 
 def _names(part: str, pattern: str, found: list[Linear], layers: tuple[Linear, ...]) -> tuple[str, ...]:
-    """The names that stand for what was found in a part, and for nothing else there."""
+    """Return the names of the linear layers found in a part.
+
+    Raises:
+        ResolutionError: such a name also matches a layer of the part that the pattern does not reach.
+    """
     reached = {layer.path for layer in found}
     names = tuple(dict.fromkeys(layer.name for layer in found if layer.part == part))
     for layer in layers:
-        stands = any(layer.name == name or layer.name.endswith("." + name) for name in names)
-        if layer.part == part and stands and layer.path not in reached:
+        matches = any(layer.name == name or layer.name.endswith("." + name) for name in names)
+        if layer.part == part and matches and layer.path not in reached:
             _fail(
                 f"`{pattern}` reaches `{layer.name}` in some layers and not in `{layer.path}`",
                 "memcheck has a model of adapters in all layers of a kind, or none",

@@ -78,7 +78,9 @@ def resolve_layout(
     options: Mapping[str, object] = NO_OPTIONS,
     reduces_each: bool = False,
 ) -> Layout:
-    """Every degree as a number. ``framework`` is None for inference, ``routed``: the model has experts.
+    """Return the parallel layout of a plan with every degree as a number.
+
+    ``framework`` is None for inference. ``routed``: the model has experts.
 
     ``options``: the framework's that the plan has, some of which say what a key says.
     ``reduces_each``: FSDP reduces every micro-batch, whatever is asked for.
@@ -119,7 +121,9 @@ def resolve_layout(
 def _expert_tensor(
     stated: ParallelismSpec, layout: Layout, framework: Framework | None, defaults: Defaults, *, routed: bool
 ) -> int:
-    """1 unless stated, as for every degree of a plan; where the framework would take another one, the plan says so.
+    """Return the tensor-parallel degree of experts: 1 unless stated, as for every degree of a plan.
+
+    Where the framework itself would take another degree, the assumption says so.
 
     Megatron-core ``model_parallel_config.py``, __post_init__: expert_tensor_parallel_size is the tensor degree if None.
     """
@@ -137,6 +141,7 @@ def _expert_tensor(
 
 
 def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, defaults: Defaults) -> bool:
+    """Return whether sequence parallelism is on; the framework's default holds with tensor parallelism."""
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
@@ -144,6 +149,7 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, def
 
 
 def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
+    """Return the pipeline schedule and the number of virtual stages per rank."""
     several = 2 if stated.pipeline_schedule == "dualpipe" else 1  # one from each end (torch's ScheduleDualPipeV)
     virtual = stated.virtual_stages or several
     usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
@@ -162,6 +168,7 @@ def _sharding(
     options: Mapping[str, object],
     reduces_each: bool,
 ) -> Layout:
+    """Return the layout with its ZeRO stage, sharding group, resharding, gradient synchronisation and bucket views."""
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
     if replicas > 1:
@@ -194,9 +201,13 @@ def _sharding(
     )
 
 
-def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, said: tuple[str, str] | None) -> str:
+def _synchronised(
+    stated: str | None, framework: Framework, defaults: Defaults, by_option: tuple[str, str] | None
+) -> str:
+    """Return ``parallelism.gradient_sync``. ``by_option``: the option that decides it, and its value."""
     key = "parallelism.gradient_sync"
-    if said is not None:
-        return defaults.take(key, stated, said[1], f"options.{said[0]}")
+    if by_option is not None:
+        option, value = by_option
+        return defaults.take(key, stated, value, f"options.{option}")
     why = "default" if framework.parallelism.gradient_sync == "every" else f"default of {framework.name}"
     return defaults.take(key, stated, framework.parallelism.gradient_sync, why)

@@ -56,7 +56,7 @@ def inference_job(
     architecture: Architecture | Rough,
     defaults: Defaults,
 ) -> InferenceJob:
-    """A server of the model.
+    """Return the inference job of a plan: one server of the model with its KV cache.
 
     Raises:
         ResolutionError: the plan states no context.
@@ -180,7 +180,7 @@ def framed(
 
 
 def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
-    """The job with the batch that the plan's ``training`` states.
+    """Return the job of a frame with the batch that the plan's ``training`` states, and all assumptions in order.
 
     Raises:
         ResolutionError: no sequence length.
@@ -222,7 +222,7 @@ def _lookup(
 
 
 def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: Mapping[str, Framework]) -> None:
-    """A framework's own model (Megatron-LM's, described by its arguments) exists nowhere else."""
+    """Raise an error if the model is another framework's own, such as one that Megatron-LM's arguments describe."""
     kind = architecture.model_type
     framework = None if plan.training is None else plan.training.framework or DEFAULT_FRAMEWORK
     if kind in frameworks[framework or DEFAULT_FRAMEWORK].families.names:
@@ -244,7 +244,7 @@ def _recurs(architecture: Architecture | Rough) -> bool:
 
 
 def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
-    """By name, in one order; ``true`` is all."""
+    """Return the names of the Liger kernels that a plan states, in a fixed order; ``true`` stands for all."""
     if isinstance(stated, tuple):
         return tuple(name for name in LIGER_KERNELS if name in stated)
     return LIGER_KERNELS if stated else ()
@@ -262,7 +262,10 @@ def _training_job(
     defaults: Defaults,
     teacher: Architecture | Rough | None,
 ) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
-    """The job without its batch, and what was assumed, as :class:`JobFrame` has it."""
+    """Return the training job on one token, and the assumptions in the four parts of :class:`JobFrame`.
+
+    The batch is set later by :func:`with_batch`. ``teacher``: the model of a distillation.
+    """
     options = known_options(training.options, framework)
     layout = resolve_layout(
         plan.hardware, plan.parallelism, framework, defaults, routed=_routed(architecture), options=options,
@@ -369,7 +372,7 @@ def _training_job(
 
 
 def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recipe:
-    """The recipe with the dtype in which models are loaded: what is trained may be cast to fp32 afterwards."""
+    """Return the recipe with the dtype in which models are loaded; trained weights may be cast to fp32 later."""
     return recipe._replace(params=(precision and precision.params) or recipe.params)
 
 
@@ -380,7 +383,7 @@ def _images(
     options: dict[str, object],
     defaults: Defaults,
 ) -> Images | None:
-    """The pictures of a sample. Plans of text load nothing for them."""
+    """Return the pictures of a sample. Plans of text import no module for them."""
     if training.images is None and (isinstance(a, Rough) or (a.vision is None and not a.others)):
         return None
     from memcheck.job.images import resolve_pictures
@@ -389,7 +392,7 @@ def _images(
 
 
 def _target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
-    """The tokens of the labels, as the plan states them. Plans of decoders load nothing for them."""
+    """Return the tokens of the labels as the plan states them; 0 for a decoder, which imports no module for them."""
     if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
         return 0
     from memcheck.job.rows import resolve_target

@@ -18,22 +18,22 @@ PLACE = "/training/target_length"
 
 
 def encoder_length(job: TrainingJob, encoder: Encoder) -> int:
-    """Rows of the encoder, of each sample."""
+    """Return the rows that the encoder reads per sample."""
     return encoder.length or job.sequence_length
 
 
 def target_length(job: TrainingJob, encoder: Encoder) -> int:
-    """Tokens of the decoder, of each sample."""
+    """Return the tokens that the decoder reads per sample."""
     return job.target_length or encoder.targets or job.sequence_length
 
 
 def lengths(job: TrainingJob, encoder: Encoder) -> tuple[int, int]:
-    """Rows of the encoder and tokens of the decoder, of each sample."""
+    """Return the rows of the encoder and the tokens of the decoder per sample."""
     return encoder_length(job, encoder), target_length(job, encoder)
 
 
 def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
-    """``training.target_length``; 0 where the plan does not state it.
+    """Return the tokens of the decoder's labels (``training.target_length``); 0 if the plan does not state them.
 
     Raises:
         ResolutionError: the model has an encoder but no decoder of its own, or too few positions.
@@ -95,18 +95,19 @@ def resolve_rows(
     layout: Layout,
     defaults: Defaults,
 ) -> tuple[str, bool]:
-    """``training.sequences``, and whether rows that are taken as full may be padded: those that a head scores or an
-    encoder reads, where the plan does not say how they lie.
+    """Return ``training.sequences``, and whether rows that are estimated as full may be padded.
+
+    The second is true for rows that a task head scores or an encoder reads, if the plan does not state ``sequences``.
     """
-    laid, open_rows = _laid(training, architecture, framework, attention, layout, defaults)
+    sequences, may_be_padded = _sequences(training, architecture, framework, attention, layout, defaults)
     stated = training.expandable_segments
     expandable = framework.expandable if stated is None else stated
-    if not expandable and (laid == "padded" or training.sequences in LAID):
+    if not expandable and (sequences == "padded" or training.sequences in LAID):
         defaults.note("training.expandable_segments", False, GROWS)
-    return laid, open_rows
+    return sequences, may_be_padded
 
 
-def _laid(
+def _sequences(
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     framework: Framework,
@@ -114,7 +115,7 @@ def _laid(
     layout: Layout,
     defaults: Defaults,
 ) -> tuple[str, bool]:
-    """How rows lie, and whether those that are taken as full may be padded."""
+    """Return whether rows are packed, masked or padded, and whether rows that are taken as full may be padded."""
     stated = training.sequences
     if stated is not None or not isinstance(architecture, Architecture):
         return LAID.get(stated or "packed", stated or "packed"), False
@@ -126,7 +127,7 @@ def _laid(
 
 
 def encodes(a: Architecture) -> bool:
-    """Whether it reads text in both directions, alone or in front of a decoder."""
+    """Return whether the model reads text in both directions: an encoder, alone or before a decoder."""
     if a.encoder is not None:
         return not a.encoder.channels
     return any(isinstance(block.mixer, Attention) and block.mixer.bidirectional for block, _ in a.blocks)
@@ -135,7 +136,10 @@ def encodes(a: Architecture) -> bool:
 def unmodelled(
     rows: str, architecture: Architecture | Rough | None, framework: Framework, attention: str, context: int
 ) -> str:
-    """What has no memory model for such rows; empty where there is one. ``context``: the degree."""
+    """Return what has no memory model for padded or masked rows; empty if all of it has one.
+
+    ``context``: the degree of context parallelism.
+    """
     if not framework.runs_transformers:
         return framework.title
     unpads = attention == "flash" and rows == "padded"

@@ -180,7 +180,7 @@ def resolve_loss(
 def resolve_initialization(
     stated: plan_types.InitializationSpec | None, layout: Layout, held_in: str, framework: Framework, defaults: Defaults
 ) -> Initialization:
-    """Where the model is made, and of what."""
+    """Return on which device the model is initialized, and in which dtype its weights are there."""
     stated = stated or plan_types.InitializationSpec()
     place, why = framework.made(layout, sharded=shards_parameters(layout, framework))
     if held_in in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
@@ -212,7 +212,7 @@ def resolve_checkpoint(
 
 
 def shards_parameters(layout: Layout, framework: Framework) -> bool:
-    """Whether a data-parallel rank keeps only a part of the parameters: FSDP2 from stage 2 on, ZeRO at stage 3."""
+    """Return whether a data-parallel rank keeps only a shard of the parameters: FSDP from stage 2 on, ZeRO at 3."""
     least = 3 if framework.own_engine else 2
     return layout.zero_stage >= least and layout.shard_group > 1
 
@@ -223,5 +223,5 @@ def known_options(stated: dict[str, object] | None, framework: Framework) -> dic
 
 
 def _hashable(value: object) -> object:
-    """Lists as tuples, at any depth: a job's options are part of the keys under which its replays are remembered."""
+    """Return the value with lists as tuples at any depth, because a job's options are part of cache keys."""
     return tuple(_hashable(each) for each in value) if isinstance(value, list) else value

@@ -22,7 +22,7 @@ ALL = (TORCH_2_13, TORCH_2_15)
 def resolve_torch(
     training: plan_types.TrainingSpec, job: TrainingJob, framework: Framework, defaults: Defaults
 ) -> tuple[str, ...]:
-    """The behaviours to price, of which the one that needs most counts."""
+    """Return the behaviours of PyTorch to estimate; the one that needs most memory is reported."""
     stated = training.torch_version
     if stated is None and framework.own_loop:
         stated = training.framework_version
@@ -37,7 +37,7 @@ def resolve_torch(
 
 
 def behaviour(version: str | None) -> str | None:
-    """How a version behaves; None for what is no version of PyTorch 1 or 2."""
+    """Return the behaviour of a version of PyTorch; None if it is no version of PyTorch 1 or 2."""
     if not version:
         return None
     import re
@@ -49,7 +49,7 @@ def behaviour(version: str | None) -> str | None:
 
 
 def differs(job: TrainingJob, framework: Framework) -> bool:
-    """Whether one version takes more memory for some of these steps and another one for others."""
+    """Return whether the version of PyTorch that needs most memory depends on the step."""
     layout = job.layout
     if framework.data_parallel != "torch":
         return False
@@ -130,7 +130,7 @@ def version_of_models(job: TrainingJob, framework: Framework) -> str | None:
 def resolve_fsdp(
     version: str | None, options: Mapping[str, object], layout: Layout, framework: Framework, defaults: Defaults
 ) -> int:
-    """1 or 2: which FSDP wraps the model, where one does."""
+    """Return 1 or 2: the FSDP that wraps the model, if the layout has one."""
     chosen = fsdp_of(version, options, framework)
     if framework.flattens_units or isinstance(options.get(FSDP), int):
         return chosen

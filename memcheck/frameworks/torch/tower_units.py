@@ -46,7 +46,10 @@ from memcheck.record import Record
 def stem_unit(
     job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
 ) -> Unit:
-    """The unit of what runs before a tower's layers: patch embedding, positions, norms."""
+    """Return the unit of a vision tower's stem: patch embedding, positions and norms, which run before its layers.
+
+    ``graph``, ``leaf``: see :func:`stem_curve`. ``adds``: some micro-batch adds to existing gradients.
+    """
     block = as_block(vision.stem)
     held = elements(block)
 
@@ -62,10 +65,10 @@ def stem_unit(
 
 @lru_cache(maxsize=512)
 def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, inventory: bool) -> Curve:
-    """Replay the stem. Its output belongs to the first layer.
+    """Replay the stem and return its memory curve, without its output, which the first layer counts as its input.
 
-    ``graph``: some layer runs with a graph, which keeps the tables that all of them read. ``leaf``: the rows are made a
-    leaf, which its AccumulateGrad keeps, with its gradient, until the backward is over.
+    ``graph``: some layer has a graph, which keeps the position tables that all layers read. ``leaf``: the output
+    requires a gradient as a leaf. Its AccumulateGrad keeps it and its gradient until the backward is over.
     """
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     ctx = Context(tape, setting)
@@ -86,7 +89,7 @@ def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, invent
 
 
 def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
-    """A layer that nothing reads, whose graph the training loop's variable of the output may refer to."""
+    """Return an idle layer, with its graph kept alive if the training loop's variable of the output refers to it."""
     if not (job.loss.keep_logits and gives_towers(job, vision)):
         return unit
     fresh, again = (curve._replace(lingers=curve.lingers + curve.returned) for curve in (unit.fresh, unit.again))
@@ -115,7 +118,9 @@ class SideUnits(Record):
 def side_units(
     job: TrainingJob, a: Architecture, vision: Vision, base: Setting, *, rows_grad: bool, adds: bool, inventory: bool
 ) -> SideUnits:
-    """The units of the tower. ``rows_grad``: the rows that were looked up want a gradient.
+    """Return the units of a vision tower in forward order: stem, layers, mergers of earlier rows, projector.
+
+    ``rows_grad``: the looked-up text rows need a gradient. A layer has a graph if it or anything before it is trained.
 
     ms-swift names the patches of more towers for the hook (swift/model/patcher.py, patch_get_input_embeddings), and can
     leave a tower out of recompute (``--vit_gradient_checkpointing false``). A frozen one keeps its graph
@@ -195,7 +200,7 @@ def side_units(
 
 
 def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Setting, Setting]:
-    """The settings of stem and layers, which FSDP1 may tell apart."""
+    """Return the settings of stem and layers, which differ if FSDP1 flattens them with other frozen modules."""
     if not any(word.startswith("vision:") for word in job.freeze):
         return tower, tower
     return stem_of_tower(job, tower, vision), layers_of_tower(job, tower)
@@ -216,7 +221,7 @@ def _listed(vision: Vision, unit: Unit) -> Unit:
 
 
 def waiting_rows(vision: Vision, setting: Setting) -> int:
-    """Gradients of earlier layers' rows, which the projector's backward makes and those layers take."""
+    """Return the bytes of gradients of earlier layers' outputs, which wait from the projector's backward to theirs."""
     return len(vision.gathered) * rounded_bytes((setting.sequence, vision.hidden), stream_dtype(setting))
 
 
@@ -228,7 +233,7 @@ def _taking(unit: Unit, waits: int) -> Unit:
 def _passing(
     job: TrainingJob, vision: Vision, setting: Setting, first: int, inventory: bool
 ) -> list[tuple[Unit, int, int]]:
-    """Layers after the features. ``first``: the number of the first."""
+    """Return the units of layers that run after the features are taken. ``first``: the number of the first layer."""
     found = []
     for block, n in vision.idle:
         unit = kept_unit(job, vision, passing_unit(job, block, setting, recompute_mode(job, first), inventory))
@@ -269,7 +274,10 @@ def mergers(vision: Vision) -> list[tuple[ParameterTensor, ...]]:
 def _merger_unit(
     job: TrainingJob, vision: Vision, setting: Setting, number: int, *, adds: bool, inventory: bool
 ) -> Unit:
-    """A merger of the rows that some layer made: its image tokens wait in a list for the layers of text."""
+    """Return the unit of a DeepStack merger, whose image tokens wait in a list for the layers of text.
+
+    ``number``: which of the mergers of earlier layers' outputs.
+    """
     tensors = mergers(vision)[number + 1]
     block, merge = as_block(tensors), tower_forward(vision.kind).merged
     seen = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
@@ -282,8 +290,9 @@ def _merger_unit(
 
 @lru_cache(maxsize=512)
 def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool) -> Curve:
-    """Replay a merger of rows, which the next layer keeps, too, if it has a graph. Its gradient arrives with the last
-    merger's.
+    """Replay a DeepStack merger and return its memory curve.
+
+    Its input is also the next layer's, which keeps it if it has a graph. Its gradient arrives with the last merger's.
     """
     tensors = mergers(vision)[number + 1]
 
