@@ -76,7 +76,7 @@ def adapted_block(
 def layer_adapters(
     component: object, t: ParameterTensor, shape: tuple[int, ...], adapter: Adapter
 ) -> list[LocalTensor]:
-    """The adapter of one linear layer of local ``shape``; those of an indexer rest, and get no gradient either."""
+    """Return the adapters of one linear layer of local ``shape``; those of an indexer get no gradient."""
     if not _adaptable(component, adapter, t.name):
         return []
     return [found._replace(trained=not t.fixed) for found in adapter_tensors(t, shape, adapter)]
@@ -88,7 +88,7 @@ def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
 
 
 def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
-    """Adapters of low-rank pairs that other layers run: they rest, and get no gradient.
+    """Return the adapters of low-rank pairs that other layers run: they are resident and get no gradient.
 
     Source: transformers modeling_zamba2.py: every Zamba2Attention and Zamba2MLP makes a list of all layers' pairs.
     """

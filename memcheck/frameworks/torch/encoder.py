@@ -42,7 +42,10 @@ class EncoderUnits(Record):
 def encoder_units(
     job: TrainingJob, a: Architecture, encoder: Encoder, base: Setting, *, table: bool, adds: bool, inventory: bool
 ) -> EncoderUnits:
-    """The units of the encoder. ``table``: the embedding is trained."""
+    """Return the units of an encoder in forward order: its input, its layers, its last norm.
+
+    ``table``: the embedding is trained. A layer has a graph if it or anything before it is trained.
+    """
     narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
     setting = encoder_setting(job, encoder, base)._replace(casts_features=narrowed)
     entry = setting._replace(stream=None) if widens_inside(a, setting) else setting
@@ -54,14 +57,15 @@ def encoder_units(
     for block, times in encoder.blocks:
         left = times
         while left:
-            here = (setting if index else entry)._replace(input_grad=below, gathers=index == last)
+            layer = (setting if index else entry)._replace(input_grad=below, gathers=index == last)
             mode = recompute_mode(job, index)
-            unit = sharing(block_unit(job, block, here, mode, adds, inventory), block, here, mode, rows)
-            after = below or setting.trained or reaches(setting, block)
-            apart = index == 0 and entry is not setting
-            some = 1 if after != below or index == last or apart else left - (index + left - 1 == last)
-            runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), some, index))
-            below, index, left = after, index + some, left - some
+            unit = sharing(block_unit(job, block, layer, mode, adds, inventory), block, layer, mode, rows)
+            output_grad = below or setting.trained or reaches(setting, block)
+            alone = output_grad != below or index == last or (index == 0 and entry is not setting)
+            has_last = index + left - 1 == last  # the last layer is a run of its own
+            count = 1 if alone else left - has_last
+            runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
+            below, index, left = output_grad, index + count, left - count
     runs.append((_end(job, encoder, setting._replace(input_grad=below), adds=adds, inventory=inventory), 1, 0))
     return EncoderUnits(tuple(runs), below or setting.trained)
 
@@ -81,7 +85,10 @@ def _source(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    """What makes the rows of the first layer; its variable ``inputs_embeds`` is ``returned``."""
+    """Return the unit that makes the input of the encoder's first layer, by look-up or by convolutions.
+
+    Its variable ``inputs_embeds`` counts as ``returned``.
+    """
     code = encoder_code(setting.style)
     hooked = not table and is_hooked(job, a)
     trained = table and (setting.trained or not encoder.words)
@@ -100,6 +107,7 @@ def _source(
 
 
 def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
+    """Return the unit of the encoder's last norm, whose output all layers of the decoder read."""
     require_covered(
         touched(lambda ctx: encoder_code(setting.style).end(ctx, encoder, _rows(ctx)), whole(setting)),
         sum(t.count for t in encoder.end),
@@ -119,8 +127,10 @@ def _rows(ctx: Context) -> Value:
 
 @lru_cache(maxsize=512)
 def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bool) -> Curve:
-    """Replay the last norm. Its output stays until every layer of the decoder has read it, and its gradient waits for
-    all of them. ``given_out``: the model's output has it, too (``encoder_last_hidden_state``).
+    """Replay the encoder's last norm and return its memory curve.
+
+    Its output stays until every layer of the decoder has read it, and its gradient sums the gradients of all of them.
+    ``given_out``: the model's output refers to it as well (``encoder_last_hidden_state``).
     """
     shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
     code = encoder_code(setting.style)
@@ -132,7 +142,10 @@ def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bo
 
 
 def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0) -> Unit:
-    """A layer with what its stack shares. ``rows``: bytes of a variable of the stack's forward."""
+    """Return a layer's unit with the tensors that its stack shares, such as position biases and the encoder's output.
+
+    ``mode``: the recompute mode. ``rows``: bytes of a variable of the stack's forward.
+    """
     fresh = _sharing(unit.fresh, block, setting, mode, rows)
     again = fresh if unit.again is unit.fresh else _sharing(unit.again, block, setting, mode, rows)
     return unit._replace(fresh=fresh, again=again)
@@ -170,7 +183,7 @@ def reads_encoded(block: Block) -> bool:
 
 
 def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
-    """Bytes of the biases that one layer of a stack makes for all, and of the zeros for cross attention."""
+    """Return the bytes of the position bias that one layer computes for its stack, and of cross attention's zeros."""
     mixer, cross = block.mixer, block.cross and block.cross.attention
     biases = zeros = 0
     if isinstance(mixer, Attention) and mixer.bias in ("table", "shared"):
@@ -194,15 +207,16 @@ def _bias_bytes(heads: int, setting: Setting) -> int:
 
 
 def encoded_bytes(setting: Setting) -> int:
-    """Bytes of the encoder's output, and of its gradient."""
+    """Return the bytes of the encoder's output; its gradient has the same size."""
     dtype = setting.encoded_dtype or stream_dtype(setting)
     return rounded(setting.batch * setting.encoded * setting.hidden * ITEM_BYTES[dtype])
 
 
 def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
-    """The decoder's look-up, which runs after the layers that add to biases. ``grad``: its table is trained.
+    """Return the unit of the decoder's embedding, whose backward follows that of all layers with shared biases.
 
-    Its table's gradient waits in AccumulateGrad's buffer for the encoder's.
+    ``grad``: its table is trained. The gradient of a table that the encoder shares waits in AccumulateGrad's buffer for
+    the encoder's gradient. ``mode``: the recompute mode.
     """
     encoder = a.encoder
     biases, zeros = shared_biases(a.blocks[0][0], base)
@@ -218,8 +232,9 @@ def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool,
 
 
 def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
-    """Bytes of the encoder's inputs in a micro-batch, in addition to the decoder's token ids: ids or features, and the
-    labels that are shifted to the right (``_shift_right``).
+    """Return the bytes of the encoder's inputs in a micro-batch: token ids or audio features.
+
+    The labels that are shifted to the right count as well (``_shift_right``). The decoder's token ids do not.
     """
     rows, item = job.rows * encoder_length(job, encoder), DTYPE_BYTES[job.recipe.params]
     found = rounded(8 * rows)
@@ -229,7 +244,7 @@ def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
 
 
 def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:
-    """cos and sin that the encoder's forward makes, which rotations keep, and the masks that its layers keep."""
+    """Return the bytes of the encoder's rotary tables (cos, sin), and of the masks that its layers keep."""
     setting = encoder_setting(job, encoder, base)
     table = rounded(setting.sequence * encoder.rotary_dim * ITEM_BYTES[setting.params])
     return 2 * table + _held_masks(job, encoder, setting)[0]

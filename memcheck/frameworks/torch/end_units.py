@@ -36,7 +36,7 @@ _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 def embedding_unit(
     job: TrainingJob, a: Architecture, base: Setting, trained: bool, tied: bool, adds: bool, inventory: bool
 ) -> Unit:
-    """The embedding, which is trained or not, and whose table may be the head's."""
+    """Return the unit of the embedding. ``trained``: some tensor of it is; ``tied``: the head uses its table."""
     vocab = -(-a.table_rows // base.tensor)
     adapter = holding_of(job, "projector").adapter if a.embedders else None
     e = Embedding(
@@ -136,7 +136,7 @@ def head_unit(
 def head_of(
     job: TrainingJob, a: Architecture, base: Setting, part: Part, outside: str | None, before: tuple[int, int]
 ) -> Head:
-    """What the last unit consists of. ``outside`` and ``before``: as :func:`head_unit` has them."""
+    """Return the description of final norm, head and loss. ``outside``, ``before``: see :func:`head_unit`."""
     tied = is_tied(a, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, a)) or saves(job, HEAD)
     loss = job.loss._replace(upcast=False) if a.narrow_loss else job.loss
@@ -167,12 +167,12 @@ def head_of(
 
 
 def run_head(ctx: Context, head: Head, x: Value) -> Value:
-    """Final norm, head and loss of hidden states, on the context's own terms."""
+    """Run final norm, head and loss on the hidden states ``x`` and return the loss."""
     return head_forward(ctx, head, x)
 
 
 def _with_objective(job: TrainingJob, a: Architecture, base: Setting, head: Head, states: int) -> Head:
-    """The head with the loss that a trainer takes of it. ``states``: as :func:`head_unit` has them."""
+    """Return the head with the loss that a trainer computes from its output. ``states``: see :func:`head_unit`."""
     from memcheck.frameworks.torch.forward_only_pass import forward_only_pass, hidden_states
 
     return head._replace(

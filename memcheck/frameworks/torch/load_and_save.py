@@ -34,9 +34,9 @@ from memcheck.record import Record
 
 
 def sharding_at(job: TrainingJob, instant: str) -> Sharding:
-    """How the largest tensors of a moment are divided: before they are sharded, and gathered, they are whole."""
-    cut = sharding(job)
-    return cut if instant not in ("load", "save") else Sharding(1, 1, 1, flat=cut.flat)
+    """Return how tensors are divided at an instant: while the model loads or is saved, they are whole."""
+    shards = sharding(job)
+    return shards if instant not in ("load", "save") else Sharding(1, 1, 1, flat=shards.flat)
 
 
 class Whole(Record):
@@ -48,7 +48,7 @@ class Whole(Record):
 
 
 def around(job: TrainingJob, held: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """The instants of a step with those before and after it."""
+    """Return the instants of a step with those of loading, saving and evaluation, as far as the job has them."""
     loads = job.initialization.place == "device" and job.layout.shard_group > 1 and _shards(job)
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
     evaluates = job.evaluation is not None
@@ -93,7 +93,7 @@ def _whole(job: TrainingJob, held: ResidentTensors) -> Whole:
 
 @lru_cache(maxsize=1024)
 def unfilled_whole(job: TrainingJob, held: ResidentTensors) -> int:
-    """What the segments of whole weights leave to no other, of a :func:`state_key` job."""
+    """Return the bytes that segments of whole weights leave unfilled, of a :func:`state_key` job."""
     if job.expandable_segments:
         return 0
     found = 0
@@ -112,7 +112,7 @@ def _instant(name: str, operation: str, whole: Whole, also_live: dict[str, int] 
 
 
 def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int = 0) -> Instant:
-    """The highest moment of the evaluation. ``between_steps``: what is allocated between steps.
+    """Return the peak of the evaluation. ``between_steps``: what is allocated between steps.
 
     ``gathered``: bytes of the parameters that DeepSpeed's engine has gathered while it runs forward (ZeRO-3).
     """
@@ -143,7 +143,7 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
 
 
 def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
-    """A batch at its highest, and the bytes of the logits that it returns."""
+    """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns."""
     base = base_setting(job, a, None)._replace(input_grad=False)
     layers, casts = passing(a, base)
     tape = Tape(autocast=base.autocast)

@@ -16,7 +16,7 @@ SPLIT = ("zero-bubble", "dualpipe")
 
 @lru_cache(maxsize=256)
 def parts(num_layers: int, ways: int, fewer: tuple[int, int] = (0, 0)) -> tuple[Part, ...]:
-    """Even split over ``ways`` ranks; where layers do not divide, the first ranks take one more.
+    """Split layers evenly over ``ways`` pipeline ranks; if they do not divide, the first ranks take one more each.
 
     The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
     chunks; for its memory only their number of layers matters, and they are taken as one run. ``fewer``: the number of
@@ -58,7 +58,7 @@ NO_BORDER = Border()
 
 
 def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
-    """Micro-batches whose activations rank ``rank`` holds at its worst moment, in units of the whole rank.
+    """Return how many micro-batches' activations rank ``rank`` holds at most, in units of the whole rank.
 
     gpipe: all. 1f1b: the ranks after it plus itself (Narayanan et al. 2021, section 2.2). interleaved-1f1b: warm-up of
     2 (P - s - 1) + (v - 1) P chunks plus one, a chunk being 1/v of the rank (Megatron-core schedules.py). zero-bubble:
@@ -80,7 +80,7 @@ def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
 
 
 def walks_of(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
-    """Micro-batches that differ: (first, last, other micro-batches in flight during its backward).
+    """Return the micro-batches that differ, as (first, last, other micro-batches in flight during its backward).
 
     ``apart``: the last one differs from the second.
     """
@@ -92,7 +92,7 @@ def walks_of(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bo
 
 
 def pairs_of(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
-    """Passes that differ: (first of its pair, last of the step, other micro-batches alive at the same time).
+    """Return the passes that differ, as (first of its pair, last of the step, other micro-batches alive then).
 
     The first backward is of the second pass, while both are alive. ``apart``: the last micro-batch differs from those
     in the middle.
@@ -112,7 +112,7 @@ def most_in_flight(layout: Layout) -> int:
 
 
 def fullest(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
-    """The ranks that may be the worst, given what each one holds: of equal ones the first.
+    """Return the pipeline ranks that may have the highest peak; of ranks with equal ``contents`` the first.
 
     No schedule keeps more micro-batches alive on a later rank (``in_flight``; Megatron's warm-up), and all else that
     two ranks with the same layers hold is the same, so that the first one's peak is at least as high. Where a setting
