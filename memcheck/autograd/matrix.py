@@ -70,7 +70,7 @@ class Weights:
 
 
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """``F.linear`` plus the adapter branch."""
+    """Compute ``F.linear(x)`` of a layer [outputs, inputs], plus the output of its adapter if it has one."""
     if w.held and not w.held.startswith(("gptq", "fp8")):
         return adapted(tape, x, w, label)
     result = dense(tape, x, w, label)
@@ -97,7 +97,7 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 
 
 def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """The product with the base weight."""
+    """Compute the product with the base weight, which may be quantised or fake-quantised."""
     if w.quantized:
         from memcheck.autograd.quantised import product_of
 
@@ -117,7 +117,7 @@ def matmul(tape: Tape, x: Value, weight: Parameter, label: str, bias: Parameter 
 
 
 def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None = None) -> Value:
-    """``F.linear`` on a weight that is a tensor of its own (a cast copy). mm makes dW first, addmm dX."""
+    """Compute ``F.linear(x, weight, bias)`` with autocast's casts. Backward of mm makes dW first, that of addmm dX."""
     given = x, weight, bias  # the call holds its arguments until the product is made, whatever autocast makes of them
     if tape.autocast:  # autocast_mode.h casts a call's arguments from the last to the first, as gcc evaluates them
         bias = cast_weight(tape, bias, tape.autocast) if bias is not None else None
@@ -148,7 +148,7 @@ def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, 
 
 
 def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str) -> Value:
-    """The layer's output with its adapter. ``x``: in the adapter's dtype; ``result``: of the base layer.
+    """Compute the output of a layer with a DoRA adapter. ``x``: in its dtype; ``result``: output of the base layer.
 
     Whole weights are made in every forward, and variables hold them to its end: the identity matrix, its product with
     both adapter matrices, the base weight in the adapter's dtype, and two more for their norm.
@@ -196,8 +196,10 @@ def _in_dtype_of(tape: Tape, w: Weights, x: Value) -> Value:
 
 
 def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """peft's forward of an adapter over bitsandbytes' or AWQ's layer: under autocast the input is not cast to the
-    adapter's dtype, and what the adapter says is cast to the result's dtype before it is added.
+    """Run peft's forward of an adapter over a layer of bitsandbytes or AWQ.
+
+    Under autocast the input is not cast to the adapter's dtype. The adapter's output is cast to the dtype of the base
+    layer's output before both are added.
     """
     result = dense(tape, x, w, label)
     if w.lora_a is None or w.lora_b is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Shape(Record):
-    """What of a job decides the cost of a layer. Hashable: costs are remembered by it."""
+    """The settings of a job that decide the time of a layer; hashable, as the key of the cost caches."""
 
     batch: int
     sequence: int
@@ -99,7 +99,7 @@ class Product(Record):
 
 
 def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
-    """The matrix products of a layer's forward pass.
+    """List the matrix products of a layer's forward pass on one rank. ``trained``: its base weights get gradients.
 
     What fp8 casts: torchtitan casts before hidden states are gathered over the tensor ranks, and once for all products
     that read them (torchao ``float8_tensor_parallel.py``, PrepareFloat8ModuleInput, Float8RowwiseParallel), and
@@ -167,7 +167,7 @@ def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
 
 
 def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
-    """Rows that each local expert multiplies: the busiest rank's share of what its expert group routes."""
+    """Compute the rows that each local expert multiplies, on the rank that gets the most routed tokens."""
     if isinstance(m, DenseDispatchMoe):
         return tokens * s.expert
     local = max(1, m.experts // s.expert)
@@ -181,7 +181,7 @@ def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
 
 
 def projections(linear: list[Product]) -> list[Product]:
-    """Matrix products as torchtitan runs them: q, k and v are one."""
+    """Merge the products of q, k and v into one each, as torchtitan counts them."""
     merged: list[Product] = []
     for p in linear:
         if p.group == "attention" and merged and merged[-1].group == "attention" and _is_qkv(p) and _is_qkv(merged[-1]):

@@ -83,7 +83,10 @@ class TensorWires(Record):
 
 
 def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -> TensorWires:
-    """The exchanges of hidden states of ``size`` bytes, ``item_bytes`` an element."""
+    """Compute the seconds of each tensor-parallel exchange of hidden states.
+
+    ``size``: their bytes on all tensor ranks; ``item_bytes``: bytes per element.
+    """
     layout, timing = job.layout, timing_of(job.framework)
     ways = layout.tensor
     if ways == 1:
@@ -134,6 +137,7 @@ def halves(linear: list[Product], rates: Rates, item_bytes: int, *, dense: bool,
 
 
 def _half(part: list[Product], rates: Rates, item_bytes: int) -> Half:
+    """Add up the seconds of the products of one half of a layer, by how they are sharded."""
     column = column_inputs = column_weights = row = row_inputs = 0.0
     readers = 0
     for p in part:
@@ -156,7 +160,10 @@ def _half(part: list[Product], rates: Rates, item_bytes: int) -> Half:
 
 
 def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, again: float) -> float:
-    """Exposed in forward, backward and in what is recomputed (``again`` exchanges) of one layer."""
+    """Compute the seconds of tensor-parallel exchanges in one layer that no product hides.
+
+    ``exchanges``: gather and reduce-scatter pairs of a forward pass. ``again``: those that the recompute repeats.
+    """
     if not w.hides:
         total = w.pair * (2 * exchanges + again)
         for half in parts:
@@ -180,8 +187,10 @@ def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, agai
 
 
 def _narrower(w: TensorWires, half: Half, again: float) -> float:
-    """What exchanging latents saves: their gather in forward, their gradients' sum in backward. ``again``: how often
-    whole layers are recomputed; up-projections that are recomputed alone gather once more.
+    """Compute the seconds that exchanging latents in place of hidden states saves.
+
+    Latents are gathered in forward, and their gradients are summed in backward. ``again``: how often whole layers are
+    recomputed. Up-projections that are recomputed alone gather once more.
     """
     saved = w.scatter - w.latent
     if not w.gather:  # every rank has all tokens: one all-reduce each way, and of the results in forward
@@ -192,5 +201,5 @@ def _narrower(w: TensorWires, half: Half, again: float) -> float:
 
 
 def _waits(w: TensorWires, exchange: float, products: float) -> float:
-    """What of an exchange is longer than the products of all chunks but the rank's own."""
+    """Compute the seconds that an exchange takes longer than the products of all chunks but the rank's own."""
     return max(0.0, exchange - products * (w.ways - 1) / w.ways)

@@ -31,8 +31,10 @@ class Traffic(Record):
 
 
 def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, item_bytes: int) -> Traffic:
-    """What one layer moves. ``fused``: compiled, or Transformer Engine. ``fused_norms``: a norm is one kernel anyway.
-    ``item_bytes``: bytes of the residual stream.
+    """Compute the bytes per token that the element-wise operations of one layer read and write.
+
+    ``fused``: the layer is compiled, or runs in Transformer Engine. ``fused_norms``: a norm is one kernel anyway.
+    ``item_bytes``: bytes per element of the residual stream.
     """
     one_kernel = fused or fused_norms
     norms = [_norm(n, hidden, item_bytes, one_kernel=one_kernel) for n in block.norms]
@@ -65,11 +67,11 @@ def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> tupl
 
 
 def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> tuple[float, float]:
-    """Rotary embedding and norms of queries and keys."""
+    """Compute the bytes per token, forward and backward, of rotary embedding and norms of queries and keys."""
     if isinstance(mixer, LatentAttention):
-        turned = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim
+        rotated = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim
         copied = 2 * mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)  # q and k are put together
-        moved = (4 if fused else 18) * turned + 4 * copied
+        moved = (4 if fused else 18) * rotated + 4 * copied
         return float(moved), float(moved)
     if isinstance(mixer, Mixer):
         return 8.0 * mixer.width, 16.0 * mixer.width
@@ -94,7 +96,7 @@ def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]
 
 
 def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
-    """What Megatron's ``recompute_modules`` move once more in backward, in the place of a forward pass each.
+    """Compute the bytes per token that Megatron's ``recompute_modules`` move once more in backward.
 
     ``layernorm`` are norms that no linear layer computes: before latent attention and before experts, and all of them
     without Transformer Engine. ``mla_up_proj`` turns and puts together queries and keys, too
@@ -147,7 +149,7 @@ def merge_traffic(
     fused: bool,
     repeats_kv_heads: bool,
 ) -> tuple[float, float]:
-    """Ring attention, per token of the rank: what merging the partial outputs of ``ranks`` blocks moves.
+    """Compute the bytes per token, forward and backward, of merging ring attention's outputs of ``ranks`` blocks.
 
     Transformer Engine's (``dot_product_attention/context_parallel.py``): keys and values are put together 2 + 2, the
     first output is scaled 2 + 2, each other one scaled and added 2 + 2 + 2; in backward they are copied once more, and
@@ -188,7 +190,7 @@ def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor:
 
 
 def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:
-    """Bytes per logit, forward and backward.
+    """Return the bytes per logit that the loss reads and writes, forward and backward.
 
     Standard loss: logits written 2, ``float()`` 2 + 4, log-softmax 4 + 4, its gradient 4 + 4 + 4, the one-hot gradient
     4, cast back 4 + 2. One kernel (Liger, Transformer Engine, compiled): logits 2, read twice, gradient written.
