@@ -44,7 +44,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     outer.ignore("initializer_range", "max_value_projector_patch_to_query_dict", "vision_feature_select_strategy")
     outer.ignore("projector_hidden_act")
     queries = _queries(outer)
-    tower = siglip(config, around, "aria:aria", attention="masked", silent=IDEFICS3)
+    tower = siglip(config, around, "aria:aria", attention="masked", defaults=IDEFICS3)
     if tower.tile not in queries:
         outer.fail("projector_patch_to_query_dict", f"no number of image tokens for the {tower.tile} rows of a picture")
     width, heads = tower.hidden, tower.heads

@@ -40,9 +40,9 @@ from memcheck.models.types import Block, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision
 from memcheck.record import Record
 
-GLOBAL = (2, 5, 8, 11)
+GLOBAL_LAYERS = (2, 5, 8, 11)
 """Layers whose patches see all others, where the configuration is silent."""
-STRIDES = 16
+PATCHES_PER_TOKEN = 16
 """Patches that become one image token: two convolutions take every second row and column."""
 
 
@@ -61,7 +61,7 @@ class SamSizes(Record):
 
 
 def read(config: ConfigReader, around: AroundTower) -> Vision:
-    """``model_type: got_ocr2``."""
+    """Read SAM's encoder with its neck and projector, of ``model_type: got_ocr2``."""
     outer, outputs = around.outer, around.language.hidden_size
     outer.ignore("image_seq_length")
     size = _sizes(config)
@@ -83,7 +83,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         hidden=width,
         blocks=_layers(config, size),
         channels=colours * patch * patch,
-        merge=STRIDES,
+        merge=PATCHES_PER_TOKEN,
         outputs=outputs,
         stem=tuple(stem),
         closing=(
@@ -99,7 +99,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         ),
         hooked=True,
         tile=tile,
-        tile_tokens=tile // STRIDES,
+        tile_tokens=tile // PATCHES_PER_TOKEN,
         patch=patch,
         processor="processors:process_square",
         separators=2,
@@ -131,7 +131,7 @@ def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ..
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     window = config.integer("window_size", default=14, minimum=0)
     stated = config.integers("global_attn_indexes")
-    whole = GLOBAL if stated is None else stated
+    global_layers = GLOBAL_LAYERS if stated is None else stated
     width, mlp = size.width, tower_mlp(size.width, size.inner, size.activation, ("mlp.lin1", "mlp.lin2"))
     norms = tuple(Norm("layernorm", width, bias=True, name=name) for name in ("layer_norm1", "layer_norm2"))
 
@@ -139,11 +139,11 @@ def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ..
         mixer = _attention(size, side)
         return Block(mixer=mixer, mlp=mlp, input_norm=norms[0], mlp_norm=norms[1])
 
-    return stack(tuple(0 if i in whole else window for i in range(depth)), make)
+    return stack(tuple(0 if i in global_layers else window for i in range(depth)), make)
 
 
 def _attention(size: SamSizes, window: int) -> TowerAttention:
-    """Attention in windows of ``window`` patches a side; 0: over all of the picture."""
+    """Build attention in windows of ``window`` patches a side; 0: over the whole picture."""
     d, side = size.width // size.heads, window or size.side
     tensors = (
         *linear("attn.qkv", 3 * size.width, size.width, "attention", "none", bias=size.bias),
@@ -171,7 +171,9 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``neck`` and ``multi_modal_projector``."""
+    """Compute ``neck`` and ``multi_modal_projector``: convolutions that make one image token of sixteen patches, and a
+    matrix.
+    """
     rows = x.shape[0]
     first, *norms = vision.closing
     x = layer_norm(ctx, convolution(ctx, x, first, rows), tuple(norms[:2]))
@@ -186,94 +188,111 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def sam_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
-    """``window_partition``, ``attn`` and ``window_unpartition``: a padded copy of the rows, its windows, and back.
+    """Compute SAM's attention in windows: pad and copy the rows into windows, attend, and copy them back.
 
-    Of one picture as a whole the matrix's output is read as it lies; that of several, or of windows, is copied.
+    ``window_partition``, ``attn`` and ``window_unpartition``. With one picture and no windows the qkv product is read
+    as it lies; that of several pictures, or of windows, is copied.
     """
     pictures = max(1, ctx.setting.pictures)
     rows, side = x.shape[0], math.isqrt(x.shape[0] // pictures)
     window = math.isqrt(a.window) if a.window else side
     padded = -(-side // window) * window
     if a.window:
-        wide = laid_out(ctx, x, pictures * padded * padded)
+        padded_rows = laid_out(ctx, x, pictures * padded * padded)
         x.storage = None  # the windows take its name
-        x = laid_out(ctx, wide)
-        del wide
-    out = _attended(ctx, a, x, pictures * (padded // window) ** 2, window)
+        x = laid_out(ctx, padded_rows)
+        del padded_rows
+    out = _windowed_attention(ctx, a, x, pictures * (padded // window) ** 2, window)
     if not a.window:
         return out
     del x
-    back = laid_out(ctx, out)
-    return _cut(ctx, back, rows, pictures * padded * side) if padded != side else laid_out(ctx, back)
+    rows_in_order = laid_out(ctx, out)
+    return (
+        _unpad_windows(ctx, rows_in_order, rows, pictures * padded * side)
+        if padded != side
+        else laid_out(ctx, rows_in_order)
+    )
 
 
-def _cut(ctx: Context, x: Value, rows: int, between: int) -> Value:
-    """``[:, :height, :width].contiguous()``: backward pads the columns with zeros, and then the rows."""
+def _unpad_windows(ctx: Context, x: Value, rows: int, column_padded_rows: int) -> Value:
+    """Cut the padding off (``[:, :height, :width].contiguous()``); backward pads the columns, and then the rows, with
+    zeros.
+    """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((rows, shape[1]), dtype, "without padding")
-    return operator(tape, out, x, "slice backward", temporaries=[((between, shape[1]), dtype, "slice backward")])
+    return operator(
+        tape, out, x, "slice backward", temporaries=[((column_padded_rows, shape[1]), dtype, "slice backward")]
+    )
 
 
-def _attended(ctx: Context, a: TowerAttention, x: Value, pieces: int, side: int) -> Value:
+def _windowed_attention(ctx: Context, a: TowerAttention, x: Value, windows: int, side: int) -> Value:
+    """Compute attention within each of ``pieces`` windows of ``side`` x ``side`` patches: [rows, width].
+
+    The scores are [windows * heads, patches, patches], to which relative positions are added; their softmax is in fp32.
+    """
     tape, d = ctx.tape, a.head_dim
-    rows, groups = x.shape[0], pieces * a.heads
-    first, last = (t for t in a.tensors if t.linear)
-    qkv = linear_layer(ctx, x, first, bias=a.bias)
+    rows, groups = x.shape[0], windows * a.heads
+    qkv_tensor, output_tensor = (t for t in a.tensors if t.linear)
+    qkv = linear_layer(ctx, x, qkv_tensor, bias=a.bias)
     del x
     shape = (groups, side * side, d)
-    q, k, v = tape.views(laid_out(ctx, qkv) if pieces > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape)
+    q, k, v = tape.views(laid_out(ctx, qkv) if windows > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape)
     del qkv
-    square = (groups, side * side, side * side)
-    scores = kernels.batched(tape, scale(tape, q, "query * scale"), k, square, "attention scores")
-    distances = None
+    scores_shape = (groups, side * side, side * side)
+    scores = kernels.batched(tape, scale(tape, q, "query * scale"), k, scores_shape, "attention scores")
+    position_bias = None
     if any("rel_pos" in t.name for t in a.tensors):
-        distances = _distances(ctx, a, q, square, side, apart=pieces > 1)
-        scores = add(tape, scores, distances, "distances")
+        position_bias = _relative_positions(ctx, a, q, scores_shape, side, apart=windows > 1)
+        scores = add(tape, scores, position_bias, "distances")
     probabilities = kernels.softmax(tape, scores, "fp32")
     weights = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
     ctx.unused.append(weights)  # `attn_weights` of the layer
     out = kernels.batched(tape, weights, v, shape, "attention output")
     out = laid_out(ctx, out.view(rows, a.heads * d))
-    del distances
-    return linear_layer(ctx, out, last, bias=True)
+    del position_bias
+    return linear_layer(ctx, out, output_tensor, bias=True)
 
 
-def _distances(
-    ctx: Context, a: TowerAttention, q: Value, square: tuple[int, int, int], side: int, *, apart: bool
+def _relative_positions(
+    ctx: Context, a: TowerAttention, q: Value, scores_shape: tuple[int, int, int], side: int, *, apart: bool
 ) -> Value:
-    """``get_decomposed_rel_pos``: products of queries with rows of two tables, added for every pair of places, and
-    copied to lie as the scores do. Queries are copied for each product; where they were copied before, those by columns
-    lie as the second wants them.
+    """Compute the relative position bias of all pairs of patches (``get_decomposed_rel_pos``), in the shape of the
+    scores.
+
+    It sums products of queries with the rows of two tables, one per axis. Queries are copied for each product; where
+    they were copied before (``apart``), those by columns already lie as the second product wants them.
     """
     tape = ctx.tape
     products: list[Value] = []
     for table in [t for t in a.tensors if "rel_pos" in t.name]:
-        own = _looked_up(ctx, table, side)
-        moved = q if apart and products else laid_out(ctx, q)
-        products.append(kernels.batched(tape, moved, own, (side, square[0] * side, side), table.name))
-        del own, moved
+        table_rows = _relative_table(ctx, table, side)
+        queries = q if apart and products else laid_out(ctx, q)
+        products.append(kernels.batched(tape, queries, table_rows, (side, scores_shape[0] * side, side), table.name))
+        del table_rows, queries
     dtype = products[0].dtype
-    summed = tape.new(square, dtype, "distances of rows and columns")
-    out = tape.value(square, dtype, "reshape_as")
+    summed = tape.new(scores_shape, dtype, "distances of rows and columns")
+    out = tape.value(scores_shape, dtype, "reshape_as")
     del summed
     return operator(tape, out, tuple(products), "sum")
 
 
-def _looked_up(ctx: Context, table: ParameterTensor, side: int) -> Value:
-    """``get_rel_pos``: the table resized by ``interpolate``, and the row of each pair of places."""
+def _relative_table(ctx: Context, table: ParameterTensor, side: int) -> Value:
+    """Resize the table with ``interpolate`` and index the row of each pair of positions (``get_rel_pos``): [side, side,
+    d].
+    """
     tape, shape = ctx.tape, table.shape
-    p = ctx.parameter(table.name, shape)
-    resized = tape.new(shape, p.dtype, "interpolate")
-    out = tape.value((side, side, shape[1]), p.dtype, "rows of distances")
+    parameter = ctx.parameter(table.name, shape)
+    resized = tape.new(shape, parameter.dtype, "interpolate")
+    out = tape.value((side, side, shape[1]), parameter.dtype, "rows of distances")
     del resized
-    places, dtype = tape.new((side, side), "int64", "distances"), p.dtype
+    positions, dtype = tape.new((side, side), "int64", "distances"), parameter.dtype
     return operator(
         tape,
         out,
-        tape.parameter(p),
+        tape.parameter(parameter),
         (shape, dtype, "interpolate backward"),
-        saves=(places,),
+        saves=(positions,),
         temporaries=[(shape, dtype, "index backward")],
     )
 

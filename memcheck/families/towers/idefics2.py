@@ -33,7 +33,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     """``model_type: idefics2``."""
     outer, language = around.outer, around.language
     outer.ignore("use_cache")
-    tower = siglip(config, around, "idefics2:idefics2", attention="masked", silent=IDEFICS2)
+    tower = siglip(config, around, "idefics2:idefics2", attention="masked", defaults=IDEFICS2)
     config.ignore("tie_word_embeddings")
     section, hidden = outer.section("perceiver_config"), language.hidden_size
     section.ignore("model_type", "hidden_size", "rms_norm_eps", "initializer_range", "tie_word_embeddings")

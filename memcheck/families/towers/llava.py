@@ -121,7 +121,7 @@ def projector(around: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
 
 
 def _feature_layer(around: AroundTower, default: int) -> int:
-    """The hidden states that are read, counted from the last."""
+    """Read which hidden states are the features (``vision_feature_layer``), counted from the last: -1 or less."""
     layer = around.outer.raw("vision_feature_layer")
     if layer is None:
         return default
@@ -133,9 +133,9 @@ def _feature_layer(around: AroundTower, default: int) -> int:
 
 
 def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -> Vision:
-    """CLIP's tower. The features are those of a layer before the last: the layers after it get no gradient.
+    """Read CLIP's tower. The features are those of a layer before the last, so later layers get no gradient.
 
-    ``read``: how many layers are read; 0 = what ``vision_feature_layer`` says.
+    ``read``: the number of layers whose result is used; 0 for what ``vision_feature_layer`` says.
     """
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
@@ -185,7 +185,9 @@ def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -
 
 
 def llava_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """``embeddings`` and ``pre_layrnorm``. The hook is on ``patch_embedding``."""
+    """Compute ``embeddings`` and ``pre_layrnorm``: patches and a class token, with positions. The hook is on
+    ``patch_embedding``.
+    """
     token, weight, table, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
     x, held = hooked(convolve(ctx, vision, patches, weight, None), leaf=leaf)
@@ -206,7 +208,7 @@ def llava_next_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, li
 
 
 def llava_next_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector`` and ``pack_image_features``."""
+    """Compute ``multi_modal_projector`` on the patches, and join the tiles with ``pack_image_features``."""
     newline, *matrices = vision.projector
     x = patches_alone(ctx, vision, x)
     x = two_matrices(ctx, vision, x, tuple(matrices), copies=True)
@@ -214,7 +216,9 @@ def llava_next_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
-    """``pack_image_features``: the grid's tiles in one, without padding, a token after each row, the overview."""
+    """Join the tiles of the grid without padding, with a token after each row, and append the overview
+    (``pack_image_features``).
+    """
     x = copy(ctx.tape, x, "tiles put together")
     x = with_class(ctx, x, newline, ctx.setting.image_tokens or x.shape[0])
     return given_out(ctx, copy(ctx.tape, x, "cat overview"), joins=True)
@@ -227,9 +231,10 @@ def llava_onevision_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Valu
 
 
 def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector`` and ``pack_image_features``, on rows before the tower's last norm.
+    """Compute ``multi_modal_projector`` on rows before the tower's last norm, and join the tiles
+    (``pack_image_features``).
 
-    The tower's output also has them after it, which nothing reads.
+    The tower's output also holds the normed rows, which nothing reads.
     """
     newline, *matrices = vision.projector
     ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
@@ -239,7 +244,7 @@ def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))
 """Rows and columns of tiles."""
-SQUARE, MOST_TILES, BEYOND = 6, 9, 1.1
+ONEVISION_GRID_SIDE, ONEVISION_MAX_TILES, ONEVISION_SHRINK_RATIO = 6, 9, 1.1
 """LLaVA-OneVision's grids, the number of tiles whose patches are left (``anyres_max_9``), and the ratio above which
 patches are dropped.
 """
@@ -247,54 +252,64 @@ WHY = "image_grid_pinpoints of the released checkpoint's processor"
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Tiles of a grid and an overview; a learned token ends each row of what is left of the grid."""
+    """Count the tiles, patches and image tokens of a picture: a grid of tiles and an overview.
+
+    A learned token ends each row of what is left of the grid without padding.
+    """
     no_clips(frames)
     no_limits(limits)
-    edge = math.isqrt(vision.tile_tokens)
-    rows, columns = _grid(height, width, vision.patch * edge)
-    left = _unpadded(height, width, rows * edge, columns * edge)
+    tile_side = math.isqrt(vision.tile_tokens)
+    rows, columns = _best_grid(height, width, vision.patch * tile_side)
+    unpadded = _unpadded(height, width, rows * tile_side, columns * tile_side)
     tiles = rows * columns + 1
     default = ("image_grid_pinpoints", [list(grid) for grid in GRIDS], WHY)
     return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.tile,
-        tokens=vision.tile_tokens + left[0] * left[1] + left[0],
+        tokens=vision.tile_tokens + unpadded[0] * unpadded[1] + unpadded[0],
         defaults=(default,),
     )
 
 
 def process_onevision(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Tiles of a grid of up to six by six and an overview; more than nine tiles' patches are made fewer
-    (processing_llava_onevision.py, ``_get_number_of_features``). Each of several pictures of a sample is one tile.
+    """Count the tiles, patches and image tokens of a picture in a grid of up to six by six tiles and an overview.
+
+    The patches of more than nine tiles are downsampled (processing_llava_onevision.py, ``_get_number_of_features``).
+    Each of several pictures of a sample is one tile.
     """
     no_clips(frames)
     no_limits(limits)
-    edge = math.isqrt(vision.tile_tokens)
-    grids = tuple((rows, columns) for rows in range(1, SQUARE + 1) for columns in range(1, SQUARE + 1))
-    rows, columns = _grid(height, width, vision.side, grids)
+    tile_side = math.isqrt(vision.tile_tokens)
+    grids = tuple(
+        (rows, columns) for rows in range(1, ONEVISION_GRID_SIDE + 1) for columns in range(1, ONEVISION_GRID_SIDE + 1)
+    )
+    rows, columns = _best_grid(height, width, vision.side, grids)
     tiles = rows * columns + 1
-    left = _unpadded(height, width, rows * edge, columns * edge)
-    ratio = math.sqrt(left[0] * left[1] / (MOST_TILES * vision.tile_tokens))
-    if ratio > BEYOND:
-        left = int(left[0] // ratio), int(left[1] // ratio)
+    unpadded = _unpadded(height, width, rows * tile_side, columns * tile_side)
+    ratio = math.sqrt(unpadded[0] * unpadded[1] / (ONEVISION_MAX_TILES * vision.tile_tokens))
+    if ratio > ONEVISION_SHRINK_RATIO:
+        unpadded = int(unpadded[0] // ratio), int(unpadded[1] // ratio)
     return ProcessedPicture(
         pictures=tiles,
         patches=tiles * vision.tile,
-        tokens=vision.tile_tokens + left[0] * left[1] + left[0],
-        defaults=(("image_grid_pinpoints", f"{SQUARE} x {SQUARE} tiles at most", WHY),),
+        tokens=vision.tile_tokens + unpadded[0] * unpadded[1] + unpadded[0],
+        defaults=(("image_grid_pinpoints", f"{ONEVISION_GRID_SIDE} x {ONEVISION_GRID_SIDE} tiles at most", WHY),),
         of_several=(1, vision.tile, vision.tile_tokens + 1),
     )
 
 
-def _grid(height: int, width: int, side: int, grids: tuple[tuple[int, int], ...] = GRIDS) -> tuple[int, int]:
-    best, most, least = grids[0], 0, math.inf
+def _best_grid(height: int, width: int, side: int, grids: tuple[tuple[int, int], ...] = GRIDS) -> tuple[int, int]:
+    """Return the rows and columns of tiles that keep most of the picture's pixels, then waste fewest
+    (select_best_resolution).
+    """
+    best_grid, most_pixels, least_wasted = grids[0], 0, math.inf
     for rows, columns in grids:
         scale = min(columns * side / width, rows * side / height)
         effective = min(int(width * scale) * int(height * scale), width * height)
         wasted = rows * columns * side * side - effective
-        if effective > most or (effective == most and wasted < least):
-            best, most, least = (rows, columns), effective, wasted
-    return best
+        if effective > most_pixels or (effective == most_pixels and wasted < least_wasted):
+            best_grid, most_pixels, least_wasted = (rows, columns), effective, wasted
+    return best_grid
 
 
 def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     outer, outputs = around.outer, around.language.hidden_size
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
-    tower = siglip(config, around, "phi4:phi4", attention="phi4:masked_apart", silent=SILENT)
+    tower = siglip(config, around, "phi4:phi4", attention="phi4:masked_apart", defaults=SILENT)
     side = tower.patch * isqrt(tower.tile)
     config.ignore("model_type", "image_token_id")
     crop, layer = config.integer("crop_size", default=side), config.raw("feature_layer")

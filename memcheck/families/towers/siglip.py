@@ -67,7 +67,9 @@ IDEFICS3 = SMALL._replace(width=1152, heads=16, patch=32)
 
 
 def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
-    """Gemma 3: average pooling to ``mm_tokens_per_image``, an RMSNorm, and one matrix that is a bare parameter."""
+    """Read Gemma 3's tower: average pooling to ``mm_tokens_per_image``, an RMSNorm, and a matrix that is a bare
+    parameter.
+    """
     outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:gemma3", attention="separate")
     tokens = around.outer.integer("mm_tokens_per_image", default=256)
     projector = (
@@ -85,7 +87,7 @@ def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
-    """PaliGemma: every patch is an image token, projected by one matrix."""
+    """Read PaliGemma's tower: every patch is an image token, projected by one matrix."""
     outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:paligemma", attention="separate")
     around.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
     config.ignore("projection_dim", "projector_hidden_act", "num_image_tokens", "vocab_size")
@@ -99,14 +101,16 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
-    """Idefics 3 and SmolVLM: tiles with a padding mask, pixels shuffled by ``scale_factor``, one matrix."""
+    """Read the tower of Idefics 3 and SmolVLM: tiles with a padding mask, pixel shuffle by ``scale_factor``, one
+    matrix.
+    """
     scale = around.outer.integer("scale_factor", default=2)
-    tower = siglip(config, around, "siglip:idefics3", attention="masked", silent=IDEFICS3)
+    tower = siglip(config, around, "siglip:idefics3", attention="masked", defaults=IDEFICS3)
     config.ignore("size", "max_image_size", "tie_word_embeddings", "use_base_siglip")
     around.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
-    wide = tower.hidden * scale * scale
+    shuffled_width = tower.hidden * scale * scale
     return tower._replace(
-        projector=linear("modality_projection.proj", around.language.hidden_size, wide, "projector", "none"),
+        projector=linear("modality_projection.proj", around.language.hidden_size, shuffled_width, "projector", "none"),
         tile_tokens=tower.tile // (scale * scale),
         merge=scale * scale,
         processor="siglip:process_idefics3",
@@ -117,7 +121,7 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
-    """DeepSeek-VL: every patch is an image token, after two matrices."""
+    """Read DeepSeek-VL's tower: every patch is an image token, projected by two matrices."""
     outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:deepseek_vl", attention="separate")
     first = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
@@ -131,16 +135,18 @@ def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def siglip(config: ConfigReader, around: AroundTower, kind: str, attention: str, silent: SiglipSizes = SMALL) -> Vision:
-    """The tower alone. ``silent``: its sizes where the configuration has none."""
-    width = config.integer("hidden_size", default=silent.width)
-    heads = config.integer("num_attention_heads", default=silent.heads)
+def siglip(
+    config: ConfigReader, around: AroundTower, kind: str, attention: str, defaults: SiglipSizes = SMALL
+) -> Vision:
+    """Read SigLIP's tower without a projector. ``defaults``: its sizes where the configuration has none."""
+    width = config.integer("hidden_size", default=defaults.width)
+    heads = config.integer("num_attention_heads", default=defaults.heads)
     split_width(config, width, heads)
-    inner = config.integer("intermediate_size", default=silent.inner)
-    depth = config.integer("num_hidden_layers", default=silent.depth, maximum=MAX_LAYERS)
+    inner = config.integer("intermediate_size", default=defaults.inner)
+    depth = config.integer("num_hidden_layers", default=defaults.depth, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side = square(config, "image_size", silent.side)
-    patch = square(config, "patch_size", silent.patch)
+    side = square(config, "image_size", defaults.side)
+    patch = square(config, "patch_size", defaults.patch)
     config.ignore("layer_norm_eps", "initializer_range", "rope_parameters")
     config.dropout("attention_dropout")
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)
@@ -171,7 +177,10 @@ def siglip(config: ConfigReader, around: AroundTower, kind: str, attention: str,
 
 
 def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, ...]:
-    """``vision_use_head``: an attention pooling that nothing reads (SiglipMultiheadAttentionPoolingHead)."""
+    """List the tensors of the attention pooling that nothing reads (``vision_use_head``).
+
+    Source: SiglipMultiheadAttentionPoolingHead.
+    """
     if not config.flag("vision_use_head", default=True):
         return ()
     h, mlp = tower.hidden, tower.blocks[0][0].mlp
@@ -194,7 +203,7 @@ def siglip_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[V
 
 
 def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm`` and ``multi_modal_projector``."""
+    """Compute ``post_layernorm``, average pooling, an RMSNorm and the projection: [image tokens, outputs]."""
     tape = ctx.tape
     matrix, norm = vision.projector
     x = last_rows(ctx, vision, x)
@@ -202,8 +211,8 @@ def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape), unit_offset=True)
     x = copy(tape, x, "contiguous")  # the pooled channels lie apart: the product copies what it is given
     weight = tape.parameter(ctx.parameter(matrix.name, matrix.shape))
-    turned = Value(None, matrix.shape[::-1], weight.dtype, weight.origin)
-    return given_out(ctx, product(tape, x, turned, matrix.name), joins=False)
+    transposed = Value(None, matrix.shape[::-1], weight.dtype, weight.origin)
+    return given_out(ctx, product(tape, x, transposed, matrix.name), joins=False)
 
 
 def paligemma_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -218,7 +227,7 @@ def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def idefics3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
+    """Compute ``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
     weight, bias, table = vision.stem
     pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
     x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
@@ -228,11 +237,16 @@ def idefics3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list
 
 
 def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
-    """The rows, and the padding mask that every layer is given."""
+    """Return the rows, and the padding mask [pictures, 1, patches, patches] that every layer is given."""
     x, held = hooked(x, leaf=leaf)
     if ctx.setting.attention not in ("flash", "flex"):
-        each = ctx.tokens // max(1, ctx.setting.pictures)
-        shape = (ctx.setting.pictures, 1, each, each)  # an argument of every layer, which checkpoints keep
+        patches_per_picture = ctx.tokens // max(1, ctx.setting.pictures)
+        shape = (
+            ctx.setting.pictures,
+            1,
+            patches_per_picture,
+            patches_per_picture,
+        )  # an argument of every layer, which checkpoints keep
         masks = held if ctx.setting.recomputed else ctx.returned
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"  # masking_utils.py: added to the scores, or not
         masks.append(ctx.tape.value(shape, dtype, "padding mask"))
@@ -254,7 +268,11 @@ FORWARDS = {
 
 
 def process_idefics3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """The longest side is scaled to four tiles, the other rounded up to whole ones; an overview comes with them."""
+    """Count the tiles and image tokens of a picture: its longest side is scaled to four tiles, and an overview is
+    added.
+
+    The other side is rounded up to whole tiles.
+    """
     no_clips(frames)
     no_limits(limits)
     side = vision.patch * math.isqrt(vision.tile)
