@@ -30,9 +30,9 @@ class NamedUnit(Record):
     """One of the kinds of :class:`memcheck.accounts.unit.Unit`."""
     name: str
     first_curve: NamedCurve
-    """Its sizes in the first micro-batch, whose gradients are new tensors."""
+    """Sizes of the unit in the first micro-batch, whose gradients are new tensors."""
     later_curve: NamedCurve
-    """Its sizes in a later micro-batch, whose gradients are added to those that exist."""
+    """Sizes of the unit in a later micro-batch, whose gradients are added to those that exist."""
     reduced: str
     """A tensor whose gradient the loss itself reduces."""
     adapted: bool

@@ -6,8 +6,9 @@ from bisect import bisect
 from itertools import combinations
 
 from memcheck.job.types import InferenceJob
-from memcheck.what_if.remedies.candidates import FREE, LOWER, STAGE
+from memcheck.what_if.remedies.candidates import FREE, STAGE
 from memcheck.what_if.remedies.changes import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
+from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.price import LegalChange, Pricer
 from memcheck.what_if.search.explore import explore, fastest_first
 from memcheck.what_if.search.rank import cost_floor, least_cost, offered, own_keys, roomy, slow

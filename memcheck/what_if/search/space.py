@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 from memcheck.plan.changes import with_changes
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.candidates import FREE, LOWER, STAGE, either_way, same_hardware
+from memcheck.what_if.remedies.candidates import FREE, STAGE, either_way, same_hardware
 from memcheck.what_if.remedies.changes import (
     EQUIVALENT,
     METHOD,
@@ -23,6 +23,7 @@ from memcheck.what_if.remedies.changes import (
     more_nodes,
     width_of,
 )
+from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.price import Pricer
 
 LEAST_TOKENS = 2048
