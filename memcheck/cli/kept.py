@@ -1,4 +1,4 @@
-"""Kept verdicts: what an earlier run reached is taken in place of a new check, if all that it rests on is the same.
+"""A verdict that an earlier run reached is taken in place of a new check, if all that it depends on is the same.
 
 Verdicts lie in the user's own cache directory, in one small file each, as JSON that gives the same results back byte
 for byte. A directory or a file that another user owns or can write is not used. Neither is a file that was changed

@@ -275,7 +275,7 @@ def test_the_size_is_limited_before_reading(tmp_path: Path) -> None:
 
 
 OWN = {
-    "cli/cache/store.py": "what this user keeps, bounded and by descriptor, in a folder that nobody else can write",
+    "cli/kept.py": "what this user keeps, bounded and by descriptor, in a folder that nobody else can write",
     "catalog/names.py": "the catalog, which is part of the package",
     "cli/replace.py": "the report that it writes, to replace it",
     "cli/init.py": "the schema, which is part of the package",
