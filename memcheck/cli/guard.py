@@ -45,7 +45,7 @@ def dispatch(arguments: list[str]) -> int:
 
         arguments = check_line(arguments[1:])
     if arguments[:1] == ["check"]:
-        from memcheck.cli.options import parse_plain
+        from memcheck.cli.plain import parse_plain
 
         options = parse_plain(arguments)
         if options is not None:
