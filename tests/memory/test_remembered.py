@@ -118,7 +118,7 @@ def nothing_shared(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Every step and every state made from its own whole job, every pass of a pipeline recorded."""
     monkeypatch.setattr(ranks, "step_key", lambda job, torch: job._replace(torch=(torch,)))
     monkeypatch.setattr(ranks, "unsharded_step_key", lambda job: job)
-    monkeypatch.setattr(ranks, "settled", lambda job: job.gradient_accumulation_steps)
+    monkeypatch.setattr(ranks, "distinct_micro_batches", lambda job: job.gradient_accumulation_steps)
     monkeypatch.setattr(rank_steps, "unit_key", lambda job: job)
     monkeypatch.setattr(megatron_ranks, "step_key", lambda job, num_layers: job)
     monkeypatch.setattr(megatron_ranks, "distinct_micro_batches", lambda job, num_layers: lambda steps: steps)
