@@ -96,7 +96,7 @@ def answer(document: Document, changes: dict[str, object]) -> object:
 def every_place(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chunk_saves: bool) -> tuple[InFlight, ...]:
     """Every moment of a schedule, whether it can be its pass's fullest or not."""
     counts, began, number = [0] * len(kinds), False, 0
-    warm, left = megatron_candidates._warm_input(schedule)
+    warm, left = megatron_candidates._last_warm_up_input(schedule)
     found: list[InFlight] = []
     for run in schedule:
         for _ in range(run.times):
