@@ -132,7 +132,6 @@ def replay(
         if parameter.awaits is not None:
             parameter.waiting = tape.new(parameter.shape, parameter.awaits, "gradient of an autocast copy")
     takes = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
-    takes += sum(leaf.arrive() for leaf in tape.waiting)
     trained = y.origin is not None
     output_gradient = [tape.new(*output, "output gradient")] if trained else []
     if output_gradient and (setting.output_held or (recompute and setting.reentrant)):
@@ -148,7 +147,6 @@ def replay(
     lingers = sum(storage.bytes for storage in tape.retained)
     tape.retained.clear()
     hands = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
-    hands += sum(leaf.left() for leaf in tape.waiting)
     return Curve(
         saved=saved.bytes,
         saved_inventory=saved.inventory,

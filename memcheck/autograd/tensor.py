@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from memcheck.autograd.checkpoint import CheckpointFrame, KeptOutputs
-    from memcheck.autograd.shared import Waiting
 
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}
@@ -304,8 +303,6 @@ class Tape:
         self.inventory: dict[int, Entry] | None = {} if inventory else None
         self.retained: list[Storage] = []
         """What a container that the model's forward made holds: shared keys and values, and their recomputed graph."""
-        self.waiting: list[Waiting] = []
-        """What several units read, whose gradients wait for those of units further down."""
         self.outliving: dict[int, int] = {}
         """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
 

@@ -1,7 +1,4 @@
-"""What is wrong with a model's ``config.json``.
-
-Reads a model's ``config.json``.
-"""
+"""Reads a model's ``config.json``, or says what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which rules count: those of a profile, and ``--select`` and ``--ignore`` by code, prefix of a code or name.
+"""How strictly a file is checked: what the command line and the configuration come to.
 
-How strictly a file is judged: what the command line and the configuration come to.
+Rules are selected by profile, and by ``--select`` and ``--ignore`` with a code, the prefix of a code, or a name.
 """
 
 from __future__ import annotations

@@ -1,15 +1,4 @@
-"""Shares of capacity as people write them.
-
-``required-version``: the versions of memcheck that a project accepts.
-
-Reads and validates one configuration file.
-
-The images per sample, which the user states in addition to a framework's config that does not say them.
-
-What the hour of a GPU costs, as the team writes it down: memcheck ships no prices.
-
-Reads the table ``[policy]`` of a configuration.
-"""
+"""Reads and validates one configuration file: shares of capacity, images per sample, prices, policy, version."""
 
 from __future__ import annotations
 

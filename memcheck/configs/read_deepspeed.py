@@ -11,57 +11,11 @@ from memcheck.configs.config_file import ConfigFile, any_key
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_parts import third_state
-from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.configs.types import ReadConfig
 
 KEYS = key_table("deepspeed")
 
 ZERO = "zero_optimization"
-
-
-_ZERO_WHOLE = (
-    "stage3_model_persistence_threshold",
-    "stage3_max_live_parameters",
-    "stage3_max_reuse_distance",
-    "stage3_module_granularity_threshold",
-    "sub_group_size",
-    "zero_hpz_partition_size",
-    "mics_shard_size",
-)
-_ZERO_AUTO = (
-    "reduce_bucket_size",
-    "allgather_bucket_size",
-    "stage3_prefetch_bucket_size",
-    "stage3_param_persistence_threshold",
-)
-_ZERO_FLAGS = (
-    "overlap_comm",
-    "contiguous_gradients",
-    "reduce_scatter",
-    "allgather_partitions",
-    "round_robin_gradients",
-    "use_multi_rank_bucket_allreduce",
-    "stage3_allgather_sequential",
-    "zero_quantized_weights",
-    "zero_quantized_nontrainable_weights",
-    "zero_quantized_gradients",
-    "memory_efficient_linear",
-)
-_ALIASES = {
-    name: (f"{ZERO}.{name.removeprefix('stage3_')}",)
-    for name in (*_ZERO_WHOLE, *_ZERO_AUTO, *_ZERO_FLAGS)
-    if name.startswith("stage3_")
-}
-"""``populate_by_name``: DeepSpeed takes these with and without their prefix."""
-
-
-def _option(name: str, kind: str, words: dict[str, object] | None = None) -> KeyRow:
-    return KeyRow(
-        path=f"{ZERO}.{name}",
-        key=f"training.options.{name}",
-        kind=kind,
-        words=words or {},
-        aliases=_ALIASES.get(name, ()),
-    )
 
 
 REMOVED = ("training.options.mics_shard_size",)

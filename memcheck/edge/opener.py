@@ -2,8 +2,6 @@
 
 A pull request chooses what lies under a name: a link to a device or to a secret, or a pipe without a writer. The user
 who runs memcheck may name any file, but a link inside a repository leads to files of that repository or nowhere.
-
-Whether a link leads out of where it is committed.
 """
 
 from __future__ import annotations

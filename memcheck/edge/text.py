@@ -1,7 +1,4 @@
-"""Text for people: sizes, shares, line breaking, and user text made safe for a terminal.
-
-Whole numbers in text that anyone may have written.
-"""
+"""Text for people: sizes, shares, line breaking, user text made safe for a terminal, and whole numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A plan with some values replaced, as if they had been written in its file: ``--set``, ``--gpu``, remedies.
 
-``KEY=VALUE`` of a command line: the value as the plan's file would have it.
+``read_stated`` reads ``KEY=VALUE`` of a command line as the plan's file would have it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """YAML text to plain values and their places, in one pass over the parser's events.
 
 Events rather than PyYAML's nodes: the parser keeps its own stack, so that depth is counted here instead of overflowing
-the interpreter's, aliases are followed knowingly, and nothing is built that a clean plan does not need.
-
-The merge key ``<<``: join mappings by reference.
-
-Scalars with an explicit tag, such as ``!!str 012``.
+the interpreter's, aliases are followed knowingly, and nothing is built that a clean plan does not need. The merge key
+``<<`` joins mappings by reference; scalars with an explicit tag, such as ``!!str 012``, are read by that tag.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the schema and the text say at one place of a plan.
-
-Schemas and values in a user's words: YAML's, not Python's.
-"""
+"""What the schema and the text say at one place of a plan, in a user's words: YAML's, not Python's."""
 
 from __future__ import annotations
 

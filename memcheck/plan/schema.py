@@ -1,9 +1,8 @@
-"""The plan's JSON Schema, the single source of truth of the format.
+"""The plan's JSON Schema, the single source of truth of the format, and whether a value conforms to it.
 
-Does a value conform to the schema? Yes or no, fast, without the jsonschema library.
-
-Interprets the keywords that the plan schema uses, as draft-07 defines them: a boolean is no integer, 4.0 is one.
-Why a value does not conform is :mod:`memcheck.plan.explain`'s business.
+The check is fast and does without the jsonschema library. It interprets the keywords that the plan schema uses, as
+draft-07 defines them: a boolean is no integer, 4.0 is one. :mod:`memcheck.plan.explain` says why a value does not
+conform.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Is a YAML file a plan? Answered from its bytes, so that a folder of other YAML costs next to nothing.
+"""Whether a YAML file is a plan, from its bytes, so that a folder of other YAML costs next to nothing.
 
 Only a file whose bytes could spell the mark, in a way that no pattern is sure of, is parsed.
-
-Whether a file that the user did not name is a plan.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One document of a file as a text of its own: what an edit of it changes is read again without the others.
+"""A remedy as text edits of the plan file, where that is simple enough to be certain.
 
-A remedy as text edits of the plan file, where that is simple enough to be certain.
+A document of a file with several is also a text of its own, so that an edit is read again without the others.
 """
 
 from __future__ import annotations

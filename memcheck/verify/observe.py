@@ -1,6 +1,7 @@
-"""From a plan to the plan that can be run: what ``--trace`` and ``--measure`` start from.
+"""Runs a plan's step and compares it with the estimate, for ``--trace`` and ``--measure``.
 
-Runs a plan's step and compares; whatever PyTorch throws becomes an error that names the step.
+A plan that PyTorch cannot run as it is becomes one that can. An exception of PyTorch becomes an error that names the
+step.
 """
 
 from __future__ import annotations

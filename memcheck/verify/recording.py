@@ -1,9 +1,7 @@
-"""Observations kept in a file: JSON lines, one per rank, with everything that the run was made with.
+"""Observations kept in a file, and how they and the predictions move from version to version.
 
-The fields from ``id`` to ``note`` are those of a case of the accuracy benchmark; ``predicted_bytes`` is what memcheck
-said at the time.
-
-How observations and predictions of the same plan move from version to version.
+The file has JSON lines, one per rank, with everything that the run was made with. The fields from ``id`` to ``note``
+are those of a case of the accuracy benchmark; ``predicted_bytes`` is what memcheck said at the time.
 """
 
 from __future__ import annotations

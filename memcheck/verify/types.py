@@ -1,9 +1,4 @@
-"""What running a step shows, on one rank and on all that were run.
-
-Why a step could not be observed.
-
-Who looks on while a step runs: the tracer, or the GPU's counters.
-"""
+"""What running a step shows, on one rank and on all that were run; why a step could not be observed; who watches it."""
 
 from __future__ import annotations
 

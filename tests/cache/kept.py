@@ -45,17 +45,17 @@ class Runs:
 
     def judged(self, *arguments: str) -> list[str]:
         """The files that a run judges, as it does not take their verdicts from an earlier one."""
-        from memcheck import judge as check
+        from memcheck import judge
 
         seen: list[str] = []
-        judge = check.check_file
+        check_file = judge.check_file
 
         def watched(path: str, *rest: object) -> object:
             seen.append(path)
-            return judge(path, *rest)  # type: ignore[arg-type]
+            return check_file(path, *rest)  # type: ignore[arg-type]
 
         with self._monkeypatch.context() as patch:
-            patch.setattr(check, "check_file", watched)
+            patch.setattr(judge, "check_file", watched)
             self.check(*arguments)
         return seen
 

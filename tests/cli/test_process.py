@@ -179,11 +179,11 @@ def test_defect_ends_in_a_report(tmp_path: Path, environment: dict[str, str]) ->
     write(tmp_path)
     write(tmp_path, "other")
     broken = (
-        "import memcheck.judge as check; real = check.read_plan\n"
+        "import memcheck.judge as judge; real = judge.read_plan\n"
         "def read_plan(document):\n"
         "    if document.path == 'good.yaml': raise KeyError('boom')\n"
         "    return real(document)\n"
-        "check.read_plan = read_plan\n"
+        "judge.read_plan = read_plan\n"
     )
     done = run(["check", ".", "--format", "json"], tmp_path, {**environment, "TMPDIR": str(tmp_path)}, broken + ENTRY)
     assert done.returncode == 3

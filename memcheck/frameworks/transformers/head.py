@@ -121,7 +121,6 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         lingers=lingers,
         before=peak_before_logits,
         input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
-        hands=sum(leaf.left() for leaf in tape.waiting),
         for_weights=tape.for_weights,
         hooked=arrival(tape),
         later=arrival(tape, first=1),

@@ -1,12 +1,9 @@
-"""What Liger's fused linear cross entropy allocates (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py).
-
-Tokens are taken in chunks; a chunk's logits are overwritten by their gradient in the kernel, so that one chunk of them
-is all there is. The gradients of hidden states and head are made in the forward and kept for backward.
-
-The plan's loss on a model's output.
+"""The plan's loss on a model's output, with what Liger's fused linear cross entropy allocates.
 
 Each loss gets the token ids and labels of one micro-batch, and puts on ``kept`` what the training loop's own variables
-would still refer to during backward.
+would still refer to during backward. Liger (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py) takes tokens in
+chunks; a chunk's logits are overwritten by their gradient in the kernel, so that one chunk of them is all there is. The
+gradients of hidden states and head are made in the forward and kept for backward.
 """
 
 from __future__ import annotations

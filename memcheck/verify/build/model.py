@@ -1,9 +1,4 @@
-"""The plan's model as transformers builds it.
-
-Which part of a multimodal model a parameter belongs to, by the names that transformers gives modules.
-
-Models that end in labels or pooled rows instead of a vocabulary: their classes, labels and losses.
-"""
+"""The plan's model as transformers builds it: its class, its head, and the part that each parameter belongs to."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Inputs of a model of pictures, without labels: token ids, and what its image processor makes of pictures.
 
-What each family's image processor makes of pictures with given numbers of rows: shapes, grids, sizes and masks.
+For each family: shapes, grids, sizes and masks of pictures with given numbers of rows.
 """
 
 from __future__ import annotations
@@ -179,10 +179,6 @@ def packed_squares(seen: Brief) -> Inputs:
     patch = int(_tower(seen.config).patch_size)
     found = packed(seen)
     return {**found, "pixel_values": seen.pixels(seen.pictures.rows, 3, patch, patch)}
-
-
-def _bordered(grid: tuple[int, int], side: int) -> int:
-    return grid[0] // side * (grid[1] // side + 1) + 2
 
 
 def _side(seen: Brief) -> int:

@@ -1,8 +1,6 @@
 """One training step of the plan, in the order in which a training loop writes it.
 
-Where a step is built.
-
-A rank that holds the whole depth of the model: model, wrappers, loss and optimizer put together.
+``build_single`` puts model, wrappers, loss and optimizer together for a rank that holds the whole depth of the model.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The plan's model as torchtitan's configuration: its own builders, given the plan's sizes.
+"""torchtitan's own model, parallelism, recompute and pipeline stages, where a torchtitan can be imported.
 
-torchtitan's own model, parallelism and recompute, where a torchtitan can be imported.
-
-It is no stable library: what is used here is that of its commit b5bcd76c6. Sequences are packed and run through the
-flash kernel for packed sequences; the backend of its DTensors is ``partial_dtensor``.
-
-A pipeline rank of torchtitan's: its own split into stages, and torch's schedules as it runs them.
+Its interface is not stable: the code here follows commit b5bcd76c6. Sequences are packed and run through the flash
+kernel for packed sequences; the backend of its DTensors is ``partial_dtensor``.
 """
 
 from __future__ import annotations

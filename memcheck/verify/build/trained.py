@@ -1,7 +1,4 @@
-"""Which parameters are trained: frozen parts and adapters.
-
-The plan's optimizer as torch implements it.
-"""
+"""Which parameters are trained (frozen parts, adapters), and the optimizer that steps them."""
 
 from __future__ import annotations
 

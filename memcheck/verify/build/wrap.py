@@ -1,10 +1,7 @@
-"""Which modules FSDP makes units of, in addition to the root.
+"""The plan's parallelism around a model: recompute, tensor shards, FSDP1, FSDP2 and DDP.
 
-The plan's parallelism around a model: recompute, tensor shards, FSDP1 and FSDP2, DDP.
-
-FSDP1 around a model: a unit for every layer and the root, as accelerate wraps them.
-
-Tensor and sequence parallelism by ``parallelize_module``, for layers shaped like Llama's.
+FSDP makes a unit of every layer and of the root, as accelerate does. Tensor and sequence parallelism is
+``parallelize_module``, for layers shaped like Llama's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Is a figure from a run consistent with the estimate?
+"""``memcheck verify PLAN --observed``: compares a figure, a log or a snapshot of a run with the estimate.
 
-Which assumption would explain a reading: the plan is estimated again with each one changed.
-
-``memcheck verify PLAN --observed``: from a figure, a log or a snapshot to an answer.
+Where they differ, the plan is estimated again with each assumption changed, to find the one that explains the figure.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""A figure that somebody read off a run.
+"""Memory figures of a run: stated by the user, from log lines of training frameworks, or from a snapshot of PyTorch.
 
-Memory figures in the log lines of training frameworks.
-
-Each pattern names the code that prints such a line, the quantity and the unit it means by "GB".
-
-PyTorch's memory snapshots (``torch.cuda.memory._dump_snapshot``), read without running anything in them.
-
-A snapshot is a pickle of dictionaries, lists, strings and numbers. Any pickle that asks for more, such as a class or a
-function, is refused: unpickling it would run code of the file's author.
+Each pattern of a log line names the code that prints it, the quantity and the unit it means by "GB". A snapshot
+(``torch.cuda.memory._dump_snapshot``) is a pickle of dictionaries, lists, strings and numbers. Any pickle that asks for
+more, such as a class or a function, is refused: unpickling it would run code of the file's author.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Blocks of device memory, and the pools in which the free ones wait (c10/cuda/CUDACachingAllocator.cpp).
-
-torch's CUDA caching allocator, without a GPU (c10/cuda/CUDACachingAllocator.cpp, torch 2.13).
+"""torch's CUDA caching allocator, without a GPU (c10/cuda/CUDACachingAllocator.cpp, torch 2.13).
 
 Two pools, of blocks up to 1 MiB and of larger ones, each apart for every stream. A block is the best fit among the
 stream's free ones, else a new segment: 2 MiB for small blocks, 20 MiB for those below 10 MiB, else the size rounded up

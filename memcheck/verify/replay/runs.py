@@ -1,12 +1,9 @@
-"""What a run asked of the allocator, in order: blocks that come and go, each with the stream that asked.
+"""What a run asks of the allocator, in order, and what the allocator then holds.
 
-What the allocator holds over a run: with memory to spare, and on the smallest memory on which the run survives.
-
-A run whose steps have sequences of different lengths, from traces of two lengths.
-
-A step asks for the same blocks in the same order whatever its sequence length is; only their sizes differ, and those of
-fused attention are linear in it. So two traces give every block's size at any length, and the last traced step can be
-repeated with lengths of one's choice.
+Blocks come and go, each with the stream that asked. A run is replayed with memory to spare, and on the smallest memory
+on which it survives. A step asks for the same blocks in the same order whatever its sequence length is; only their
+sizes differ, and those of fused attention are linear in it. So two traces give every block's size at any length, and
+the last traced step can be repeated with other lengths.
 """
 
 from __future__ import annotations

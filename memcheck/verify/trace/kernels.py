@@ -1,9 +1,8 @@
-"""``scaled_dot_product_attention`` by the kernel that CUDA would choose, on its meta function.
-
-Operators whose CPU path keeps other tensors than CUDA's, replaced by what CUDA would run.
+"""Operators whose CPU path keeps other tensors than CUDA's, replaced by what CUDA would run.
 
 Fake tensors say they are on the CPU. Where PyTorch would then choose another kernel, or would leave a step of autocast
-out, the choice that it makes on CUDA is made here.
+out, the choice that it makes on CUDA is made here. ``scaled_dot_product_attention`` runs the kernel that CUDA would
+choose, on its meta function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What lives at a moment, by component, and the largest groups of equal tensors.
-
-Trace one step of a plan, rank by rank of its pipeline.
-"""
+"""Traces one step of a plan, rank by rank of its pipeline, and says what lives at each moment, by component."""
 
 from __future__ import annotations
 

@@ -1,18 +1,13 @@
-"""The account of live storages: what each one is, and how high their sum goes in each phase.
+"""Follows every storage that an operator makes, from birth to death, and how high their sum goes in each phase.
 
-Gradients that meet in autograd's buffers are added in place, as without a dispatch mode.
+Parts of torch have allocations with a meaning of their own: FSDP2's collectives, DTensor's shape arithmetic.
 
+Gradients that meet in autograd's buffers are added in place, as without a dispatch mode:
 torch/csrc/autograd/input_buffer.cpp reuses a gradient that has no other reference (can_accumulate_inplace), except for
 tensor subclasses. While a dispatch mode is active it takes every tensor for one. A trace then shows a third tensor at
 each such moment that no real run has. The recorded traces have it, and a trace has to equal them. It is put right where
 FSDP2 makes the gradients of the head fp32: none of the recorded traces has this case, and the third tensor would be its
 peak.
-
-Attributes replaced for a while.
-
-Parts of torch whose allocations mean something of their own: FSDP2's collectives, DTensor's shape arithmetic.
-
-Follows every storage that an operator makes, from birth to death.
 """
 
 from __future__ import annotations

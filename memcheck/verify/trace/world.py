@@ -1,10 +1,8 @@
-"""Values of small integer tensors, kept next to fake ones: grids, ids and indices, by which pictures find their places.
+"""The plan's ranks without the ranks: one process, a process group that does nothing, fake tensors.
 
 A fake tensor has no values, and the code of vision towers asks for some: it splits rows by the size of each picture,
-and looks for the places of image tokens. What is computed from whole numbers alone is computed in truth, too, on small
-real tensors that are no part of the count.
-
-The plan's ranks without the ranks: one process, a process group that does nothing, fake tensors.
+and looks for the places of image tokens. So values of small integer tensors (grids, ids, indices) are kept next to the
+fake ones, and what is computed from whole numbers alone is computed on them. They are no part of the count.
 """
 
 from __future__ import annotations
