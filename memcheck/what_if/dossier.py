@@ -44,7 +44,7 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
     What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.
     """
     errors = [f for f in check_layout(context)[0] if f.severity == "error" and gate.counts(f.code)]
-    codes = tuple(finding.code for finding in errors)
+    codes = tuple(dict.fromkeys(finding.code for finding in errors))
     strict = Evaluator(context.document, gate)
     lenient = Evaluator(context.document, gate._replace(ignore=(*gate.ignore, *codes))) if codes else strict
     gpu, here = context.resolved.gpu, lenient.point({})
