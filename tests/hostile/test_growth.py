@@ -28,7 +28,7 @@ FACTOR = 4
 MOST = 1.3 * FACTOR
 LEAST_S, LEAST_BYTES = 0.02, 2**18
 """What a run of the smaller size is taken to need at least: below it the clock and the allocator's blocks decide."""
-TRIES = 8
+TRIES = 4
 
 
 def prepare(kind: Kind, count: int, salt: str, folder: Path) -> list[str]:
