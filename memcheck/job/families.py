@@ -52,7 +52,8 @@ FORMS = parts(
     LatentAttention="rotary_interleaved",
     Mlp="fused_gate_up inline adaptable",
     Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
-    Block="inner_dropout named_output named_mlp_input named_norm",
+    Block="inner_dropout variables",
+    LayerVariables="norm output mlp_input",
     PositionTable="positions",
     Norm="name",
 ) | {

@@ -49,6 +49,17 @@ class CrossAttention(Record):
     """Before the residual sum (T5Gemma)."""
 
 
+class LayerVariables(Record):
+    """Which results have a variable of their own to the end of the layer's forward, and so live until then."""
+
+    norm: bool
+    """What the first norm returns (StableLM, Falcon)."""
+    output: bool
+    """What attention returns, scaled if it is (GPT-2, MPT)."""
+    mlp_input: bool
+    """What the feed-forward network reads (GPT-2, BLOOM, MPT)."""
+
+
 class Block(Record):
     """One layer of the stack."""
 
@@ -84,12 +95,7 @@ class Block(Record):
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
     inner_dropout: bool = False
     """Residual dropout is the last statement of both halves, whose arguments live until then (GPT-2, StarCoder 2)."""
-    named_output: bool = False
-    """What attention returns, scaled if it is, has a variable of its own to the end of the layer (GPT-2, MPT)."""
-    named_mlp_input: bool = False
-    """What the feed-forward network reads has a variable of its own to the end of the layer (GPT-2, BLOOM, MPT)."""
-    named_norm: bool = False
-    """What the first norm returns has a variable of its own to the end of the layer (StableLM, Falcon)."""
+    variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
     layer_scale: bool = False
     """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
     tanh_gates: bool = False
@@ -231,8 +237,6 @@ class Architecture(Record):
     """The model casts its logits to fp32 by itself (Nemotron-H, Mamba)."""
     logit_scale: bool = False
     """The logits are multiplied or divided by a constant (Cohere, Granite)."""
-    mtp_layers: int = 0
-    """Multi-token-prediction layers that the configuration names, which transformers does not build."""
     paths: Paths = Paths()
     vision: Vision | None = None
     """The tower whose rows become image tokens; None: text alone."""

@@ -306,6 +306,5 @@ def test_prediction_layers_are_mentioned() -> None:
     """Multi-token-prediction layers are in the file and not in the model that transformers builds."""
     config = find_model("deepseek-v3").config
     read = read_architecture({**config, "num_nextn_predict_layers": 1})
-    assert read.mtp_layers == 1
     assert any("multi-token-prediction" in n for n in read.notes)
     assert read.blocks == read_architecture(config).blocks

@@ -25,7 +25,7 @@ from memcheck.families.towers.forward_parts import (
 from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import ParameterTensor
+from memcheck.models.types import LayerVariables, ParameterTensor
 from memcheck.models.vision import Vision
 
 NAMES = LayerNames(
@@ -73,7 +73,7 @@ def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> 
     return Vision(
         kind="internvl:internvl",
         hidden=width,
-        blocks=((block._replace(named_output=True), depth),),
+        blocks=((block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=False)), depth),),
         channels=colours * patch * patch,
         merge=factor,
         outputs=outputs,

@@ -174,7 +174,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     residual = h if block.residual_from_norm else x
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
-    if block.named_norm:
+    if block.variables.norm:
         ctx.unused.append(h)
     if isinstance(block.mixer, BloomAttention):
         ctx.named.append(h)
@@ -183,7 +183,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del module_input
-    if block.named_output and not block.layer_scale:
+    if block.variables.output and not block.layer_scale:
         ctx.unused.append(h)
     x = _residual(ctx, block, residual, h)
     ctx.named = []
@@ -220,7 +220,7 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     h = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", apply_norm, x)
     residual = h if block.residual_from_norm else x
     module_input = h if block.inner_dropout else None
-    input_variable = h if block.named_mlp_input else None
+    input_variable = h if block.variables.mlp_input else None
     if isinstance(m, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
 
@@ -251,7 +251,7 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
         if block.tanh_gates:
             factor = unary(tape, factor, "tanh")
         scaled = mul(tape, factor, h, "layer scale")
-        if block.named_output:
+        if block.variables.output:
             ctx.unused.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.residual_scale:
@@ -277,7 +277,7 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     mlp_input = normed if block.mlp_norm is None else None
     if block.mlp_norm is not None and isinstance(block, NormsFirstBlock):
         mlp_input = norm(ctx, block.mlp_norm, x)
-    if block.named_norm:
+    if block.variables.norm:
         ctx.unused.append(normed)
     attn_output = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
     del normed

@@ -5,7 +5,7 @@ in the last of each group, DeepSeek V3's experts.
 from __future__ import annotations
 
 from memcheck.models.attention_types import GatedLatentAttention
-from memcheck.models.families.deepseek import latent_sizes, mtp_layers
+from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers
 from memcheck.models.families.kimi_linear import delta_mixer, experts
 from memcheck.models.mixer_types import BoundedLingDelta, LingDelta
 from memcheck.models.parts.attention import latent_attention
@@ -41,13 +41,13 @@ def read(config: ConfigReader) -> Architecture:
         chosen: Mixer | LatentAttention = mixer if kind[0] == "linear_attention" else attention
         return pre_norm_block(h, chosen, moe if kind[1] else mlp)
 
+    note_mtp_layers(config)
     return decoder(
         config,
         size,
         stack(zip(types, sparse, strict=True), make),
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
-        mtp_layers=mtp_layers(config),
         fp32_params=("conv1d", "dt_bias", "A_log"),
     )
 

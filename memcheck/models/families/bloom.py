@@ -8,7 +8,7 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, LayerVariables, Paths
 
 NAMES = Names(
     hidden=("hidden_size", "n_embed"),
@@ -56,7 +56,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "input_layernorm"),
         mlp_norm=layer_norm(h, "post_attention_layernorm"),
         dropout=dropout,
-        named_mlp_input=True,
+        variables=LayerVariables(norm=False, output=False, mlp_input=True),
         residual_from_norm=config.flag("apply_residual_connection_post_layernorm"),
     )
     return decoder(

@@ -85,23 +85,22 @@ def sigmoid_experts(
 MTP_NAMES = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
-def mtp_layers(config: ConfigReader, names: tuple[str, ...] = MTP_NAMES) -> int:
-    """Multi-token-prediction layers, which transformers does not build."""
+def note_mtp_layers(config: ConfigReader, names: tuple[str, ...] = MTP_NAMES) -> None:
+    """Note the multi-token-prediction layers that the configuration names, which transformers does not build."""
     mtp = config.integer(*names, default=0, null=0, minimum=0)
     if mtp:
         config.note(f"{mtp} multi-token-prediction layer(s) are left out: transformers does not build them")
-    return mtp
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAttention, moe: Moe) -> Architecture:
     dense = config.integer("first_k_dense_replace", minimum=0)
     if config.integer("moe_layer_freq", default=1, null=1) != 1:
         config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")
-    mtp = mtp_layers(config)
+    note_mtp_layers(config)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
 
     def make(layer: int) -> Block:
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)
 
     blocks = stack((int(i >= dense) for i in range(size.layers)), make)
-    return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)
+    return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim)

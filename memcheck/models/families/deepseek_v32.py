@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.attention_types import Indexer
-from memcheck.models.families.deepseek import latent_sizes, mtp_layers, sigmoid_experts
+from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -56,7 +56,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
     sparse = sparse_types(config, size.layers, dense)
-    mtp = mtp_layers(config)
+    note_mtp_layers(config)
     config.note(NOTE)
 
     def make(kind: tuple[bool, bool]) -> Block:
@@ -64,7 +64,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
 
     blocks = stack(zip(own, sparse, strict=True), make)
     rotary_dim, kept = attention.qk_rope_head_dim, ("indexer.weights_proj",)
-    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, mtp_layers=mtp, fp32_params_of_fp16=kept)
+    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, fp32_params_of_fp16=kept)
 
 
 def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:

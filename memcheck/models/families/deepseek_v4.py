@@ -5,6 +5,7 @@ experts with clamped gates.
 from __future__ import annotations
 
 from memcheck.models.attention_types import Compressed
+from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.feed_forward_types import HashedMoe
 from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parts.decoder import decoder, rms_norm
@@ -87,6 +88,7 @@ def read(config: ConfigReader) -> Architecture:
         )
 
     config.note(NOTE)
+    note_mtp_layers(config)
     return decoder(
         config,
         size,
@@ -100,16 +102,9 @@ def read(config: ConfigReader) -> Architecture:
             ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
             ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
         ),
-        mtp_layers=_later(config),
         fp32_params=WIDE,
         fp32_params_of_fp16=WIDE_IN_FP16,
     )
-
-
-def _later(config: ConfigReader) -> int:
-    from memcheck.models.families.deepseek import mtp_layers
-
-    return mtp_layers(config)
 
 
 def _rotary(config: ConfigReader, size: StackDimensions) -> int:

@@ -8,7 +8,17 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import Names, check_groups, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm, NormsFirstBlock, ParameterTensor, Paths
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    LayerVariables,
+    Mlp,
+    Norm,
+    NormsFirstBlock,
+    ParameterTensor,
+    Paths,
+)
 
 NAMES = Names(hidden=("hidden_size", "n_embed"))
 PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
@@ -49,7 +59,7 @@ def read(config: ConfigReader) -> Architecture:
         parallel=parallel,
         dropout=config.dropout("hidden_dropout"),
     )
-    block = block._replace(named_output=True, named_norm=True)
+    block = block._replace(variables=LayerVariables(norm=True, output=True, mlp_input=False))
     block = NormsFirstBlock(*block) if parallel else block
     return decoder(
         config,

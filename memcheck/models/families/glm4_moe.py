@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import mtp_layers
+from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
@@ -52,10 +52,10 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
     dense = config.integer("first_k_dense_replace", minimum=0)
-    mtp = mtp_layers(config)
+    note_mtp_layers(config)
 
     def make(layer: int) -> Block:
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)
 
     blocks = stack((int(i >= dense) for i in range(size.layers)), make)
-    return decoder(config, size, blocks, tied=False, rotary_dim=attention.rotary_dim, mtp_layers=mtp)
+    return decoder(config, size, blocks, tied=False, rotary_dim=attention.rotary_dim)

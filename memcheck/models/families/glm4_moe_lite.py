@@ -4,7 +4,7 @@ experts, dense layers by a list.
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import latent_sizes, mtp_layers, sigmoid_experts
+from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -32,7 +32,7 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
-    mtp = mtp_layers(config)
+    note_mtp_layers(config)
     config.ignore("partial_rotary_factor", "moe_layer_freq")
 
     def make(routed: bool) -> Block:
@@ -40,4 +40,4 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
         behind = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if normed and routed else None
         return block._replace(mlp_output_norm=behind)
 
-    return decoder(config, size, stack(sparse, make), tied=False, rotary_dim=attention.qk_rope_head_dim, mtp_layers=mtp)
+    return decoder(config, size, stack(sparse, make), tied=False, rotary_dim=attention.qk_rope_head_dim)

@@ -8,7 +8,7 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import GPT2_NAMES, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, LayerVariables, Paths
 
 CONV1D = Projections(("c_attn",), "c_proj", "attn", transposed=True)
 
@@ -34,7 +34,7 @@ def read(config: ConfigReader) -> Architecture:
     block = Block(
         mixer=attention, mlp=mlp, input_norm=layer_norm(h, "ln_1"), mlp_norm=layer_norm(h, "ln_2"), dropout=residual
     )
-    block = block._replace(named_output=True, named_mlp_input=True, inner_dropout=True)
+    block = block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True), inner_dropout=True)
     config.ignore(
         "scale_attn_weights",
         "scale_attn_by_inverse_layer_idx",

@@ -7,7 +7,7 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import GPT2_NAMES, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, GptBigCodeModel, Paths
+from memcheck.models.types import Architecture, Block, GptBigCodeModel, LayerVariables, Paths
 
 FUSED = Projections(("c_attn",), "c_proj", "attn")
 
@@ -42,8 +42,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "ln_1"),
         mlp_norm=layer_norm(h, "ln_2"),
         dropout=residual,
-        named_output=True,
-        named_mlp_input=True,
+        variables=LayerVariables(norm=False, output=True, mlp_input=True),
         inner_dropout=True,
     )
     found = decoder(

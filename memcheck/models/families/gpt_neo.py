@@ -8,7 +8,7 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, LayerVariables, Paths
 
 PROJECTIONS = Projections(output="out_proj", module="attn.attention")
 NAMES = Names(
@@ -43,8 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "ln_1"),
         mlp_norm=layer_norm(h, "ln_2"),
         dropout=config.dropout("resid_dropout"),
-        named_output=True,
-        named_mlp_input=True,
+        variables=LayerVariables(norm=False, output=True, mlp_input=True),
         inner_dropout=True,
     )
     return decoder(

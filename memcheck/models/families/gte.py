@@ -11,7 +11,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Mlp, ParameterTensor, Paths, Pooling
+from memcheck.models.types import Architecture, Block, LayerVariables, Mlp, ParameterTensor, Paths, Pooling
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -102,7 +102,7 @@ def _encoder(
         input_norm=layer_norm(h, "post_attention_layernorm"),
         mlp_norm=layer_norm(h, "post_mlp_layernorm"),
         post_norm=True,
-        named_output=True,
+        variables=LayerVariables(norm=False, output=True, mlp_input=False),
         dropout=hidden,
     )
     embeddings = f"{model}.embeddings"

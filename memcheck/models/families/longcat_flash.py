@@ -5,7 +5,7 @@ parallel, some of which hand tokens on as they are.
 from __future__ import annotations
 
 from memcheck.models.attention_types import ScaledLatentAttention
-from memcheck.models.families.deepseek import latent_sizes, mtp_layers
+from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers
 from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
@@ -38,14 +38,13 @@ def read(config: ConfigReader) -> Architecture:
         mlp_output_norm=rms_norm(h, "post_attention_layernorm.1"),
         beside=second,
     )
-    mtp = mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))
+    note_mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))
     return decoder(
         config,
         size,
         ((block, size.layers),),
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
-        mtp_layers=mtp,
         fp32_params_of_fp16=("classifier.weight",),
     )
 

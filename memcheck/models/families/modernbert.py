@@ -8,7 +8,7 @@ from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, ModernBertDecoder, Paths, Pooling
+from memcheck.models.types import Architecture, Attention, Block, LayerVariables, Mlp, ModernBertDecoder, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
@@ -84,7 +84,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
             mlp=mlp,
             input_norm=None if kind.first else layer_norm(h, "attn_norm", bias=norm_bias),
             mlp_norm=layer_norm(h, "mlp_norm", bias=norm_bias),
-            named_output=True,
+            variables=LayerVariables(norm=False, output=True, mlp_input=False),
         )
 
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))

@@ -8,7 +8,7 @@ from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, LayerVariables, Paths
 
 NAMES = Names(
     hidden=("d_model", "hidden_size"),
@@ -70,7 +70,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "norm_1", bias=False),
         mlp_norm=layer_norm(h, "norm_2", bias=False),
         dropout=dropout,
-    )._replace(named_output=True, named_mlp_input=True)
+    )._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True))
     return decoder(
         config,
         size,

@@ -4,7 +4,7 @@ fourth layer softmax attention with an output gate.
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import mtp_layers
+from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen_moe import sparse_layers
 from memcheck.models.parts.attention import Projections, grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
@@ -64,7 +64,7 @@ def read_3_5_moe(config: ConfigReader) -> Architecture:
 def mtp_keys(config: ConfigReader) -> None:
     """Qwen 3.5's files name multi-token-prediction layers that transformers does not build."""
     config.ignore("mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers")
-    mtp_layers(config, ("mtp_num_hidden_layers",))
+    note_mtp_layers(config, ("mtp_num_hidden_layers",))
 
 
 def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import mtp_layers
+from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen import normed_attention
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
@@ -46,7 +46,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
     window = config.window()
     types = layer_types(config, size.layers, lambda _: "full_attention")
     config.ignore("mtp_layer_types", "mtp_mlp_layer_types")
-    mtp_layers(config)
+    note_mtp_layers(config)
     attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
     moe = routed(
         size.hidden,

@@ -8,7 +8,7 @@ from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Norm
+from memcheck.models.types import Architecture, Attention, Block, LayerVariables, Norm
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -32,8 +32,7 @@ def read(config: ConfigReader) -> Architecture:
         input_norm=layer_norm(h, "input_layernorm"),
         mlp_norm=None if parallel else layer_norm(h, "post_attention_layernorm"),
         parallel=parallel,
-        named_output=True,
-        named_norm=True,
+        variables=LayerVariables(norm=True, output=True, mlp_input=False),
     )
     return decoder(
         config,

@@ -5,7 +5,7 @@ shared one.
 from __future__ import annotations
 
 from memcheck.edge.text import whole_number
-from memcheck.models.families.deepseek import mtp_layers
+from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
@@ -27,7 +27,7 @@ def read(config: ConfigReader) -> Architecture:
     h, window = size.hidden, config.window()
     config.ignore("query_pre_attn_scalar", "swiglu_limits", "swiglu_limits_shared", "hidden_act", "per_layer_config")
     config.ignore("moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types")
-    mtp = mtp_layers(config)
+    note_mtp_layers(config)
     types = layer_types(config, size.layers, lambda i: "full_attention")
     legacy = config.section("attention_other_setting")
     legacy.ignore("attention_type", "num_attention_groups", "head_dim", "true_head_dim")
@@ -60,7 +60,6 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(h, "model.norm", NORM),
         rotary_dims=tuple(turned.values()),
         rotary_tables=len(turned),
-        mtp_layers=mtp,
     )
 
 
