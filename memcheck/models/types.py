@@ -52,11 +52,11 @@ class CrossAttention(Record):
 class LayerVariables(Record):
     """Which results have a variable of their own to the end of the layer's forward, and so live until then."""
 
-    norm: bool
+    norm: bool = False
     """What the first norm returns (StableLM, Falcon)."""
-    output: bool
+    output: bool = False
     """What attention returns, scaled if it is (GPT-2, MPT)."""
-    mlp_input: bool
+    mlp_input: bool = False
     """What the feed-forward network reads (GPT-2, BLOOM, MPT)."""
 
 
@@ -95,7 +95,7 @@ class Block(Record):
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
     inner_dropout: bool = False
     """Residual dropout is the last statement of both halves, whose arguments live until then (GPT-2, StarCoder 2)."""
-    variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
+    variables: LayerVariables = LayerVariables()
     layer_scale: bool = False
     """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
     tanh_gates: bool = False
