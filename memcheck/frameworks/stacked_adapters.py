@@ -28,7 +28,7 @@ class Factors(Record):
     up: tuple[int, ...]
 
 
-def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
+def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
     """The adapters of a mixture's stacked experts and of its router.
 
     The fused gate and up matrices count twice the rank, and every expert has factors of its own.
@@ -37,15 +37,15 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
         return ()
     found = [
         Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
-        for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(m)]
+        for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(moe)]
         if names_parameter(adapter.parameters, t.name)
     ]
-    if not m.stacked_adapters:
+    if not moe.stacked_adapters:
         return tuple(found)
-    if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not isinstance(m, IdentityMoe):
-        router = _router(m)
+    if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not isinstance(moe, IdentityMoe):
+        router = _router(moe)
         found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
-    stacked = stacked_experts(m)
+    stacked = stacked_experts(moe)
     for tensor, ranks in zip(stacked, (2, 1), strict=False):
         if any(factors.name == tensor.name for factors in found):
             continue
@@ -55,26 +55,26 @@ def adapted_tensors(adapter: Adapter | None, m: Moe) -> tuple[Factors, ...]:
     return tuple(found)
 
 
-def expert_adapters(m: Moe, adapter: Adapter, ways: int = 1) -> list[LocalTensor]:
+def expert_adapters(moe: Moe, adapter: Adapter, ways: int = 1) -> list[LocalTensor]:
     """The tensors of those adapters on a rank; whole experts on each of ``ways`` ranks have other ones than peft's."""
     if ways > 1:
-        return factors_resting(m, adapter, ways)
+        return factors_resting(moe, adapter, ways)
     return [
         LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
-        for factors in adapted_tensors(adapter, m)
+        for factors in adapted_tensors(adapter, moe)
         for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
-    ] + _unread_adapter(m, adapter)
+    ] + _unread_adapter(moe, adapter)
 
 
-def _router(m: Moe) -> ParameterTensor:
-    return next(t for t in m.tensors if t.group == "router" and t.shape[0] == m.experts)
+def _router(moe: Moe) -> ParameterTensor:
+    return next(t for t in moe.tensors if t.group == "router" and t.shape[0] == moe.experts)
 
 
-def _unread_adapter(m: Moe, adapter: Adapter) -> list[LocalTensor]:
+def _unread_adapter(moe: Moe, adapter: Adapter) -> list[LocalTensor]:
     """The router's own, which no forward reads: its matrices rest, and never get a gradient."""
-    if not isinstance(m, IdentityMoe):
+    if not isinstance(moe, IdentityMoe):
         return []
-    router = _router(m)
+    router = _router(moe)
     name = router.name.removesuffix(".weight")
     if not adapts(adapter, name):
         return []
@@ -82,9 +82,9 @@ def _unread_adapter(m: Moe, adapter: Adapter) -> list[LocalTensor]:
     return [t._replace(trained=False) for t in found]
 
 
-def stacked_experts(m: Moe) -> list[ParameterTensor]:
+def stacked_experts(moe: Moe) -> list[ParameterTensor]:
     """The matrices that hold all experts of a layer."""
-    return [t for t in m.tensors if t.group == "experts" and len(t.shape) == 3]
+    return [t for t in moe.tensors if t.group == "experts" and len(t.shape) == 3]
 
 
 def names_parameter(targets: tuple[str, ...], name: str) -> bool:
@@ -100,38 +100,38 @@ def targets_experts(adapter: Adapter, name: str) -> bool:
     return any(adapts(adapter, alias) for alias in aliases)
 
 
-def demand_both(adapter: Adapter | None, m: Moe) -> None:
+def demand_both(adapter: Adapter | None, moe: Moe) -> None:
     """Check that adapters are on all matrices of the experts or on none.
 
     Raises:
         UnsupportedError: only some matrices are adapted, which AutoModel's classes cannot be told.
     """
-    named = [names_parameter(adapter.parameters, t.name) for t in stacked_experts(m)] if adapter is not None else []
+    named = [names_parameter(adapter.parameters, t.name) for t in stacked_experts(moe)] if adapter is not None else []
     if any(named) and not all(named):
         message = "experts on several ranks have adapters of all their matrices, or none"
-        help = f"name them all: {', '.join(t.name for t in stacked_experts(m))}"
+        help = f"name them all: {', '.join(t.name for t in stacked_experts(moe))}"
         raise UnsupportedError(message, help, POINTER)
 
 
-def factors_here(m: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors, ...]:
+def factors_here(moe: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors, ...]:
     """A [experts here, inputs, rank] and B [experts here, rank, outputs] of up (with gate) and of down; or none.
 
     ``ways``: ranks over which whole experts are dealt out.
     """
-    stacked = stacked_experts(m)
+    stacked = stacked_experts(moe)
     if adapter is None or not any(names_parameter(adapter.parameters, t.name) for t in stacked):
         return ()
-    rank, local = adapter.expert_rank or adapter.rank, -(-m.experts // ways)
-    hidden = prod(stacked[-1].shape) // (m.experts * m.width)
-    wide = 2 * m.width if m.gated else m.width
+    rank, local = adapter.expert_rank or adapter.rank, -(-moe.experts // ways)
+    hidden = prod(stacked[-1].shape) // (moe.experts * moe.width)
+    wide = 2 * moe.width if moe.gated else moe.width
     path = stacked[0].name.rpartition(".")[0]
     return (
         Factors(path + ".lora_gate_and_up", (local, hidden, rank), (local, rank, wide)),
-        Factors(path + ".lora_down", (local, m.width, rank), (local, rank, hidden)),
+        Factors(path + ".lora_down", (local, moe.width, rank), (local, rank, hidden)),
     )
 
 
-def factors_resting(m: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
+def factors_resting(moe: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
     """The adapters of stacked experts as one rank holds them: FSDP2 divides them after it has divided the experts
     (``parallelizer.py``, _moe_shard_placement). ``ways``: FSDP ranks.
     """
@@ -145,6 +145,6 @@ def factors_resting(m: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
             matrix=True,
             divided=1,
         )
-        for f in factors_here(m, adapter, ways)
+        for f in factors_here(moe, adapter, ways)
         for end, shape in (("A", f.down), ("B", f.up))
     ]

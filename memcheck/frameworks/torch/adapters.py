@@ -110,39 +110,48 @@ def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
     return adapts(adapter, name.removesuffix(".weight"))
 
 
-def table_adapters(lora: Lora, a: Architecture) -> tuple[LocalTensor, ...]:
+def table_adapters(lora: Lora, architecture: Architecture) -> tuple[LocalTensor, ...]:
     """Adapters on projections of the looked-up rows (Gemma 4, ELECTRA, OPT-350m), and of Gemma 3n's streams."""
-    return tuple(each for t in _projections(a) for each in _adapters(lora, t))
+    return tuple(each for t in _projections(architecture) for each in _adapters(lora, t))
 
 
-def adapts_stream(lora: Lora, a: Architecture) -> bool:
+def adapts_stream(lora: Lora, architecture: Architecture) -> bool:
     """Whether an adapter stands between the table and the first layer, whose input then wants a gradient."""
-    return any(_adapters(lora, t) for t in _projections(a) if not any(name in t.name for name in BESIDE_STREAM))
+    return any(
+        _adapters(lora, t) for t in _projections(architecture) if not any(name in t.name for name in BESIDE_STREAM)
+    )
 
 
-def _projections(a: Architecture) -> list[ParameterTensor]:
-    if not a.extra_tensors:
+def _projections(architecture: Architecture) -> list[ParameterTensor]:
+    if not architecture.extra_tensors:
         return []
     from memcheck.models.module_paths import PROJECTIONS
 
-    return [t for t in a.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
+    return [t for t in architecture.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
 
 
-def head_adapters(lora: Lora, a: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
+def head_adapters(lora: Lora, architecture: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
     """Adapters on the layer before the head, and on the head if targets name it; ``all-linear`` leaves the head out.
     ``tensor``: tensor-parallel ranks.
 
     A layer that pools for labels has adapters unless peft trains it whole. A layer whose result is unused has adapters
     as well; those never get a gradient.
     """
-    found = [each for t in a.head_tensors if a.head_transform and t.linear for each in _adapters(lora, t)]
-    if a.task is not None:
-        found += [each for t in task_tensors(a) if t.linear and not is_saved(t.name) for each in _adapters(lora, t)]
-        unread = (each for t in a.task.idle if t.linear for each in _adapters(lora, t))
+    found = [
+        each
+        for t in architecture.head_tensors
+        if architecture.head_transform and t.linear
+        for each in _adapters(lora, t)
+    ]
+    if architecture.task is not None:
+        found += [
+            each for t in task_tensors(architecture) if t.linear and not is_saved(t.name) for each in _adapters(lora, t)
+        ]
+        unread = (each for t in architecture.task.idle if t.linear for each in _adapters(lora, t))
         found += [each._replace(trained=False) for each in unread]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
-    if a.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
-        shape = (-(-a.vocab_size // tensor), head_width(a))
+    if architecture.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
+        shape = (-(-architecture.vocab_size // tensor), head_width(architecture))
         found += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
     return tuple(found)
 

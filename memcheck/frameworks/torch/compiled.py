@@ -80,25 +80,25 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
     return out
 
 
-def _weights(ctx: Context, a: Attention, m: Mlp) -> list[Parameter]:
+def _weights(ctx: Context, attention: Attention, mlp: Mlp) -> list[Parameter]:
     """Norms, qkv, wo, w1, w3, w2."""
-    qkv = linear_tensors(a.tensors)[:-1]
+    qkv = linear_tensors(attention.tensors)[:-1]
     rows = sum(t.shape[0] for t in qkv)
     matrices = [
         ParameterTensor("wqkv", (rows, qkv[0].shape[1]), "attention", linear=True),
-        linear_tensors(a.tensors)[-1],
-        *_gated_matrices(m),
+        linear_tensors(attention.tensors)[-1],
+        *_gated_matrices(mlp),
     ]
     norms = [ctx.parameter(name, (ctx.hidden,)) for name in ("attention_norm", "ffn_norm")]
     return norms + [ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in matrices]
 
 
-def _gated_matrices(m: Mlp) -> list[ParameterTensor]:
+def _gated_matrices(mlp: Mlp) -> list[ParameterTensor]:
     """w1, w3, w2: the model code that is compiled has one each, also where a checkpoint holds the first two as one
     (torchtune/models/phi3/_component_builders.py, ``phi3_mlp``).
     """
-    *first, down = linear_tensors(m.tensors)
-    if len(first) == 1 and m.gated:
+    *first, down = linear_tensors(mlp.tensors)
+    if len(first) == 1 and mlp.gated:
         rows, columns = first[0].shape
         first = [first[0]._replace(name=name, shape=(rows // 2, columns)) for name in ("gate_proj", "up_proj")]
     if len(first) != 2:
@@ -110,7 +110,7 @@ def _gated_matrices(m: Mlp) -> list[ParameterTensor]:
     return [*first, down]
 
 
-def _forward(tape: Tape, n: _Sizes, a: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
+def _forward(tape: Tape, n: _Sizes, attention: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
     """The forward graph's buffers; returns those that live until its output exists, and those kept for backward."""
 
     def new(columns: int, label: str, dtype: str = n.dtype) -> Storage:
@@ -124,7 +124,7 @@ def _forward(tape: Tape, n: _Sizes, a: Attention, mode: str) -> tuple[list[Stora
     del normed
     q, k, v = new(n.query, "q"), new(n.keys, "k"), new(n.keys, "v")
     saved["attention"] = new(n.query, "varlen attention")
-    saved["logsumexp"] = tape.new((n.tokens, a.heads), "fp32", "varlen attention logsumexp")
+    saved["logsumexp"] = tape.new((n.tokens, attention.heads), "fp32", "varlen attention logsumexp")
     if mode == "none":
         saved.update(q=q, k=k, v=v)
     else:

@@ -26,13 +26,14 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of those parameters. An engine of its own casts the whole model when it takes it over
     (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
     """
-    profile, a = job.framework, job.architecture
-    if not profile.runs_transformers or profile.own_engine or isinstance(a, Rough):
+    profile, architecture = job.framework, job.architecture
+    if not profile.runs_transformers or profile.own_engine or isinstance(architecture, Rough):
         return ()
     upcast = UPCAST if upcasts_ends(job) else ()
-    return {"bf16": a.fp32_params + upcast, "fp16": a.fp32_params + a.fp32_params_of_fp16 + upcast}.get(
-        job.recipe.params, ()
-    )
+    return {
+        "bf16": architecture.fp32_params + upcast,
+        "fp16": architecture.fp32_params + architecture.fp32_params_of_fp16 + upcast,
+    }.get(job.recipe.params, ())
 
 
 def upcasts_ends(job: TrainingJob) -> bool:
@@ -44,8 +45,8 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of linear layers that are not quantised: those of ``_keep_in_fp32_modules``, in any dtype
     (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
     """
-    a, by_class = job.architecture, job.framework.runs_transformers and not job.held_in.startswith("gptq")
-    return a.fp32_params_of_fp16 if by_class and not isinstance(a, Rough) else ()
+    architecture, by_class = job.architecture, job.framework.runs_transformers and not job.held_in.startswith("gptq")
+    return architecture.fp32_params_of_fp16 if by_class and not isinstance(architecture, Rough) else ()
 
 
 def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
@@ -78,10 +79,13 @@ def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
     return setting.params if widened else stream_dtype(setting)
 
 
-def widens_stream(a: Architecture, *, autocast: bool) -> bool:
+def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
     """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
-    layers = [block for block, _ in a.blocks]
-    ends = [a.embedding_norm, *(block.mlp_norm for block in layers if block.post_norm or _keeps_dtype(block))]
+    layers = [block for block, _ in architecture.blocks]
+    ends = [
+        architecture.embedding_norm,
+        *(block.mlp_norm for block in layers if block.post_norm or _keeps_dtype(block)),
+    ]
     altup = any(isinstance(block, AltUpBlock) for block in layers)  # scales the other streams by fp32 magnitudes
     widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))
     return widened or any(isinstance(block, WideStreamBlock) for block in layers)
@@ -94,15 +98,15 @@ def _keeps_dtype(block: Block) -> bool:
     return isinstance(block.mlp, Moe) and not block.parallel
 
 
-def widens_inside(a: Architecture, setting: Setting) -> bool:
+def widens_inside(architecture: Architecture, setting: Setting) -> bool:
     """Whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in fp16)."""
-    last = [b.mlp.tensors[-1].name for b, _ in a.blocks if isinstance(b.mlp, T5Mlp)]
+    last = [b.mlp.tensors[-1].name for b, _ in architecture.blocks if isinstance(b.mlp, T5Mlp)]
     return not setting.autocast and any(part in name for part in setting.kept for name in last)
 
 
-def widens_encoded(a: Architecture) -> bool:
+def widens_encoded(architecture: Architecture) -> bool:
     """Whether the encoder's output is fp32 under autocast: a LayerNorm follows its layers."""
-    return a.encoder is not None and _is_layernorm(a.encoder.final_norm)
+    return architecture.encoder is not None and _is_layernorm(architecture.encoder.final_norm)
 
 
 def widened_tower(vision: Vision, base: Setting) -> str | None:

@@ -40,7 +40,14 @@ class EncoderUnits(Record):
 
 
 def encoder_units(
-    job: TrainingJob, a: Architecture, encoder: Encoder, base: Setting, *, table: bool, adds: bool, inventory: bool
+    job: TrainingJob,
+    architecture: Architecture,
+    encoder: Encoder,
+    base: Setting,
+    *,
+    table: bool,
+    adds: bool,
+    inventory: bool,
 ) -> EncoderUnits:
     """Return the units of an encoder in forward order: its input, its layers, its last norm.
 
@@ -48,11 +55,11 @@ def encoder_units(
     """
     narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
     setting = encoder_setting(job, encoder, base)._replace(casts_features=narrowed)
-    entry = setting._replace(stream=None) if widens_inside(a, setting) else setting
-    source = _source(job, a, encoder, entry, table=table, adds=adds, inventory=inventory)
+    entry = setting._replace(stream=None) if widens_inside(architecture, setting) else setting
+    source = _source(job, architecture, encoder, entry, table=table, adds=adds, inventory=inventory)
     rows = source.fresh.returned
     runs = [(source, 1, 0)]
-    below = ((table or is_hooked(job, a)) and not encoder.channels) or setting.trained
+    below = ((table or is_hooked(job, architecture)) and not encoder.channels) or setting.trained
     index, last = 0, encoder.num_layers - 1
     for block, times in encoder.blocks:
         left = times
@@ -77,7 +84,7 @@ def encoder_setting(job: TrainingJob, encoder: Encoder, base: Setting) -> Settin
 
 def _source(
     job: TrainingJob,
-    a: Architecture,
+    architecture: Architecture,
     encoder: Encoder,
     setting: Setting,
     *,
@@ -90,9 +97,9 @@ def _source(
     Its variable ``inputs_embeds`` counts as ``returned``.
     """
     code = encoder_code(setting.style)
-    hooked = not table and is_hooked(job, a)
+    hooked = not table and is_hooked(job, architecture)
     trained = table and (setting.trained or not encoder.words)
-    words = Words(rows=a.vocab_size, width=a.embedding_size, trained=trained, leaf=hooked)
+    words = Words(rows=architecture.vocab_size, width=architecture.embedding_size, trained=trained, leaf=hooked)
     held = sum(t.count for t in encoder.stem)
     held += 0 if encoder.channels or encoder.words else words.rows * words.width
     seen = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
@@ -212,26 +219,26 @@ def encoded_bytes(setting: Setting) -> int:
     return rounded(setting.batch * setting.encoded * setting.hidden * ITEM_BYTES[dtype])
 
 
-def decoder_embedding(unit: Unit, a: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
+def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
     """Return the unit of the decoder's embedding, whose backward follows that of all layers with shared biases.
 
     ``grad``: its table is trained. The gradient of a table that the encoder shares waits in AccumulateGrad's buffer for
     the encoder's gradient. ``mode``: the recompute mode.
     """
-    encoder = a.encoder
-    biases, zeros = shared_biases(a.blocks[0][0], base)
+    encoder = architecture.encoder
+    biases, zeros = shared_biases(architecture.blocks[0][0], base)
     takes = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
     stays = zeros if mode != "none" else 0
     fresh = unit.fresh._replace(takes=takes, lingers=unit.fresh.lingers + stays)
     again = unit.again._replace(takes=takes, lingers=unit.again.lingers + stays)
     shared = encoder is not None and not encoder.channels and not encoder.words
     if grad and unit.again is not unit.fresh and shared:
-        table = rounded(a.vocab_size * a.embedding_size * ITEM_BYTES[base.params])
+        table = rounded(architecture.vocab_size * architecture.embedding_size * ITEM_BYTES[base.params])
         again = again._replace(lingers=again.lingers + table)
     return unit._replace(fresh=fresh, again=fresh if unit.again is unit.fresh else again)
 
 
-def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
+def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encoder) -> int:
     """Return the bytes of the encoder's inputs in a micro-batch: token ids or audio features.
 
     The labels that are shifted to the right count as well (``_shift_right``). The decoder's token ids do not.
@@ -240,7 +247,9 @@ def encoder_inputs(job: TrainingJob, a: Architecture, encoder: Encoder) -> int:
     found = rounded(8 * rows)
     if encoder.channels:  # two rows of features are one of the encoder's: its second convolution has a stride of two
         found = rounded(2 * rows * encoder.channels * item)
-    return found + (rounded(8 * job.rows * target_length(job, encoder)) if a.positions_each and encoder.channels else 0)
+    return found + (
+        rounded(8 * job.rows * target_length(job, encoder)) if architecture.positions_each and encoder.channels else 0
+    )
 
 
 def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:

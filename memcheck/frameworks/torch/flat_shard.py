@@ -219,16 +219,16 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
     A rank has a contiguous part of the flat parameter, not a part of each tensor. If some tensors are frozen, that part
     may lie in trained ones alone. ``unit``: the tensors of its layer; ignored for embedding, norm and head.
     """
-    ways, a, every = job.layout.shard_group, job.architecture, tuple(unit)
+    ways, architecture, every = job.layout.shard_group, job.architecture, tuple(unit)
     even = -(-tensor.numel // ways)
-    if not isinstance(a, Architecture) or not (job.freeze or mixes_adapters(job)):
+    if not isinstance(architecture, Architecture) or not (job.freeze or mixes_adapters(job)):
         return even
     if mixes_adapters(job):
-        rows = _rows(job, _end_tensors(job, a) if is_end(tensor) else every)
+        rows = _rows(job, _end_tensors(job, architecture) if is_end(tensor) else every)
         return next(parts[fullest_row(job)] for each, parts in rows if each.name == tensor.name)
     if is_end(tensor) or tensor.part:
         mixed = any(word in ENDS or word in PARTS for word in job.freeze)
-        total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), a, job.freeze)
+        total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), architecture, job.freeze)
     else:
         moved = [t.numel for t in every if is_stepped(job, t)]
         mixed, total, stepped = len(moved) < len(every), sum(t.numel for t in every), sum(moved)
@@ -236,17 +236,17 @@ def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) 
 
 
 @lru_cache(maxsize=256)
-def _ends(job: TrainingJob, a: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
+def _ends(job: TrainingJob, architecture: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
     """Return the elements of all tensors outside layers, and those of them that the optimizer steps on."""
-    ends, stated = _end_tensors(job, a), job._replace(freeze=freeze)
+    ends, stated = _end_tensors(job, architecture), job._replace(freeze=freeze)
     return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
 
 
-def _end_tensors(job: TrainingJob, a: Architecture) -> tuple[LocalTensor, ...]:
+def _end_tensors(job: TrainingJob, architecture: Architecture) -> tuple[LocalTensor, ...]:
     """Return the tensors outside layers: embedding, positions, final norm, head, and a tower's stem and projector."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
-    return tuple([t for tensors in model_tensors(job, a) for t in tensors if is_end(t) or t.part])
+    return tuple([t for tensors in model_tensors(job, architecture) for t in tensors if is_end(t) or t.part])
 
 
 @lru_cache(maxsize=256)
@@ -254,10 +254,10 @@ def fullest_row(job: TrainingJob) -> int:
     """Return the rank that updates most elements, where flat parameters mix adapters and frozen weights."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
-    a, held = job.architecture, [0] * job.layout.shard_group
-    assert isinstance(a, Architecture)  # noqa: S101 - only such have flat parameters
-    ends = _end_tensors(job, a)
-    layers = [t for t in model_tensors(job, a) if not any(is_end(each) for each in t)]
+    architecture, held = job.architecture, [0] * job.layout.shard_group
+    assert isinstance(architecture, Architecture)  # noqa: S101 - only such have flat parameters
+    ends = _end_tensors(job, architecture)
+    layers = [t for t in model_tensors(job, architecture) if not any(is_end(each) for each in t)]
     alike: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
     for tensors in (ends, *layers):
         alike[id(tensors)] = (tensors, alike.get(id(tensors), (tensors, 0))[1] + 1)
@@ -329,17 +329,17 @@ def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
     _use_unsharded_views), and so do the activations after them. Embedding, final norm and head are one unit; so is each
     layer.
     """
-    a = job.architecture
-    if not job.freeze or not isinstance(a, Architecture):
+    architecture = job.architecture
+    if not job.freeze or not isinstance(architecture, Architecture):
         return job.freeze
-    table, head = is_table_frozen(job, a), is_head_frozen(job, a)
-    kept = ENDS if table and head and (a.final_norm is None or "norm" in job.freeze) else ()
+    table, head = is_table_frozen(job, architecture), is_head_frozen(job, architecture)
+    kept = ENDS if table and head and (architecture.final_norm is None or "norm" in job.freeze) else ()
     freeze = tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
-    if a.vision is None or job.lora is not None or not _roots_train(job, kept):
+    if architecture.vision is None or job.lora is not None or not _roots_train(job, kept):
         return freeze
     from memcheck.frameworks.torch.tower_tensors import flattened_parts
 
-    return flattened_parts(job, a, a.vision, freeze)
+    return flattened_parts(job, architecture, architecture.vision, freeze)
 
 
 def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
@@ -347,8 +347,8 @@ def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
 
     Embedding, norm and head share one flat parameter, which needs no gradient if it holds no adapter.
     """
-    a = job.architecture
-    trains = isinstance(a, Architecture) and any(t.trained for t in _end_tensors(job, a))
+    architecture = job.architecture
+    trains = isinstance(architecture, Architecture) and any(t.trained for t in _end_tensors(job, architecture))
     return () if trains else ENDS
 
 
@@ -371,9 +371,9 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
         return True
     if not tensor.trained or not job.freeze:
         return tensor.trained
-    end, a = _end(tensor), job.architecture
-    if tensor.name.startswith("embed_tokens") and isinstance(a, Architecture):
-        return not is_table_frozen(job, a) and "language" not in job.freeze
+    end, architecture = _end(tensor), job.architecture
+    if tensor.name.startswith("embed_tokens") and isinstance(architecture, Architecture):
+        return not is_table_frozen(job, architecture) and "language" not in job.freeze
     if end:
         return end not in job.freeze and "language" not in job.freeze
     patterns = tuple(w for w in job.freeze if w not in (*ENDS, *PARTS) and not w.startswith(LAYERS))

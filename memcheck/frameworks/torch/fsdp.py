@@ -123,13 +123,17 @@ def ties_ends(job: TrainingJob) -> bool:
     utils/fsdp_utils.py (``is_weights_tied``), whose group of norm and head is gathered by the first of both that runs:
     in front of the layers, where the embedding is normalised by the same module.
     """
-    a = job.architecture
-    if not (wraps(job) and isinstance(a, Architecture) and a.head):
+    architecture = job.architecture
+    if not (wraps(job) and isinstance(architecture, Architecture) and architecture.head):
         return False
-    first = a.embedding_norm is not None and a.final_norm is not None and a.embedding_norm.name == a.final_norm.name
+    first = (
+        architecture.embedding_norm is not None
+        and architecture.final_norm is not None
+        and architecture.embedding_norm.name == architecture.final_norm.name
+    )
     if job.carves_ends:
-        return a.tie_word_embeddings or first
-    return job.framework.fsdp2.groups_of_ends and a.tie_word_embeddings
+        return architecture.tie_word_embeddings or first
+    return job.framework.fsdp2.groups_of_ends and architecture.tie_word_embeddings
 
 
 def is_rooted(job: TrainingJob) -> bool:

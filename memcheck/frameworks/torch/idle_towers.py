@@ -25,9 +25,11 @@ NOTHING_RUNS = Curve(
 )  # fmt: skip
 
 
-def idle_units(job: TrainingJob, a: Architecture, base: Setting, pictures: Pictures) -> list[tuple[Unit, int, int]]:
+def idle_units(
+    job: TrainingJob, architecture: Architecture, base: Setting, pictures: Pictures
+) -> list[tuple[Unit, int, int]]:
     """Units whose weights are resident and do not run, each with how many are alike and the first one's number."""
-    idle = idle_blocks(a, sees=pictures.rows > 0)
+    idle = idle_blocks(architecture, sees=pictures.rows > 0)
     return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
 
 
@@ -59,8 +61,8 @@ def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
 
 def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
     """A layer after the features: it runs, and its graph is in the tower's output as long as that lives."""
-    a = job.architecture
-    vision = a.vision if isinstance(a, Architecture) else None
+    architecture = job.architecture
+    vision = architecture.vision if isinstance(architecture, Architecture) else None
     given = vision is not None and gives_towers(job, vision)
     curve = passing_curve(block, setting, recompute, given, inventory)
     held = idle_tensors(job, block, setting.adapter, trained=setting.trained)

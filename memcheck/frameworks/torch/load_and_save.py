@@ -142,26 +142,28 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
     )
 
 
-def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
+def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns."""
-    base = base_setting(job, a, None)._replace(input_grad=False)
-    layers, casts = passing(a, base)
+    base = base_setting(job, architecture, None)._replace(input_grad=False)
+    layers, casts = passing(architecture, base)
     tape = Tape(autocast=base.autocast)
     tape.grad_enabled = False
     ctx = Context(tape, base)
-    part = Part(0, a.num_layers, embedding=True, head=True)
-    head = head_of(job, a, base, part, None, (0, 0))
-    tied = is_tied(a, base.tensor)
+    part = Part(0, architecture.num_layers, embedding=True, head=True)
+    head = head_of(job, architecture, base, part, None, (0, 0))
+    tied = is_tied(architecture, base.tensor)
     gathered = 0
     if wraps(job):
         ends = (
-            *embedding_tensors(a, base.tensor, base.trained),
-            *head_tensors(a, base.tensor, tied, head.trained, (base.trained, base.trained), base.adapter is not None),
+            *embedding_tensors(architecture, base.tensor, base.trained),
+            *head_tensors(
+                architecture, base.tensor, tied, head.trained, (base.trained, base.trained), base.adapter is not None
+            ),
         )
         divided = [(t, job.layout.shard_group) for t in ends]
         found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)
         gathered = found.gathered
-        layers += layer_gathers(job, a, base)
+        layers += layer_gathers(job, architecture, base)
         layers = max(layers, found.flat)
     held = tape.new((gathered,), "int8", "gathered parameters of the root") if gathered else None
     before = tape.new((layers,), "int8", "layers")
@@ -180,7 +182,7 @@ def _step(job: TrainingJob, a: Architecture) -> tuple[int, int]:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         high = max(high, tape.live + logits)
     if head.objective.outside and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
-        logits = rounded(ctx.tokens * a.vocab_size * ITEM_BYTES["fp32" if wide else base.params])
+        logits = rounded(ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if wide else base.params])
     ctx.kept.clear()
     del held, copies, loss
     return high, logits

@@ -116,8 +116,8 @@ class ModelBuffers:
             return 0, 0
         from memcheck.frameworks.transformers.masks import model_masks
 
-        a = self.architecture
-        found = model_masks((b for b, _ in a.blocks), self.setting, a.mask_windows)
+        architecture = self.architecture
+        found = model_masks((b for b, _ in architecture.blocks), self.setting, architecture.mask_windows)
         held, variables = found.graph, found.variables
         if self.job.checkpointing.mode != "none":  # layers hold them, as arguments, to their backward
             held, variables = held + variables + (found.gathered if self.setting.trained else 0), 0

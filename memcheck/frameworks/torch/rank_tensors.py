@@ -37,14 +37,14 @@ def saves(job: TrainingJob, *names: str) -> bool:
     return job.lora is not None and any(name in job.lora.modules_to_save for name in names)
 
 
-def _saved_copy(job: TrainingJob, a: Architecture, tensor: int, name: str) -> LocalTensor:
+def _saved_copy(job: TrainingJob, architecture: Architecture, tensor: int, name: str) -> LocalTensor:
     """The trained copy, in the original's dtype; ``prepare_model_for_kbit_training`` has made that fp32."""
-    shape = (-(-a.vocab_size // tensor), a.embedding_size)
+    shape = (-(-architecture.vocab_size // tensor), architecture.embedding_size)
     name += ".modules_to_save.weight"
     return LocalTensor(name=name, shape=shape, trained=True, dtype="fp32" if job.prepares_kbit else None)
 
 
-def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
+def table_tensors(job: TrainingJob, architecture: Architecture, tensor: int, trained: bool) -> tuple[LocalTensor, ...]:
     """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for.
 
     ``trained``: something of them is, whether or not the table is.
@@ -53,90 +53,115 @@ def table_tensors(job: TrainingJob, a: Architecture, tensor: int, trained: bool)
     if job.lora is not None:
         from memcheck.frameworks.torch.adapters import table_adapters
 
-        adapters = table_adapters(job.lora, a)
+        adapters = table_adapters(job.lora, architecture)
     if not saves(job, TABLE):
-        return (*embedding_tensors(a, tensor, trained, trained and not is_table_frozen(job, a)), *adapters)
-    return (*embedding_tensors(a, tensor, False), _saved_copy(job, a, tensor, TABLE), *adapters)
+        return (
+            *embedding_tensors(architecture, tensor, trained, trained and not is_table_frozen(job, architecture)),
+            *adapters,
+        )
+    return (*embedding_tensors(architecture, tensor, False), _saved_copy(job, architecture, tensor, TABLE), *adapters)
 
 
-def output_tensors(job: TrainingJob, a: Architecture, tensor: int, tied: bool, body: bool) -> tuple[LocalTensor, ...]:
+def output_tensors(
+    job: TrainingJob, architecture: Architecture, tensor: int, tied: bool, body: bool
+) -> tuple[LocalTensor, ...]:
     """The final norm's and the head's parameter tensors on one rank, with the copy that adapters' config may ask for.
 
     ``tied``: the original is the embedding's matrix; a copy never is. ``body``: what nothing freezes is trained.
     """
     norm = body and "norm" not in job.freeze
     if job.lora is None:
-        return head_tensors(a, tensor, tied, body and not is_head_frozen(job, a), (norm, body), False)
+        return head_tensors(
+            architecture, tensor, tied, body and not is_head_frozen(job, architecture), (norm, body), False
+        )
     from memcheck.frameworks.torch.adapters import head_adapters
 
     if not saves(job, HEAD):
-        return (*head_tensors(a, tensor, tied, False, (norm, body), True), *head_adapters(job.lora, a, tensor))
-    return (*head_tensors(a, tensor, tied, False, (norm, body), True), _saved_copy(job, a, tensor, HEAD))
+        return (
+            *head_tensors(architecture, tensor, tied, False, (norm, body), True),
+            *head_adapters(job.lora, architecture, tensor),
+        )
+    return (
+        *head_tensors(architecture, tensor, tied, False, (norm, body), True),
+        _saved_copy(job, architecture, tensor, HEAD),
+    )
 
 
 @lru_cache(maxsize=256)
-def embedding_tensors(a: Architecture, tensor: int, trained: bool, table: bool = True) -> tuple[LocalTensor, ...]:
+def embedding_tensors(
+    architecture: Architecture, tensor: int, trained: bool, table: bool = True
+) -> tuple[LocalTensor, ...]:
     """The embedding's parameter tensors on one rank. ``table``: that of the words is trained as the others are."""
-    shape = (-(-a.table_rows // tensor), a.embedding_size)
+    shape = (-(-architecture.table_rows // tensor), architecture.embedding_size)
     tensors = [LocalTensor("embed_tokens.weight", shape, trained and table)]
-    if a.learned_positions:
-        width = a.embedding_size if a.embeddings_apart else a.hidden_size
-        wanted = trained and not isinstance(a, PegasusModel)
-        tensors.append(LocalTensor("embed_positions.weight", (a.learned_positions, width), wanted))
-    tensors += _norm_tensors(a.embedding_norm, "embedding_norm", trained)
-    tensors += [LocalTensor(t.name, t.shape, trained and not t.fixed, matrix=len(t.shape) > 1) for t in a.extra_tensors]
+    if architecture.learned_positions:
+        width = architecture.embedding_size if architecture.embeddings_apart else architecture.hidden_size
+        wanted = trained and not isinstance(architecture, PegasusModel)
+        tensors.append(LocalTensor("embed_positions.weight", (architecture.learned_positions, width), wanted))
+    tensors += _norm_tensors(architecture.embedding_norm, "embedding_norm", trained)
+    tensors += [
+        LocalTensor(t.name, t.shape, trained and not t.fixed, matrix=len(t.shape) > 1)
+        for t in architecture.extra_tensors
+    ]
     return tuple(tensors)
 
 
-def multiplied_by_head(a: Architecture) -> int:
+def multiplied_by_head(architecture: Architecture) -> int:
     """Elements that are resident with the embedding, and that the head multiplies."""
-    return sum(t.count for t in a.extra_tensors if "project_out" in t.name or "altup_unembed" in t.name)
+    return sum(t.count for t in architecture.extra_tensors if "project_out" in t.name or "altup_unembed" in t.name)
 
 
-def idle(a: Architecture) -> int:
+def idle(architecture: Architecture) -> int:
     """Elements that are resident with the embedding, and that no loss reads (ESM's head for contacts) or gradient
     reaches.
     """
-    return sum(t.count for t in a.extra_tensors if "contact_head" in t.name or t.fixed)
+    return sum(t.count for t in architecture.extra_tensors if "contact_head" in t.name or t.fixed)
 
 
-def idle_in_head(a: Architecture) -> int:
+def idle_in_head(architecture: Architecture) -> int:
     """Elements that are resident with the head, and whose result is unused."""
-    return sum(t.count for t in a.task.idle) if a.task is not None else 0
+    return sum(t.count for t in architecture.task.idle) if architecture.task is not None else 0
 
 
 @lru_cache(maxsize=256)
 def head_tensors(
-    a: Architecture, tensor: int, tied: bool, trained: bool, ends_trained: tuple[bool, bool], adapts: bool = False
+    architecture: Architecture,
+    tensor: int,
+    tied: bool,
+    trained: bool,
+    ends_trained: tuple[bool, bool],
+    adapts: bool = False,
 ) -> tuple[LocalTensor, ...]:
     """The final norm's and the head's parameter tensors on one rank.
 
     ``ends_trained``: whether the final norm is trained, and whether what precedes the head is. What ``freeze``
     calls the head is the output embedding alone, and what it calls the norm the final one.
     """
-    tensors = _norm_tensors(a.final_norm, "final_norm", ends_trained[0])
-    vocab = -(-a.vocab_size // tensor)
-    if not tied and a.head:
-        tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(a)), trained))
-    if a.head_bias:
+    tensors = _norm_tensors(architecture.final_norm, "final_norm", ends_trained[0])
+    vocab = -(-architecture.vocab_size // tensor)
+    if not tied and architecture.head:
+        tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(architecture)), trained))
+    if architecture.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
-    tensors += [LocalTensor(t.name, t.shape, ends_trained[1], matrix=len(t.shape) > 1) for t in a.head_tensors]
-    for t in task_tensors(a):
+    tensors += [
+        LocalTensor(t.name, t.shape, ends_trained[1], matrix=len(t.shape) > 1) for t in architecture.head_tensors
+    ]
+    for t in task_tensors(architecture):
         copied = adapts and is_saved(t.name)
         if copied:
             tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
         tensors.append(LocalTensor(t.name, t.shape, trained or copied, matrix=len(t.shape) > 1))
-    idle = a.task.idle if a.task is not None else ()
+    idle = architecture.task.idle if architecture.task is not None else ()
     tensors += [LocalTensor(t.name, t.shape, False, matrix=len(t.shape) > 1) for t in idle]
     return tuple(tensors)
 
 
-def transform_biases(a: Architecture) -> tuple[bool, bool, int]:
+def transform_biases(architecture: Architecture) -> tuple[bool, bool, int]:
     """Whether the layer in front of the head and its norm have a bias: one-dimensional tensors after the matrix, the
     norm's weight last or last but one. The third: width between two layers without a norm (UltraBERT); 0 = one layer.
     """
-    names = [t.name for t in a.head_tensors]
-    inner = a.head_tensors[0].shape[0] if sum(t.linear for t in a.head_tensors) > 1 else 0
+    names = [t.name for t in architecture.head_tensors]
+    inner = architecture.head_tensors[0].shape[0] if sum(t.linear for t in architecture.head_tensors) > 1 else 0
     return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias"), inner
 
 
@@ -193,29 +218,31 @@ def dispatcher_of(job: TrainingJob) -> str:
     return str(job.option("dispatcher", "torch")) if apart else ""
 
 
-def as_held(job: TrainingJob, a: Architecture) -> Architecture:
+def as_held(job: TrainingJob, architecture: Architecture) -> Architecture:
     """The architecture with the tensors that the framework's own classes make of it."""
     if job.lora is not None and dispatcher_of(job):
         from memcheck.models.named_experts import with_names
 
-        a = a._replace(blocks=with_names(a.blocks, ""))  # adapters of these classes go by the names of modules
-    return a._replace(tie_word_embeddings=False) if job.framework.unties_head else a
+        architecture = architecture._replace(
+            blocks=with_names(architecture.blocks, "")
+        )  # adapters of these classes go by the names of modules
+    return architecture._replace(tie_word_embeddings=False) if job.framework.unties_head else architecture
 
 
-def as_built(job: TrainingJob, a: Architecture) -> Architecture:
+def as_built(job: TrainingJob, architecture: Architecture) -> Architecture:
     """The architecture with what the framework builds in its own way.
 
     Raises:
         UnsupportedError: layers are checkpointed, and ``gradient_checkpointing_enable`` of the class raises an error.
     """
-    if job.checkpointing.mode != "none" and not a.checkpointable:
-        said = f"{a.model_type} does not support gradient checkpointing in transformers"
+    if job.checkpointing.mode != "none" and not architecture.checkpointable:
+        said = f"{architecture.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(said, "write activation_checkpointing: none", "/training/activation_checkpointing")
     if job.masks and job.framework.style.modeling_files:
         from memcheck.models.padding import padded
 
-        a = padded(a)
-    return as_held(job, a)
+        architecture = padded(architecture)
+    return as_held(job, architecture)
 
 
 @lru_cache(maxsize=4096)
@@ -240,24 +267,26 @@ def layer_tensors(job: TrainingJob, block: Block, held: Holding) -> tuple[LocalT
     return as_stored(job, block_tensors(block, held))
 
 
-def trains_table(job: TrainingJob, a: Architecture, held: Holding) -> bool:
+def trains_table(job: TrainingJob, architecture: Architecture, held: Holding) -> bool:
     """Whether the embedding's table is trained, or a copy of it."""
-    return (held.trained and not is_table_frozen(job, a)) or saves(job, TABLE)
+    return (held.trained and not is_table_frozen(job, architecture)) or saves(job, TABLE)
 
 
-def lookup_tensors(job: TrainingJob, a: Architecture, held: Holding) -> tuple[LocalTensor, ...]:
+def lookup_tensors(job: TrainingJob, architecture: Architecture, held: Holding) -> tuple[LocalTensor, ...]:
     """The tensors of the embedding, with those of tables of other tokens."""
-    trained = trains_table(job, a, held) or (held.trained and leaves_beside(job, a))
-    found = as_stored(job, table_tensors(job, a, held.tensor, trained))
-    if a.embedders:
-        found += block_tensors(as_block(embedder_tensors(a)), holding_of(job, "projector"))
+    trained = trains_table(job, architecture, held) or (held.trained and leaves_beside(job, architecture))
+    found = as_stored(job, table_tensors(job, architecture, held.tensor, trained))
+    if architecture.embedders:
+        found += block_tensors(as_block(embedder_tensors(architecture)), holding_of(job, "projector"))
     return found
 
 
-def closing_tensors(job: TrainingJob, a: Architecture, held: Holding, *, embeds: bool) -> tuple[LocalTensor, ...]:
+def closing_tensors(
+    job: TrainingJob, architecture: Architecture, held: Holding, *, embeds: bool
+) -> tuple[LocalTensor, ...]:
     """The tensors of final norm and head. ``embeds``: the rank has the embedding, whose matrix may be the head's."""
-    tied = is_tied(a, held.tensor) and embeds
-    found = output_tensors(job, a, held.tensor, tied, held.trained)
+    tied = is_tied(architecture, held.tensor) and embeds
+    found = output_tensors(job, architecture, held.tensor, tied, held.trained)
     found = as_stored(job, found)
     if job.held_in and job.framework.quantizes_head:
         found = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in found)

@@ -111,7 +111,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     """What FSDP does in a step."""
     from memcheck.frameworks.torch.fully_shard import FullyShard
 
-    layout, profile, a, tied = job.layout, job.framework, job.architecture, ties_ends(job)
+    layout, profile, architecture, tied = job.layout, job.framework, job.architecture, ties_ends(job)
     pipelined, no_sync, carved = layout.pipeline > 1, skips_reduction(job), carves_ends(job)
     returned = job.objective.outside and not job.objective.fused
     inside = job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)
@@ -130,7 +130,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         whole_table_gradient=layout.tensor > 1 and profile.style.modeling_files,
         offloads=job.parameter_offload != "none",
         carved=carved,
-        collapses=carved and isinstance(a, Architecture) and a.collapses,
+        collapses=carved and isinstance(architecture, Architecture) and architecture.collapses,
         gathers_ahead=layout.expert > 1 and profile.fsdp2.prefetches_experts,
         keeps_gathered=stays or (job.fsdp == 1 and _is_paired(job)),
         wrapped=wrapped_kinds(job),
@@ -155,56 +155,62 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, apart: bool) -> tu
 
 def _lifetimes(job: TrainingJob) -> Lifetimes:
     """What the model's forward and the training loop keep."""
-    profile, a, checkpointing = job.framework, job.architecture, job.checkpointing
+    profile, architecture, checkpointing = job.framework, job.architecture, job.checkpointing
     found = Lifetimes(
         loss_after_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         keeps_graph=profile.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
         holds_rows=job.layout.pipeline == 1 and profile.style.modeling_files,
-        keeps_states=isinstance(a, DebertaModel),
-        leaves_graphs=isinstance(a, Architecture) and _leaves_graphs(a),
+        keeps_states=isinstance(architecture, DebertaModel),
+        leaves_graphs=isinstance(architecture, Architecture) and _leaves_graphs(architecture),
         saved_inputs=wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,
     )
-    if not isinstance(a, Architecture):
+    if not isinstance(architecture, Architecture):
         return found
-    if a.vision is not None:
+    if architecture.vision is not None:
         from memcheck.frameworks.torch.tower_setup import sinks, stays
 
-        found = found._replace(towers_stay=stays(job, a.vision), sinks=sinks(job, a.vision))
-    return found._replace(returns_first=_returns_first(a)) if a.head_transform or a.task else found
+        found = found._replace(towers_stay=stays(job, architecture.vision), sinks=sinks(job, architecture.vision))
+    return (
+        found._replace(returns_first=_returns_first(architecture))
+        if architecture.head_transform or architecture.task
+        else found
+    )
 
 
-def _returns_first(a: Architecture) -> bool:
+def _returns_first(architecture: Architecture) -> bool:
     """Whether the body has returned before the modules that precede the loss run.
 
     A layer precedes the head, and no norm ends a body whose variable has the looked-up rows (UltraBERT's has). Or the
     head's part of the forward starts where the body has returned: no norm ends the body, or none while a variable has
     the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
     """
-    transforms = bool(a.head_transform) and (a.embeddings_apart or a.final_norm is None)
-    pooled = a.pooling is not None and a.pooling.norm
-    return transforms or (a.task is not None and (a.final_norm is None or pooled))
+    transforms = bool(architecture.head_transform) and (
+        architecture.embeddings_apart or architecture.final_norm is None
+    )
+    pooled = architecture.pooling is not None and architecture.pooling.norm
+    return transforms or (architecture.task is not None and (architecture.final_norm is None or pooled))
 
 
 def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
     """Kinds of units that FSDP makes groups of their own of: none where the model's class names no layers, so that all
     of it is the root's, and none of the tower's where that names none.
     """
-    a, profile = job.architecture, job.framework
-    if not isinstance(a, Architecture):
+    architecture, profile = job.architecture, job.framework
+    if not isinstance(architecture, Architecture):
         return WRAPPED
-    if a.model_type in (profile.unsplit or ()):
+    if architecture.model_type in (profile.unsplit or ()):
         return ()
-    if a.vision is None:
+    if architecture.vision is None:
         return WRAPPED
     from memcheck.frameworks.torch.tower_setup import wrapped_of
 
-    return wrapped_of(job, a.vision)
+    return wrapped_of(job, architecture.vision)
 
 
-def _leaves_graphs(a: Architecture) -> bool:
+def _leaves_graphs(architecture: Architecture) -> bool:
     """Whether an attribute of its layers is a state of the recurrence."""
-    return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in a.blocks)
+    return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in architecture.blocks)
 
 
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
@@ -233,12 +239,14 @@ def features_of(job: TrainingJob, buffers: ModelBuffers) -> int:
 
 def waiting_rows(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
     """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
-    a = buffers.architecture
-    crossed = a.vision is not None and a.vision.crosses  # pictures come first, and the text waits for none
+    architecture = buffers.architecture
+    crossed = (
+        architecture.vision is not None and architecture.vision.crosses
+    )  # pictures come first, and the text waits for none
     if crossed or not any(run.unit.kind == "projector" for run in runs):
         return 0, 0
     tokens = job.rows * job.sequence_length
-    size = rounded(tokens * a.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
+    size = rounded(tokens * architecture.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
     trained = any(t.trained for t in runs[0].unit.tensors)
-    hooked = is_hooked(job, a)
+    hooked = is_hooked(job, architecture)
     return 0 if hooked and not trained else size, size if trained or hooked else 0

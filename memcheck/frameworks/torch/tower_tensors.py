@@ -77,8 +77,8 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
     ``trained``: its own parameters want a gradient all the same.
     """
     found = block_tensors(block, Holding(trained=trained, adapter=adapter))
-    where, a = idle_group(job, block), job.architecture
-    vision = a.vision if isinstance(a, Architecture) else None
+    where, architecture = idle_group(job, block), job.architecture
+    vision = architecture.vision if isinstance(architecture, Architecture) else None
     own = own_parts(job, vision) if vision is not None else {}
     whole = vision is None or not is_unsplit(job, vision)
 
@@ -95,13 +95,13 @@ def reaches(setting: Setting, block: Block) -> bool:
     return any(".lora_" in t.name for t in part_tensors(block, setting))
 
 
-def idle_blocks(a: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
+def idle_blocks(architecture: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
     """What is resident and never gets a gradient, as blocks with their number and part: towers without inputs, layers
     after the features. ``sees``: samples have pictures.
     """
-    found = [(block, n, other.part) for other in a.others for block, n in other.blocks]
-    found += [(as_block(other.tensors), 1, other.part) for other in a.others if other.tensors]
-    v = a.vision
+    found = [(block, n, other.part) for other in architecture.others for block, n in other.blocks]
+    found += [(as_block(other.tensors), 1, other.part) for other in architecture.others if other.tensors]
+    v = architecture.vision
     if v is None:
         return found
     if v.unused:
@@ -115,15 +115,15 @@ def idle_blocks(a: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
     return found
 
 
-def side_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
+def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of everything outside the language model, unit by unit."""
-    if a.encoder is not None:
+    if architecture.encoder is not None:
         held = holding_of(job, "encoder")
-        for block, n in a.encoder.blocks:
+        for block, n in architecture.encoder.blocks:
             yield from n * [block_tensors(block, held)]
-        yield block_tensors(as_block(a.encoder.tensors), held)
-    v, sees = a.vision, are_there(job)
-    for block, n, part in idle_blocks(a, sees=sees):
+        yield block_tensors(as_block(architecture.encoder.tensors), held)
+    v, sees = architecture.vision, are_there(job)
+    for block, n, part in idle_blocks(architecture, sees=sees):
         held = holding_of(job, part)
         yield from n * [idle_tensors(job, block, held.adapter, trained=held.trained)]
     if v is None or not sees:
@@ -147,18 +147,18 @@ def _of(part: str, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
     return tuple(t._replace(part=part) for t in tensors)
 
 
-def side_buffers(a: Architecture, dtype: str) -> int:
+def side_buffers(architecture: Architecture, dtype: str) -> int:
     """Buffers of the towers: bounds of clamped projections, one number each, and what standardises pooled rows."""
-    held = [each for other in a.others for each in other.buffers]
-    held += a.vision.buffers if a.vision is not None else ()
+    held = [each for other in architecture.others for each in other.buffers]
+    held += architecture.vision.buffers if architecture.vision is not None else ()
     return sum(each.number * rounded_bytes((each.elements,), "fp32" if each.fp32 else dtype) for each in held)
 
 
-def pixel_bytes(job: TrainingJob, a: Architecture) -> int:
+def pixel_bytes(job: TrainingJob, architecture: Architecture) -> int:
     """``pixel_values`` in fp32, as the processor made them, and their padding mask, which stay all step."""
-    vision, stated = a.vision, job.images
+    vision, stated = architecture.vision, job.images
     if vision is None:
-        sides = [e.side for e in a.embedders if e.tokens] if stated is not None else []
+        sides = [e.side for e in architecture.embedders if e.tokens] if stated is not None else []
         return sum(rounded_bytes((job.rows * stated.pictures, 3, side, side), "fp32") for side in sides if stated)
     found = pictures_of(job, vision)
     rows = found.rows - vision.classes * found.pictures
@@ -181,7 +181,9 @@ FROZEN_LAYERS, FROZEN_ATTENTION, FROZEN_EMBEDDING = "vision:layers", "vision:att
 """Words in place of ``vision``: what of a frozen tower wants no gradient."""
 
 
-def flattened_parts(job: TrainingJob, a: Architecture, vision: Vision, freeze: tuple[str, ...]) -> tuple[str, ...]:
+def flattened_parts(
+    job: TrainingJob, architecture: Architecture, vision: Vision, freeze: tuple[str, ...]
+) -> tuple[str, ...]:
     """The words of ``freeze``, with those in place of parts that say what of them wants no gradient."""
     found: list[str] = []
     for word in freeze:
@@ -189,7 +191,7 @@ def flattened_parts(job: TrainingJob, a: Architecture, vision: Vision, freeze: t
             found.append(FROZEN_ATTENTION if parts_attention(job, vision) else FROZEN_LAYERS)
             found += [FROZEN_EMBEDDING] if embeds_apart(job, vision) else []
         elif word == "language":
-            found.append(f"layers:0-{a.num_layers}")
+            found.append(f"layers:0-{architecture.num_layers}")
         elif word not in ("vision", "projector"):
             found.append(word)
     return tuple(found)

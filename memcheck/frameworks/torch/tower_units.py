@@ -116,7 +116,14 @@ class SideUnits(Record):
 
 
 def side_units(
-    job: TrainingJob, a: Architecture, vision: Vision, base: Setting, *, rows_grad: bool, adds: bool, inventory: bool
+    job: TrainingJob,
+    architecture: Architecture,
+    vision: Vision,
+    base: Setting,
+    *,
+    rows_grad: bool,
+    adds: bool,
+    inventory: bool,
 ) -> SideUnits:
     """Return the units of a vision tower in forward order: stem, layers, mergers of earlier rows, projector.
 
@@ -129,7 +136,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
-    runs, pooled = told_apart(idle_units(job, a, base, pictures), vision, pictures, base)
+    runs, pooled = told_apart(idle_units(job, architecture, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast if vision.narrow else widened_tower(vision, base)
@@ -140,7 +147,7 @@ def side_units(
     )  # fmt: skip
     hooked = (
         vision.hooked or (tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None)
-    ) and is_hooked(job, a)
+    ) and is_hooked(job, architecture)
     entry, layers = _flattened(job, vision, tower)
     graph = entry.trained or layers.trained or _adapted(vision, tower) or hooked
     leaf = hooked and not (entry.trained or reaches(tower, as_block(vision.stem)))
@@ -195,7 +202,9 @@ def side_units(
         waits = waiting_rows(vision, projector) if below else 0
         last = reading_unit(job, vision, projector, reading, waits, adds=adds, inventory=inventory)
         return SideUnits((*runs, (last, 1, 0)), below or trained)
-    end = _projector_unit(job, a, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory)
+    end = _projector_unit(
+        job, architecture, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory
+    )
     return SideUnits((*runs, (end, 1, 0)), rows_grad or below or trained)
 
 
@@ -314,7 +323,7 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
 
 def _projector_unit(
     job: TrainingJob,
-    a: Architecture,
+    architecture: Architecture,
     vision: Vision,
     setting: Setting,
     pictures: Pictures,
@@ -328,14 +337,14 @@ def _projector_unit(
     project = tower_forward(vision.kind).project
     seen = touched_by(lambda ctx, x: project(ctx, own, x), whole(setting))
     require_covered(seen, elements(block), "the projector", job.framework.name)
-    shape = (job.rows * job.sequence_length, a.hidden_size)
+    shape = (job.rows * job.sequence_length, architecture.hidden_size)
     end = _Ending(
         shape=shape,
         tokens=pictures.tokens,
         rows_grad=rows_grad,
         gives_out=vision.gives_out and job.loss.keep_logits and not gives_towers(job, vision),
         gives_all=gives_towers(job, vision) and job.loss.keep_logits,
-        scaled=a.embedding_scale == "model",
+        scaled=architecture.embedding_scale == "model",
     )
     fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
     again = _handing(vision, projector_curve(own, setting.later(), end, inventory), setting, end) if adds else fresh
@@ -415,19 +424,24 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
 EVERY_PART = ("vision", "projector", "language")
 
 
-def seen_again(job: TrainingJob, a: Architecture, setting: Setting) -> tuple[int, int, int]:
+def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -> tuple[int, int, int]:
     """Bytes of the tower in the forward pass of another model: its highest point, including the looked-up rows; what
     the model's variables keep alive while the text layers run; and the image tokens in the model's output, which are
     part of the second figure. All are 0 without pictures.
     """
-    vision = a.vision
+    vision = architecture.vision
     if vision is None or not pictures_of(job, vision).rows:
         return 0, 0, 0
     frozen = job._replace(
-        architecture=a, method="full", lora=None, freeze=EVERY_PART, checkpointing=Checkpointing(), companions=()
+        architecture=architecture,
+        method="full",
+        lora=None,
+        freeze=EVERY_PART,
+        checkpointing=Checkpointing(),
+        companions=(),
     )
-    found = side_units(frozen, a, vision, setting, rows_grad=False, adds=False, inventory=False)
-    held = rounded_bytes((job.rows * job.sequence_length, a.hidden_size), setting.params)
+    found = side_units(frozen, architecture, vision, setting, rows_grad=False, adds=False, inventory=False)
+    held = rounded_bytes((job.rows * job.sequence_length, architecture.hidden_size), setting.params)
     highest = kept = 0
     for unit, times, _ in found.runs:
         curve = unit.fresh
@@ -437,5 +451,5 @@ def seen_again(job: TrainingJob, a: Architecture, setting: Setting) -> tuple[int
             kept += curve.returned * times
         elif unit.kind == "projector":
             kept += curve.returned + curve.freed_input
-    tokens = rounded_bytes((pictures_of(job, vision).tokens, a.hidden_size), setting.params)
+    tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.params)
     return highest, kept, tokens if vision.gives_out else 0

@@ -39,40 +39,42 @@ def recompute_mode(job: TrainingJob, layer: int) -> str:
     return c.mode
 
 
-def is_hooked(job: TrainingJob, a: Architecture) -> bool:
+def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether the rows that are looked up are made to want a gradient (``enable_input_require_grads``).
 
     A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
     """
-    words = a.encoder is None or not a.encoder.channels  # a model of sounds has another main input
+    words = (
+        architecture.encoder is None or not architecture.encoder.channels
+    )  # a model of sounds has another main input
     hooks = (words and job.framework.runs_transformers) or job.held_in == "int8"
     recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
     return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
 
 
-def is_tied(a: Architecture, tensor: int) -> bool:
+def is_tied(architecture: Architecture, tensor: int) -> bool:
     """Whether head and embedding are one tensor on a rank: parallelize_module unties them (two DTensors)."""
-    return a.tie_word_embeddings and tensor == 1
+    return architecture.tie_word_embeddings and tensor == 1
 
 
-def is_table_frozen(job: TrainingJob, a: Architecture) -> bool:
+def is_table_frozen(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether ``freeze`` names the embedding, or the head that is the same tensor."""
-    return "embed" in job.freeze or (a.tie_word_embeddings and "head" in job.freeze)
+    return "embed" in job.freeze or (architecture.tie_word_embeddings and "head" in job.freeze)
 
 
-def leaves_beside(job: TrainingJob, a: Architecture) -> bool:
+def leaves_beside(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether only the table is frozen, as a tied head: the positions, types and norms around it are trained."""
-    return is_table_frozen(job, a) and "embed" not in job.freeze
+    return is_table_frozen(job, architecture) and "embed" not in job.freeze
 
 
-def has_tensors_beside(a: Architecture) -> bool:
+def has_tensors_beside(architecture: Architecture) -> bool:
     """Whether trained tensors other than the table contribute to the first layer's input."""
-    norm = a.embedding_norm is not None
-    positions = a.learned_positions > 0 and not isinstance(a, PegasusModel)
-    return norm or positions or a.token_types > 0 or a.per_layer is not None
+    norm = architecture.embedding_norm is not None
+    positions = architecture.learned_positions > 0 and not isinstance(architecture, PegasusModel)
+    return norm or positions or architecture.token_types > 0 or architecture.per_layer is not None
 
 
-def is_head_frozen(job: TrainingJob, a: Architecture) -> bool:
+def is_head_frozen(job: TrainingJob, architecture: Architecture) -> bool:
     """Whether ``freeze`` names the head, or the embedding that is the same tensor when the parts are frozen."""
-    return "head" in job.freeze or (a.tie_word_embeddings and "embed" in job.freeze)
+    return "head" in job.freeze or (architecture.tie_word_embeddings and "embed" in job.freeze)

@@ -13,12 +13,12 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
 
-def tensors_of(job: TrainingJob, a: Architecture, part: Part) -> Iterator[tuple[LocalTensor, ...]]:
+def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of one pipeline rank, unit by unit: layers that are alike share theirs."""
-    a, held, frozen = as_held(job, a), holding_of(job), frozen_layers(job.freeze)
+    architecture, held, frozen = as_held(job, architecture), holding_of(job), frozen_layers(job.freeze)
     if part.embedding:
-        yield lookup_tensors(job, a, held)
-    layers = a.layers()
+        yield lookup_tensors(job, architecture, held)
+    layers = architecture.layers()
     known: dict[tuple[int, bool], tuple[LocalTensor, ...]] = {}
     for index in range(part.first, part.last):
         is_frozen = index in frozen
@@ -26,17 +26,17 @@ def tensors_of(job: TrainingJob, a: Architecture, part: Part) -> Iterator[tuple[
         if kind not in known:
             known[kind] = layer_tensors(job, layers[index], held._replace(trained=False) if is_frozen else held)
         yield known[kind]
-    if part.embedding and (a.vision is not None or a.others or a.encoder is not None):
+    if part.embedding and (architecture.vision is not None or architecture.others or architecture.encoder is not None):
         from memcheck.frameworks.torch.tower_tensors import side_tensors
 
-        yield from (as_stored(job, tensors) for tensors in side_tensors(job, a))
+        yield from (as_stored(job, tensors) for tensors in side_tensors(job, architecture))
     if part.head:
-        yield closing_tensors(job, a, held, embeds=part.embedding)
+        yield closing_tensors(job, architecture, held, embeds=part.embedding)
 
 
-def model_tensors(job: TrainingJob, a: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
+def model_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of a whole model that is on one pipeline rank, unit by unit."""
-    yield from tensors_of(job, a, Part(first=0, last=a.num_layers, embedding=True, head=True))
+    yield from tensors_of(job, architecture, Part(first=0, last=architecture.num_layers, embedding=True, head=True))
 
 
 def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:

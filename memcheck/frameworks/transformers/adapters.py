@@ -12,21 +12,21 @@ from memcheck.frameworks.stacked_adapters import adapted_tensors
 from memcheck.models.types import Moe, ParameterTensor
 
 
-def merged_weight(ctx: Context, m: Moe, tensor: ParameterTensor, base: Value) -> Value:
+def merged_weight(ctx: Context, moe: Moe, tensor: ParameterTensor, base: Value) -> Value:
     """Merge a LoRA adapter into a weight: ``base + scaling * B @ A`` as a new tensor, a copy of all
     experts per layer.
     """
-    factors = factors_of(ctx, m, tensor, base.dtype)
+    factors = factors_of(ctx, moe, tensor, base.dtype)
     return base if factors is None else folded(ctx.tape, base, factors)
 
 
-def factors_of(ctx: Context, m: Moe, tensor: ParameterTensor, dtype: str) -> tuple[Value, Value] | None:
+def factors_of(ctx: Context, moe: Moe, tensor: ParameterTensor, dtype: str) -> tuple[Value, Value] | None:
     """Return both LoRA matrices of a tensor, B and A, in the dtype of its weight, or None if it has no adapter.
 
     peft's parametrization holds them as long as it is registered (``_LoraFactorsProxy``).
     """
     adapter = ctx.setting.adapter
-    factors = next((f for f in adapted_tensors(adapter, m) if f.name == tensor.name), None)
+    factors = next((f for f in adapted_tensors(adapter, moe) if f.name == tensor.name), None)
     if factors is None or adapter is None:
         return None
     tape = ctx.tape

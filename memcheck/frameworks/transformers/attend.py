@@ -22,7 +22,7 @@ from memcheck.models.attention_types import BloomAttention, FalconAttention, Whi
 from memcheck.models.types import Attention
 
 
-def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Compute softmax(q k^T) v with the kernel that runs on CUDA, and return what the output projection reads.
 
     ``q``: [batch, heads, sequence, head_dim]; ``k`` and ``v`` have ``kv_heads`` heads. Returns [batch, heads, sequence,
@@ -31,66 +31,70 @@ def attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
     if ctx.setting.exchanges_heads:
         from memcheck.frameworks.transformers.ulysses import attend_to_heads
 
-        return attend_to_heads(ctx, a, q, k, v, attend)
+        return attend_to_heads(ctx, attention, q, k, v, attend)
     tape = ctx.tape
-    kernel = kernel_of(ctx, a)
-    copied = copied_operands(ctx, a, q.shape[1])
-    if repeats_kv(ctx, a):
-        if isinstance(a, FalconAttention) and tape.autocast:  # Falcon's products repeat what autocast has cast
+    kernel = kernel_of(ctx, attention)
+    copied = copied_operands(ctx, attention, q.shape[1])
+    if repeats_kv(ctx, attention):
+        if isinstance(attention, FalconAttention) and tape.autocast:  # Falcon's products repeat what autocast has cast
             k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
         k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
     if kernel == "eager":
         from memcheck.frameworks.transformers.eager import attend_eagerly
 
-        if isinstance(a, BloomAttention) and any(copied):  # reshaped by hand: variables until the residual sum
+        if isinstance(attention, BloomAttention) and any(copied):  # reshaped by hand: variables until the residual sum
             q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
             ctx.named += [q, k, v]
             copied = (False, False, False)
-        return attend_eagerly(ctx, a, q, k, v, copied)
+        return attend_eagerly(ctx, attention, q, k, v, copied)
     if kernel == "math":
         from memcheck.frameworks.transformers.math_kernel import broadcasting, math_kernel
 
-        return broadcasting(ctx, a, q, k, v) if a.fused_form == "index" else math_kernel(ctx, a, q, k, v)
+        return (
+            broadcasting(ctx, attention, q, k, v)
+            if attention.fused_form == "index"
+            else math_kernel(ctx, attention, q, k, v)
+        )
     kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     mask = None
-    if kernel == "efficient" and needs_mask(a, ctx.setting.sequence, ctx.setting.style):
-        mask = _kernel_mask(ctx, a, v.dtype)
-    if a.padded and ctx.setting.attention == "flash":
+    if kernel == "efficient" and needs_mask(attention, ctx.setting.sequence, ctx.setting.style):
+        mask = _kernel_mask(ctx, attention, v.dtype)
+    if attention.padded and ctx.setting.attention == "flash":
         from memcheck.frameworks.transformers.unpadded import flash_of_real_tokens
 
         return flash_of_real_tokens(ctx, q, k, v)
     ring = ctx.setting.context
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
     del kernel_arguments
-    if a.sinks:
+    if attention.sinks:
         from memcheck.frameworks.transformers.sinks import kernel_with_sinks
 
-        out = kernel_with_sinks(ctx, a, out)
+        out = kernel_with_sinks(ctx, attention, out)
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
-    joined = concatenates(a) and a.rotary_form != "pairs-each" and not turns_in_place(ctx)
-    q_is_contiguous = joined or isinstance(a, WhisperAttention)
+    joined = concatenates(attention) and attention.rotary_form != "pairs-each" and not turns_in_place(ctx)
+    q_is_contiguous = joined or isinstance(attention, WhisperAttention)
     if kernel == "flash" and q_is_contiguous:
         out = copy(tape, out, "contiguous")
     return out
 
 
-def _kernel_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+def _kernel_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | None:
     """Return the mask that the memory-efficient kernel keeps as ``attn_bias``, or None if it is the model's own.
 
     ``convert_boolean_attn_mask`` makes a boolean mask additive. ``pad_bias`` pads rows to a multiple of 8. autocast
     casts an additive mask. Source: aten/src/ATen/native/transformers/attention.cpp.
     """
-    if a.cross:
-        return _cross_attention_mask(ctx, dtype, additive=not a.padded)
-    if shares_mask(a, ctx.setting):
+    if attention.cross:
+        return _cross_attention_mask(ctx, dtype, additive=not attention.padded)
+    if shares_mask(attention, ctx.setting):
         return None
-    mask = additive_mask(ctx, a, dtype)
+    mask = additive_mask(ctx, attention, dtype)
     if ctx.sequence % MASK_ALIGNMENT:
         padded_keys = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
-        mask_heads = -(-a.heads // ctx.tp) if a.alibi else 1
+        mask_heads = -(-attention.heads // ctx.tp) if attention.alibi else 1
         mask = ctx.tape.new((ctx.batch, mask_heads, ctx.sequence, padded_keys), dtype, "padded attention mask")
     return mask
 

@@ -37,48 +37,48 @@ from memcheck.models.types import Attention, Norm
 Heads = tuple[Value, Value, Value]
 
 
-def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
+def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Value:
     """Replay one attention module of transformers, ``hidden_states, _ = self.self_attn(hidden_states)``.
 
     ``x``: [tokens, hidden]; so is what is returned. ``stream``: dtype of the residual stream, in which cos and sin are.
     The order of the steps, and what each variable keeps alive, is that of models/llama/modeling_llama.py.
     """
     tape = ctx.tape
-    if (own_forward := forward_of(a.own)) is not None:
-        return own_forward(ctx, a, a.own, x)
-    tensors = linear_tensors(a.tensors)
-    width = -(-a.heads // ctx.tp) * (a.v_head_dim or a.head_dim)
+    if (own_forward := forward_of(attention.own)) is not None:
+        return own_forward(ctx, attention, attention.own, x)
+    tensors = linear_tensors(attention.tensors)
+    width = -(-attention.heads // ctx.tp) * (attention.v_head_dim or attention.head_dim)
     x = enter_tensor_parallel(ctx, x)
-    if isinstance(a, FalconH1Attention):
+    if isinstance(attention, FalconH1Attention):
         x = scale(tape, x, "attention multiplier")
     gate, module_input = None, x  # of the module's forward, which holds a gathered input to its end
-    if a.fused_qkv:
-        q, k, v = _fused_projection(ctx, a, x)
+    if attention.fused_qkv:
+        q, k, v = _fused_projection(ctx, attention, x)
     else:
-        q, k, v, gate = _projections(ctx, a, x)
+        q, k, v, gate = _projections(ctx, attention, x)
     del x
-    if isinstance(a, ReusingAttention):
+    if isinstance(attention, ReusingAttention):
         q = rotate_half(tape, q, stream)
-    elif a.rotary_dim and turns_in_place(ctx):
-        q, k = _rotate_in_place(ctx, a, q, k)
-    elif a.rotary_dim:
-        q, k = apply_rotary(ctx, a, q, k, stream)
-    if a.norms_after_rotary:
-        q = normalise(ctx, a.query_norm, q, "qk_norm").view(*q.shape)
-        k = normalise(ctx, a.key_norm, k, "qk_norm").view(*k.shape)
-    if a.stores_keys:
+    elif attention.rotary_dim and turns_in_place(ctx):
+        q, k = _rotate_in_place(ctx, attention, q, k)
+    elif attention.rotary_dim:
+        q, k = apply_rotary(ctx, attention, q, k, stream)
+    if attention.norms_after_rotary:
+        q = normalise(ctx, attention.query_norm, q, "qk_norm").view(*q.shape)
+        k = normalise(ctx, attention.key_norm, k, "qk_norm").view(*k.shape)
+    if attention.stores_keys:
         from memcheck.autograd.checkpoint import retain
 
         retain(tape, k, v)
-    if a.scaled_queries:
+    if attention.scaled_queries:
         q = scale_positions(ctx, q)
-    out = _attend(ctx, a, q, k, v).view(ctx.tokens, width)
-    out = _apply_gate(ctx, a, out, gate, module_input)
+    out = _attend(ctx, attention, q, k, v).view(ctx.tokens, width)
+    out = _apply_gate(ctx, attention, out, gate, module_input)
     del gate
-    output_matrix = tensors[3 if a.gate_matrix or a.scaled_output else -1]
-    result = linear(tape, out, ctx.weights(output_matrix, a.out_bias), output_matrix.name)
+    output_matrix = tensors[3 if attention.gate_matrix or attention.scaled_output else -1]
+    result = linear(tape, out, ctx.weights(output_matrix, attention.out_bias), output_matrix.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
-    if isinstance(a, BloomAttention):
+    if isinstance(attention, BloomAttention):
         ctx.named += [q, k, v]
     else:
         ctx.named = []
@@ -86,32 +86,34 @@ def attention(ctx: Context, a: Attention, x: Value, stream: str) -> Value:
     return result
 
 
-def _attend(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def _attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Compute softmax(q k^T) v with the kernel or the biases that the family uses.
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v with ``kv_heads`` heads.
     """
-    if isinstance(a.own, BlockIndexer):
+    if isinstance(attention.own, BlockIndexer):
         from memcheck.frameworks.transformers.block_mask import attend_to_blocks
 
-        return attend_to_blocks(ctx, a, a.own, q, k, v)
-    if a.bias:
+        return attend_to_blocks(ctx, attention, attention.own, q, k, v)
+    if attention.bias:
         from memcheck.frameworks.transformers.position_bias import attend_with_biases
 
-        return attend_with_biases(ctx, a, q, k, v)
-    return attend(ctx, a, q, k, v)
+        return attend_with_biases(ctx, attention, q, k, v)
+    return attend(ctx, attention, q, k, v)
 
 
-def _apply_gate(ctx: Context, a: Attention, out: Value, gate: Value | None, x: Value) -> Value:
+def _apply_gate(ctx: Context, attention: Attention, out: Value, gate: Value | None, x: Value) -> Value:
     """Multiply the attention output by the sigmoid of a gate, if the module has one.
 
     ``out``: [tokens, heads * v_head_dim]. ``gate``: made from the input before attention, one number per element or per
     head. ``x``: the module's input; a ``LateGateAttention`` projects its gate from it after attention.
     """
     tape = ctx.tape
-    if isinstance(a, LateGateAttention):
-        gate_matrix = linear_tensors(a.tensors)[4]
-        gate_logits = linear(tape, x, ctx.weights(gate_matrix, False, adaptable=a.gate_adaptable), gate_matrix.name)
+    if isinstance(attention, LateGateAttention):
+        gate_matrix = linear_tensors(attention.tensors)[4]
+        gate_logits = linear(
+            tape, x, ctx.weights(gate_matrix, False, adaptable=attention.gate_adaptable), gate_matrix.name
+        )
         return mul(tape, out, unary(tape, gate_logits, "sigmoid"))
     if gate is None:
         return out
@@ -129,70 +131,84 @@ def scale_positions(ctx: Context, q: Value) -> Value:
     return operator(tape, tape.value(q.shape, q.dtype, "scaled queries"), q, "query scale backward", saves=(factors,))
 
 
-def _projections(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:
+def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Value, Value, Value | None]:
     """Compute q_proj, k_proj and v_proj with their query and key norms, and the output gate if there is one.
 
     ``x``: [tokens, hidden]. Returns q, k, v as [batch, heads, sequence, head_dim] and the gate. A norm runs over each
     head, or over all heads before they are split. For cross-attention k and v are projected from the encoder's output.
     """
     tape = ctx.tape
-    tensors = linear_tensors(a.tensors)
-    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
-    copies = not turns_in_place(ctx) and (a.rotary_dim > 0 or not keeps_strides(ctx, a))
+    tensors = linear_tensors(attention.tensors)
+    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    copies = not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
     gate = None
-    query_norm, key_norm = (None, None) if a.norms_after_rotary else (a.query_norm, a.key_norm)
-    q = linear(tape, x, ctx.weights(tensors[0], a.qkv_bias), tensors[0].name)
-    if a.scaled_projection and query_norm is None:
+    query_norm, key_norm = (None, None) if attention.norms_after_rotary else (attention.query_norm, attention.key_norm)
+    q = linear(tape, x, ctx.weights(tensors[0], attention.qkv_bias), tensors[0].name)
+    if attention.scaled_projection and query_norm is None:
         q = scale(tape, q, "query scaling")
-    if a.output_gate:
+    if attention.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
-    q = clamp(tape, q, 2) if a.clip_qkv else q
-    q = as_heads(ctx, a, q, heads, query_norm, copies)
-    if a.scaled_projection and query_norm is not None:
+    q = clamp(tape, q, 2) if attention.clip_qkv else q
+    q = as_heads(ctx, attention, q, heads, query_norm, copies)
+    if attention.scaled_projection and query_norm is not None:
         q = scale(tape, q, "query scaling")
-    if isinstance(a, (Gemma4Attention, ReusingAttention)):
-        return q, *_keys_and_values(ctx, a, x, kv_heads), gate
+    if isinstance(attention, (Gemma4Attention, ReusingAttention)):
+        return q, *_keys_and_values(ctx, attention, x, kv_heads), gate
     kv_sequence: int = ctx.sequence
-    if a.cross:
+    if attention.cross:
         x, kv_sequence = _encoder_output(ctx)
-    k = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias and a.key_bias, rows=a.kv_heads), tensors[1].name)
-    k = clamp(tape, k, 2) if a.clip_qkv else k
-    k = scale(tape, k, "key multiplier") if isinstance(a, FalconH1Attention) else k
-    k = as_heads(ctx, a, k, kv_heads, key_norm, copies, sequence=kv_sequence)
-    v = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
-    v = clamp(tape, v, 2) if a.clip_qkv else v
-    if a.gate_matrix and not isinstance(a, LateGateAttention):
-        gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=a.gate_adaptable), tensors[4].name)
-    v = as_heads(
-        ctx, a, v, kv_heads, None, not keeps_strides(ctx, a), head_dim=a.v_head_dim or a.head_dim, sequence=kv_sequence
+    k = linear(
+        tape,
+        x,
+        ctx.weights(tensors[1], attention.qkv_bias and attention.key_bias, rows=attention.kv_heads),
+        tensors[1].name,
     )
-    return q, k, scale(tape, v, "value scale") if isinstance(a, MimoAttention) else v, gate
+    k = clamp(tape, k, 2) if attention.clip_qkv else k
+    k = scale(tape, k, "key multiplier") if isinstance(attention, FalconH1Attention) else k
+    k = as_heads(ctx, attention, k, kv_heads, key_norm, copies, sequence=kv_sequence)
+    v = linear(tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name)
+    v = clamp(tape, v, 2) if attention.clip_qkv else v
+    if attention.gate_matrix and not isinstance(attention, LateGateAttention):
+        gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=attention.gate_adaptable), tensors[4].name)
+    v = as_heads(
+        ctx,
+        attention,
+        v,
+        kv_heads,
+        None,
+        not keeps_strides(ctx, attention),
+        head_dim=attention.v_head_dim or attention.head_dim,
+        sequence=kv_sequence,
+    )
+    return q, k, scale(tape, v, "value scale") if isinstance(attention, MimoAttention) else v, gate
 
 
-def _keys_and_values(ctx: Context, a: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:
+def _keys_and_values(ctx: Context, attention: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:
     """Compute the keys and values of Gemma 4, [batch, kv_heads, sequence, head_dim], both normed.
 
     ``KeysAsValuesAttention`` uses the key projection for both. ``ReusingAttention`` reads both from an earlier layer:
     they cost no bytes here, because that layer owns the storage.
     """
     tape = ctx.tape
-    shape, copies = (ctx.batch, kv_heads, ctx.sequence, a.head_dim), not keeps_strides(ctx, a)
-    if isinstance(a, ReusingAttention):
+    shape, copies = (ctx.batch, kv_heads, ctx.sequence, attention.head_dim), not keeps_strides(ctx, attention)
+    if isinstance(attention, ReusingAttention):
         dtype = tape.autocast or x.dtype
         leaf = None if x.origin is None else Leaf()
         return Value(None, shape, dtype, leaf), Value(None, shape, dtype, leaf)
-    tensors = linear_tensors(a.tensors)
-    projected = linear(tape, x, ctx.weights(tensors[1], a.qkv_bias, rows=a.kv_heads), tensors[1].name)
-    k = as_heads(ctx, a, projected, kv_heads, a.key_norm, True)
-    if not isinstance(a, KeysAsValuesAttention):
-        projected = linear(tape, x, ctx.weights(tensors[2], a.qkv_bias, rows=a.kv_heads), tensors[2].name)
-    return k, as_heads(ctx, a, projected, kv_heads, Norm("l2", a.head_dim, weight=False), copies)
+    tensors = linear_tensors(attention.tensors)
+    projected = linear(tape, x, ctx.weights(tensors[1], attention.qkv_bias, rows=attention.kv_heads), tensors[1].name)
+    k = as_heads(ctx, attention, projected, kv_heads, attention.key_norm, True)
+    if not isinstance(attention, KeysAsValuesAttention):
+        projected = linear(
+            tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name
+        )
+    return k, as_heads(ctx, attention, projected, kv_heads, Norm("l2", attention.head_dim, weight=False), copies)
 
 
 def as_heads(
     ctx: Context,
-    a: Attention,
+    attention: Attention,
     x: Value,
     heads: int,
     norm: Norm | None,
@@ -206,72 +222,72 @@ def as_heads(
     ``copies``: the gradient arrives head by head, so that the transpose's backward copies it. ``head_dim``: width of a
     head, where it is not ``a.head_dim``. ``sequence``: tokens per sequence, where they are not this module's (cross).
     """
-    shape = (ctx.batch, heads, sequence or ctx.sequence, head_dim or a.head_dim)
-    if norm is not None and norm.size != a.head_dim:
+    shape = (ctx.batch, heads, sequence or ctx.sequence, head_dim or attention.head_dim)
+    if norm is not None and norm.size != attention.head_dim:
         x, norm = normalise(ctx, norm._replace(size=x.shape[-1]), x, "qk_norm"), None
-    if isinstance(a, WhisperAttention):  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
+    if isinstance(attention, WhisperAttention):  # modeling_whisper.py, `.transpose(1, 2).contiguous()`
         return copy(ctx.tape, head_view(ctx.tape, x, shape), "contiguous")
     x = head_view(ctx.tape, x, shape) if copies else x.view(*shape)
     return normalise(ctx, norm, x, "qk_norm").view(*shape)  # the norm returns rows of head_dim
 
 
-def _fused_projection(ctx: Context, a: Attention, x: Value) -> Heads:
+def _fused_projection(ctx: Context, attention: Attention, x: Value) -> Heads:
     """Compute q, k and v with one matrix, and split its output as the family does (``fused_form``).
 
     ``x``: [tokens, hidden]. Returns q, k, v as [batch, heads, sequence, head_dim]. The form decides which of the three
     are views of the output and which are copies.
     """
     tape = ctx.tape
-    tensor = linear_tensors(a.tensors)[0]
-    b, s, d = ctx.batch, ctx.sequence, a.head_dim
-    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
-    qkv = linear(tape, x, ctx.weights(tensor, a.qkv_bias), tensor.name)
-    if a.clip_qkv:
+    tensor = linear_tensors(attention.tensors)[0]
+    b, s, d = ctx.batch, ctx.sequence, attention.head_dim
+    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    qkv = linear(tape, x, ctx.weights(tensor, attention.qkv_bias), tensor.name)
+    if attention.clip_qkv:
         qkv = clamp(tape, qkv, 2)
     q_shape, kv_shape = (b, heads, s, d), (b, kv_heads, s, d)
-    if a.fused_form == "index":
-        return _split_falcon(ctx, a, qkv)
-    if a.fused_form == "slices":
+    if attention.fused_form == "index":
+        return _split_falcon(ctx, attention, qkv)
+    if attention.fused_form == "slices":
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
-        if a.fused_form == "heads":  # head by head: the joined gradient is not in the order of the matrix
+        if attention.fused_form == "heads":  # head by head: the joined gradient is not in the order of the matrix
             qkv = head_view(tape, qkv, qkv.shape)
         q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
-        if a.fused_form == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
+        if attention.fused_form == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
             ctx.named.append(qkv)
             q, k, v = (copy(tape, part, "reshape") for part in (q, k, v))
-    return normalise(ctx, a.query_norm, q, "qk_norm"), normalise(ctx, a.key_norm, k, "qk_norm"), v
+    return normalise(ctx, attention.query_norm, q, "qk_norm"), normalise(ctx, attention.key_norm, k, "qk_norm"), v
 
 
-def _split_falcon(ctx: Context, a: Attention, qkv: Value) -> Heads:
+def _split_falcon(ctx: Context, attention: Attention, qkv: Value) -> Heads:
     """Split Falcon's fused projection: q is a slice; k and v are picked with an index list, which copies them.
 
     ``qkv``: [tokens, (heads + 2 * kv_heads) * head_dim]. Falcon 40B copies k and v again, to q's number of heads.
     Source: modeling_falcon.py, FalconAttention._split_heads.
     """
     tape = ctx.tape
-    b, s, d = ctx.batch, ctx.sequence, a.head_dim
-    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
+    b, s, d = ctx.batch, ctx.sequence, attention.head_dim
+    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
     ctx.named.append(qkv)
     q = slices(tape, qkv, (b, heads, s, d))[0]
     indices = tape.new((1,), "int64", "head index")
     k = index(tape, qkv, indices, (b, kv_heads, s, d), "k heads")
     v = index(tape, qkv, indices, (b, kv_heads, s, d), "v heads")
-    if isinstance(a, ExpandedFalconAttention):  # flatten(2, 3) of the slice, and of k and v broadcast to it
+    if isinstance(attention, ExpandedFalconAttention):  # flatten(2, 3) of the slice, and of k and v broadcast to it
         if kv_heads > 1:
             q = copy(tape, q, "q heads")
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
     return q, k, v
 
 
-def _rotate_in_place(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+def _rotate_in_place(ctx: Context, attention: Attention, q: Value, k: Value) -> tuple[Value, Value]:
     """Rotate q and k in place, as Liger's LigerRopeFunction does: no new tensor, and backward rotates the gradients in
     place.
 
     Parts of a fused projection are copied first. Gradients of kernels that return heads before tokens are copied, too.
     """
-    tape, copies = ctx.tape, not keeps_strides(ctx, a)
-    if a.fused_qkv:
+    tape, copies = ctx.tape, not keeps_strides(ctx, attention)
+    if attention.fused_qkv:
         q, k = copy(tape, q, "contiguous"), copy(tape, k, "contiguous")
     return _same_storage(tape, q, copies=copies), _same_storage(tape, k, copies=copies)
 

@@ -17,7 +17,7 @@ from memcheck.models.attention_types import BlockIndexer
 from memcheck.models.types import Attention
 
 
-def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value, k: Value, v: Value) -> Value:
+def attend_to_blocks(ctx: Context, attention: Attention, indexer: BlockIndexer, q: Value, k: Value, v: Value) -> Value:
     """Run attention of MiniMax M3's sparse layers: an indexer chooses blocks of keys, which become a mask of every
     head.
 
@@ -25,7 +25,7 @@ def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value
     gradient reaches the indexer, and what its graph saves dies when it returns.
     """
     tape, heads, s = ctx.tape, q.shape[1], ctx.sequence
-    for tensor in (t for t in a.tensors if t.fixed):
+    for tensor in (t for t in attention.tensors if t.fixed):
         ctx.constant(tensor)
     dtype = q.dtype
     queries = tape.new((ctx.batch, s, indexer.heads * indexer.head_dim), "fp32", "index queries in fp32")
@@ -41,8 +41,8 @@ def attend_to_blocks(ctx: Context, a: Attention, indexer: BlockIndexer, q: Value
     del chosen_blocks, chosen_keys, kept_keys, masked_keys, zeros
     if k.shape[1] != heads:
         k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
-    if kernel_of(ctx, a) == "eager":
-        return _eager(ctx, a, (q, k, v), mask)
+    if kernel_of(ctx, attention) == "eager":
+        return _eager(ctx, attention, (q, k, v), mask)
     return _efficient(ctx, (q, k, v), mask)
 
 
@@ -65,18 +65,18 @@ def _padded(tape: Tape, x: Value, wide: int) -> Value:
     return operator(tape, tape.value(shape, dtype, "pad_bias"), x, "pad backward")
 
 
-def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:
+def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:
     """Replay eager_attention_forward; its additive mask takes a gradient."""
     tape = ctx.tape
     q, k, v = heads
     b, h, s, d = q.shape
-    copied = copied_operands(ctx, a, h)
+    copied = copied_operands(ctx, attention, h)
     scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores", copied[:2]))
     scores = add(tape, scores, mask, "attention mask")
     probabilities = kernels.softmax(tape, scores, "fp32")
     cast_probabilities = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
-    cast_probabilities = dropout(tape, cast_probabilities, a.dropout)
+    cast_probabilities = dropout(tape, cast_probabilities, attention.dropout)
     ctx.unused.append(cast_probabilities)
     out = kernels.batched(tape, cast_probabilities, v, (b, h, s, d), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")

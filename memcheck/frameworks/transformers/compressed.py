@@ -25,7 +25,7 @@ TOPK = 512
 """Keys that released models choose for each token."""
 
 
-def compressed_attention(ctx: Context, a: Attention, c: Compressed, x: Value) -> Value:
+def compressed_attention(ctx: Context, attention: Attention, compressed: Compressed, x: Value) -> Value:
     """Run DeepSeek V4's attention over a sliding window and over compressed keys. ``x``: [tokens, hidden]; so is the
     result.
 
@@ -38,24 +38,24 @@ def compressed_attention(ctx: Context, a: Attention, c: Compressed, x: Value) ->
             "leave tensor and context at 1: transformers cuts its experts alone",
             "/parallelism",
         )
-    tape, b, s, d = ctx.tape, ctx.batch, ctx.sequence, a.head_dim
-    tensors = {t.name.removeprefix("self_attn.").removesuffix(".weight"): t for t in a.tensors}
+    tape, b, s, d = ctx.tape, ctx.batch, ctx.sequence, attention.head_dim
+    tensors = {t.name.removeprefix("self_attn.").removesuffix(".weight"): t for t in attention.tensors}
     low_rank_query = _norm(ctx, "q_a_norm", _project(ctx, tensors, "q_a_proj", x))
-    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (b, a.heads, s, d))
+    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (b, attention.heads, s, d))
     q = _unweighted_norm(tape, q)
-    q = _rotate(ctx, a, q)
+    q = _rotate(ctx, attention, q)
     kv = _norm(ctx, "kv_norm", _project(ctx, tensors, "kv_proj", x)).view(b, 1, s, d)
-    kv = _rotate(ctx, a, kv)
+    kv = _rotate(ctx, attention, kv)
     bias = mask = keys = None
-    if c.rate:
-        keys, bias = _compressed_keys(ctx, a, c, tensors, x, low_rank_query)
+    if compressed.rate:
+        keys, bias = _compressed_keys(ctx, attention, compressed, tensors, x, low_rank_query)
         windows = keys.shape[2]
         kv = cat(tape, (kv, keys), (b, 1, s + windows, d), "cat compressed keys")
         if windows:
             mask = tape.new((b, 1, s, s + windows), ctx.setting.params, "cat masks")
-    out = _attend(ctx, a, q, kv)
-    out = _rotate(ctx, a, out)
-    grouped = _grouped_linear(ctx, c, tensors["o_a_proj"], copy(tape, out, "reshape"))
+    out = _attend(ctx, attention, q, kv)
+    out = _rotate(ctx, attention, out)
+    grouped = _grouped_linear(ctx, compressed, tensors["o_a_proj"], copy(tape, out, "reshape"))
     result = _project(ctx, tensors, "o_b_proj", grouped)
     del low_rank_query, q, kv, bias, mask, keys, out, grouped
     return result
@@ -76,12 +76,12 @@ def _unweighted_norm(tape: Tape, x: Value) -> Value:
     return mul(tape, x, cast(tape, rstd, x.dtype))
 
 
-def _rotate(ctx: Context, a: Attention, x: Value) -> Value:
+def _rotate(ctx: Context, attention: Attention, x: Value) -> Value:
     """Rotate the last ``rotary_dim`` elements of each head in fp32, cast them back, and concatenate.
 
     ``x``: [batch, heads, sequence, head_dim]. Each call repeats cos and sin in the parameters' dtype.
     """
-    tape, shape, rotary_dim = ctx.tape, x.shape, a.rotary_dim
+    tape, shape, rotary_dim = ctx.tape, x.shape, attention.rotary_dim
     dtype = ctx.setting.params
     tables = tuple(tape.new((shape[2], rotary_dim), dtype, "repeated rotary table") for _ in range(2))
     unrotated, to_rotate = slices(tape, x, (*shape[:-1], shape[-1] - rotary_dim), (*shape[:-1], rotary_dim))
@@ -89,35 +89,35 @@ def _rotate(ctx: Context, a: Attention, x: Value) -> Value:
     return cat(tape, (unrotated, rotated), shape, "cat rotary")
 
 
-def _attend(ctx: Context, a: Attention, q: Value, kv: Value) -> Value:
+def _attend(ctx: Context, attention: Attention, q: Value, kv: Value) -> Value:
     """Replay eager_attention_forward with sinks; sinks, logits and probabilities are fp32 even with bf16 weights."""
     tape = ctx.tape
     # repeated keys are a view with stride 0, which a batched product of several sequences copies
     several_sequences = ctx.setting.batch > 1
-    k, v = (repeat_kv(tape, kv, a.heads) for _ in range(2))
-    sinks = tape.parameter(ctx.parameter("self_attn.sinks", (a.heads,))) if a.sinks else None
+    k, v = (repeat_kv(tape, kv, attention.heads) for _ in range(2))
+    sinks = tape.parameter(ctx.parameter("self_attn.sinks", (attention.heads,))) if attention.sinks else None
     out = eager_with_sinks(
         tape, q, k, v, sinks, ctx.unused, mask_dtype=ctx.setting.params if tape.autocast else None,
-        p_dropout=a.dropout, copied=(False, several_sequences, several_sequences),
+        p_dropout=attention.dropout, copied=(False, several_sequences, several_sequences),
     )  # fmt: skip
     return copy(tape, out, "contiguous")
 
 
 def _compressed_keys(
-    ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Value, low: Value
+    ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, x: Value, low: Value
 ) -> tuple[Value, Storage | None]:
     """Compute the compressed keys of whole windows, [batch, 1, windows, head_dim], and their mask bias.
 
     The bias says which windows a token may see. ``low``: the low-rank query, which the indexer reads.
     """
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
-    windows = ctx.setting.sequence // c.rate
-    keys, named = _pool_windows(ctx, a, c, tensors, "compressor", x)
+    windows = ctx.setting.sequence // compressed.rate
+    keys, named = _pool_windows(ctx, attention, compressed, tensors, "compressor", x)
     if not windows:
-        for tensor in (t for t in a.tensors if t.fixed and ctx.setting.sequence < c.rate):
+        for tensor in (t for t in attention.tensors if t.fixed and ctx.setting.sequence < compressed.rate):
             ctx.constant(tensor)
         return keys, None
-    chosen = _choose(ctx, a, c, tensors, x, low) if c.index_heads else None
+    chosen = _choose(ctx, attention, compressed, tensors, x, low) if compressed.index_heads else None
     if chosen is None:
         zeros = tape.new((b, 1, s, windows), keys.dtype, "zeros")
         bias = tape.new((b, 1, s, windows), keys.dtype, "masked_fill")
@@ -130,7 +130,7 @@ def _compressed_keys(
 
 
 def _pool_windows(
-    ctx: Context, a: Attention, c: Compressed, tensors: Tensors, module: str, x: Value
+    ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, module: str, x: Value
 ) -> tuple[Value, list[Value]]:
     """Pool each window of tokens to one key, weighted by an fp32 softmax of gates.
 
@@ -138,7 +138,7 @@ def _pool_windows(
     values that variables of the module hold until it returns.
     """
     tape, b = ctx.tape, ctx.setting.batch
-    windows = ctx.setting.sequence // c.rate
+    windows = ctx.setting.sequence // compressed.rate
     width = tensors[module + ".kv_norm"].shape[0]
     projected = _project(ctx, tensors, module + ".kv_proj", x)
     gate = _project(ctx, tensors, module + ".gate_proj", x)
@@ -146,17 +146,17 @@ def _pool_windows(
     if not windows:
         ctx.norm_weight(Norm("rmsnorm", width), module + ".kv_norm")
         return tape.value((b, 1, 0, width), projected.dtype, "new_zeros"), [projected, gate]
-    windows_shape = (b * windows * c.rate, projected.shape[-1])
+    windows_shape = (b * windows * compressed.rate, projected.shape[-1])
     windowed, gates = (
         slices(tape, v, windows_shape)[0] if windows_shape[0] != v.shape[0] else v for v in (projected, gate)
     )
     gates = _add_position_bias(tape, gates, tape.parameter(bias))
     variables = [projected, gate, gates]
-    if c.index_heads:
-        shape = (b * windows, 2 * c.rate, width)
+    if compressed.index_heads:
+        shape = (b * windows, 2 * compressed.rate, width)
         windowed, gates = (_overlap_windows(tape, v, shape) for v in (windowed, gates))
     else:
-        shape = (b * windows, c.rate, width)
+        shape = (b * windows, compressed.rate, width)
         windowed, gates = windowed.view(*shape), gates.view(*shape)
     weights = cast(tape, kernels.softmax(tape, gates, "fp32"), windowed.dtype)
     weighted = mul(tape, windowed, weights)
@@ -164,7 +164,7 @@ def _pool_windows(
     pooled = _sum_windows(tape, weighted, (b * windows, width))
     del weighted
     pooled = _norm(ctx, module + ".kv_norm", pooled)
-    return _rotate(ctx, a, pooled.view(b, 1, windows, width)), [*variables, windowed, gates]
+    return _rotate(ctx, attention, pooled.view(b, 1, windows, width)), [*variables, windowed, gates]
 
 
 def _sum_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -213,17 +213,19 @@ def _overlap_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     return tape.record(both_halves, (first_half, x), second_half_backward)
 
 
-def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Value, low_rank_query: Value) -> Storage:
+def _choose(
+    ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, x: Value, low_rank_query: Value
+) -> Storage:
     """Replay DeepseekV4Indexer, and return the int64 indices of the chosen compressed keys, [batch, sequence, topk].
 
     It scores every head, token and compressed key in fp32, and sums over heads. Its graph dies when it returns.
     """
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
-    heads, width, i = c.index_heads, c.index_dim, "compressor.indexer"
-    windows = ctx.setting.sequence // c.rate
-    keys, variables = _pool_windows(ctx, a, c, tensors, i, x)
+    heads, width, i = compressed.index_heads, compressed.index_dim, "compressor.indexer"
+    windows = ctx.setting.sequence // compressed.rate
+    keys, variables = _pool_windows(ctx, attention, compressed, tensors, i, x)
     q = _project(ctx, tensors, i + ".q_b_proj", low_rank_query).view(b, heads, s, width)
-    q = _rotate(ctx, a, q)
+    q = _rotate(ctx, attention, q)
     fp32_queries = cast(tape, q, "fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
     fp32_keys = cast(tape, keys, "fp32")
@@ -251,7 +253,7 @@ def _choose(ctx: Context, a: Attention, c: Compressed, tensors: Tensors, x: Valu
     return chosen_keys
 
 
-def _grouped_linear(ctx: Context, c: Compressed, tensor: ParameterTensor, x: Value) -> Value:
+def _grouped_linear(ctx: Context, compressed: Compressed, tensor: ParameterTensor, x: Value) -> Value:
     """Run DeepseekV4GroupedLinear: a batched product of each group's rows with its part of one matrix.
 
     ``x``: [batch, heads, sequence, head_dim]. Returns [tokens, out]. Raises ``UnsupportedError`` with an adapter.
@@ -280,7 +282,7 @@ def _grouped_linear(ctx: Context, c: Compressed, tensor: ParameterTensor, x: Val
         matrix,
         (matrix_shape, matrix_dtype, "contiguous gradient"),
     )
-    shape = (c.groups, tokens, out // c.groups)
+    shape = (compressed.groups, tokens, out // compressed.groups)
     product = tape.value(shape, x.dtype, tensor.name)
     dtype = x.dtype
     product = operator(

@@ -19,7 +19,7 @@ from memcheck.frameworks.transformers.router import router_tensor
 from memcheck.models.types import Moe
 
 
-def dense_dispatch(ctx: Context, m: Moe, x: Value) -> Value:
+def dense_dispatch(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Llama 4's experts: every expert gets every token times its score, and their sum is added to the shared
     expert's.
 
@@ -27,25 +27,25 @@ def dense_dispatch(ctx: Context, m: Moe, x: Value) -> Value:
     """
     tape = ctx.tape
     hidden = x.shape[-1]
-    local_experts = -(-m.experts // ctx.setting.expert)
-    width = -(-m.width // ctx.setting.expert_tensor)
-    tensor = router_tensor(m)
+    local_experts = -(-moe.experts // ctx.setting.expert)
+    width = -(-moe.width // ctx.setting.expert_tensor)
+    tensor = router_tensor(moe)
     expert_input = enter_tensor_parallel(ctx, x)
     tokens = expert_input.shape[0]
     logits = linear(tape, expert_input, ctx.replicated(tensor), tensor.name)
-    scores = _scores(tape, logits, m.experts_per_token)
+    scores = _scores(tape, logits, moe.experts_per_token)
     rows = local_experts * tokens
     repeated = _repeat(tape, expert_input, (rows, hidden))
     expert_scores = tape.value((rows, 1), scores.dtype, "scores by expert")
     expert_scores = operator(tape, expert_scores, scores, "transpose")
     routed = mul(tape, repeated, expert_scores)
-    up, down = expert_tensors(m)
+    up, down = expert_tensors(moe)
     gate_and_up = _bmm(ctx, routed, up.name, (local_experts, hidden, 2 * width))
     half = (rows, width)
     gate, up_half = tape.views(gate_and_up, half, half)
-    activated = mul(tape, up_half, activation(tape, gate, m.activation))
+    activated = mul(tape, up_half, activation(tape, gate, moe.activation))
     out = leave_tensor_parallel(ctx, _bmm(ctx, activated, down.name, (local_experts, width, hidden)))
-    shared = mlp(ctx, shared_mlp(m), x)
+    shared = mlp(ctx, shared_mlp(moe), x)
     return _add_sum(tape, shared, out)
 
 

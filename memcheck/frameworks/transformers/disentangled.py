@@ -26,69 +26,80 @@ def masked_rows(ctx: Context, x: Value) -> Value:
     return operator(tape, out, x, "masked embeddings backward", saves=(mask,))
 
 
-def with_relative_rows(ctx: Context, d: Disentangled, x: Value, trained: bool) -> Value:
+def with_relative_rows(ctx: Context, disentangled: Disentangled, x: Value, trained: bool) -> Value:
     """Replay ``get_rel_embedding``: norm the table of relative positions, [rows, hidden], once for all layers.
 
     Returns ``x`` unchanged. The bytes that layers hold of the table are counted with the masks.
     """
     setting, tape = ctx.setting, ctx.tape
     table = ctx.register(
-        Parameter("rel_embeddings", (d.rows, setting.hidden), setting.params, trained, has_grad=setting.has_grad)
+        Parameter(
+            "rel_embeddings", (disentangled.rows, setting.hidden), setting.params, trained, has_grad=setting.has_grad
+        )
     )
-    normed = normalise(ctx, d.norm, tape.parameter(table))
+    normed = normalise(ctx, disentangled.norm, tape.parameter(table))
     return operator(tape, Value(x.storage, x.shape, x.dtype), (x, normed), [GRAD_UNCHANGED, "sum of layers' gradients"])
 
 
-def disentangled_attention(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
+def disentangled_attention(ctx: Context, attention: Attention, disentangled: Disentangled, x: Value) -> Value:
     """Run DeBERTa's attention module and its output layer. ``x``: [tokens, hidden]; so is the result."""
-    output_matrix = linear_tensors(a.tensors)[-1]
+    output_matrix = linear_tensors(attention.tensors)[-1]
     attended = _attended
-    if a.tensors[0].name.endswith("in_proj.weight"):
+    if attention.tensors[0].name.endswith("in_proj.weight"):
         from memcheck.frameworks.transformers.disentangled_1 import attended
-    return linear(ctx.tape, attended(ctx, a, d, x), ctx.weights(output_matrix, a.out_bias), output_matrix.name)
+    return linear(
+        ctx.tape,
+        attended(ctx, attention, disentangled, x),
+        ctx.weights(output_matrix, attention.out_bias),
+        output_matrix.name,
+    )
 
 
-def _attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
+def _attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: Value) -> Value:
     """Replay DisentangledSelfAttention.forward of DeBERTa v2: [tokens, hidden] to [tokens, heads * head_dim].
 
     Every variable of the forward lives until it returns. Scores are [batch * heads, sequence, sequence].
     """
     tape = ctx.tape
-    matrices = {t.name.split(".")[-2]: ctx.weights(t, a.qkv_bias) for t in linear_tensors(a.tensors)[:-1]}
-    b, heads, s = ctx.batch, a.heads, ctx.sequence
+    matrices = {
+        t.name.split(".")[-2]: ctx.weights(t, attention.qkv_bias) for t in linear_tensors(attention.tensors)[:-1]
+    }
+    b, heads, s = ctx.batch, attention.heads, ctx.sequence
     scores_shape = (b * heads, s, s)
-    q, k, v = (_heads(ctx, a, matrices[name], x) for name in ("query_proj", "key_proj", "value_proj"))
+    q, k, v = (_heads(ctx, attention, matrices[name], x) for name in ("query_proj", "key_proj", "value_proj"))
     keys = scale(tape, k, "scaled keys")
     scores = kernels.batched(tape, q, keys, scores_shape, "attention scores")
     del keys
     biases = relative = None
-    if d.rows:
-        table = shared(tape, (d.rows, x.shape[-1]), ctx.setting.params, needs_grad=ctx.setting.trained, starts=False)
-        relative = dropout(tape, table, d.dropout)
-        biases = _biases(ctx, a, d, (q, k), relative, matrices)
+    if disentangled.rows:
+        table = shared(
+            tape, (disentangled.rows, x.shape[-1]), ctx.setting.params, needs_grad=ctx.setting.trained, starts=False
+        )
+        relative = dropout(tape, table, disentangled.dropout)
+        biases = _biases(ctx, attention, disentangled, (q, k), relative, matrices)
     if biases is not None:
         scores = add(tape, scores, biases, "add relative scores")
     mask = tape.new((b, 1, s, s), "bool", "attention mask")
     scores = masked_scores(tape, scores, tape.new((b, 1, s, s), "bool", "inverted attention mask"))
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
-    weights = dropout(tape, weights, a.dropout)
-    out = kernels.batched(tape, weights, v, (b * heads, s, a.head_dim), "attention output")
+    weights = dropout(tape, weights, attention.dropout)
+    out = kernels.batched(tape, weights, v, (b * heads, s, attention.head_dim), "attention output")
     out = copy(tape, out, "contiguous")
     del mask, scores, biases, relative, weights, q, k, v
-    return out.view(ctx.tokens, heads * a.head_dim)
+    return out.view(ctx.tokens, heads * attention.head_dim)
 
 
-def _heads(ctx: Context, a: Attention, weights: Weights, x: Value) -> Value:
+def _heads(ctx: Context, attention: Attention, weights: Weights, x: Value) -> Value:
     """Project to heads with ``transpose_for_scores``, which copies; the gradient of its view is copied, too."""
     projected = linear(ctx.tape, x, weights, weights.weight.name)
-    shape = (projected.numel // a.head_dim, a.head_dim)
+    shape = (projected.numel // attention.head_dim, attention.head_dim)
     return copy(ctx.tape, head_view(ctx.tape, projected, shape), "contiguous")
 
 
 def _biases(
     ctx: Context,
-    a: Attention,
-    d: Disentangled,
+    attention: Attention,
+    disentangled: Disentangled,
     words: tuple[Value, Value],
     rows: Value,
     matrices: dict[str, Weights],
@@ -101,23 +112,26 @@ def _biases(
     """
     tape, score = ctx.tape, None
     variables: list[object] = []
-    names = ("key_proj", "query_proj") if d.shared else ("pos_key_proj", "pos_query_proj")
+    names = ("key_proj", "query_proj") if disentangled.shared else ("pos_key_proj", "pos_query_proj")
     used = [
         (kind, name, word)
         for kind, name, word in zip(("c2p", "p2c"), names, words, strict=True)
-        if d.shared or kind in d.scores
+        if disentangled.shared or kind in disentangled.scores
     ]
     position_heads = {
-        kind: repeated(ctx, _heads(ctx, a, matrices[name], rows))
-        for kind, name, _ in (reversed(used) if d.shared else used)
+        kind: repeated(ctx, _heads(ctx, attention, matrices[name], rows))
+        for kind, name, _ in (reversed(used) if disentangled.shared else used)
     }
     for kind, _, word in used:
-        if kind not in d.scores:
+        if kind not in disentangled.scores:
             continue
         position_index = places_of(ctx, twice=kind == "p2c")
         variables.append(position_index)
         picked_scores = picked(
-            ctx, a, kernels.batched(tape, word, position_heads[kind], _scored(ctx, a, d), kind), position_index
+            ctx,
+            attention,
+            kernels.batched(tape, word, position_heads[kind], _scored(ctx, attention, disentangled), kind),
+            position_index,
         )
         variables.append(picked_scores)
         scaled_scores = scale(tape, picked_scores, "divided")
@@ -127,8 +141,8 @@ def _biases(
     return score
 
 
-def _scored(ctx: Context, a: Attention, d: Disentangled) -> tuple[int, ...]:
-    return ctx.batch * a.heads, ctx.sequence, d.rows
+def _scored(ctx: Context, attention: Attention, disentangled: Disentangled) -> tuple[int, ...]:
+    return ctx.batch * attention.heads, ctx.sequence, disentangled.rows
 
 
 def repeated(ctx: Context, x: Value) -> Value:
@@ -151,9 +165,9 @@ def places_of(ctx: Context, *, twice: bool) -> Storage:
     return clamped
 
 
-def picked(ctx: Context, a: Attention, x: Value, places: Storage) -> Value:
+def picked(ctx: Context, attention: Attention, x: Value, places: Storage) -> Value:
     """Replay ``gather`` along the last dimension, which keeps input and index; its gradient is scattered into zeros."""
-    return gather_last(ctx.tape, x, places, (ctx.batch * a.heads, ctx.sequence, ctx.sequence))
+    return gather_last(ctx.tape, x, places, (ctx.batch * attention.heads, ctx.sequence, ctx.sequence))
 
 
 def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:

@@ -19,15 +19,15 @@ from memcheck.models.types import Attention, Disentangled, ParameterTensor
 Tensors = dict[str, ParameterTensor]
 
 
-def attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
+def attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: Value) -> Value:
     """Replay DisentangledSelfAttention.forward of DeBERTa v1: [tokens, hidden] to [tokens, heads * head_dim].
 
     Every variable of the forward lives until it returns. Each row holds all heads, so that torch.matmul copies its
     operands.
     """
-    tape, b, s, heads = ctx.tape, ctx.batch, ctx.sequence, a.heads
-    tensors: Tensors = {t.name.removeprefix("attention.self.").removesuffix(".weight"): t for t in a.tensors}
-    head_shape, scores_shape = (b * heads * s, a.head_dim), (b * heads, s, s)
+    tape, b, s, heads = ctx.tape, ctx.batch, ctx.sequence, attention.heads
+    tensors: Tensors = {t.name.removeprefix("attention.self.").removesuffix(".weight"): t for t in attention.tensors}
+    head_shape, scores_shape = (b * heads * s, attention.head_dim), (b * heads, s, s)
     qkv = linear(tape, x, ctx.weights(tensors["in_proj"], False), "in_proj")
     del x
     q, k, v = tape.views(qkv, head_shape, head_shape, head_shape)
@@ -35,21 +35,25 @@ def attended(ctx: Context, a: Attention, d: Disentangled, x: Value) -> Value:
     q = scale(tape, q, "divided queries")
     scores = kernels.batched(tape, q, k, scores_shape, "attention scores", (True, True))
     biases = relative = None
-    if d.rows:
+    if disentangled.rows:
         table = shared(
-            tape, (d.rows, heads * a.head_dim), ctx.setting.params, needs_grad=ctx.setting.trained, starts=False
+            tape,
+            (disentangled.rows, heads * attention.head_dim),
+            ctx.setting.params,
+            needs_grad=ctx.setting.trained,
+            starts=False,
         )
-        relative = dropout(tape, table, d.dropout)
-        biases = _biases(ctx, a, d, (q, k), relative, tensors)
+        relative = dropout(tape, table, disentangled.dropout)
+        biases = _biases(ctx, attention, disentangled, (q, k), relative, tensors)
     scores = shift(tape, scores, "add 0") if biases is None else add(tape, scores, biases, "add relative scores")
     mask = tape.new((b, 1, s, s), "bool", "attention mask")
     scores = masked_scores(tape, scores, tape.new((b, 1, s, s), "bool", "inverted attention mask"))
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
-    weights = dropout(tape, weights, a.dropout)
-    out = kernels.batched(tape, weights, v, (b * heads, s, a.head_dim), "attention output", (False, True))
+    weights = dropout(tape, weights, attention.dropout)
+    out = kernels.batched(tape, weights, v, (b * heads, s, attention.head_dim), "attention output", (False, True))
     out = copy(tape, out, "contiguous")
     del mask, scores, biases, relative, weights, q, k, v, qkv
-    return out.view(ctx.tokens, heads * a.head_dim)
+    return out.view(ctx.tokens, heads * attention.head_dim)
 
 
 def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
@@ -64,7 +68,12 @@ def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
 
 
 def _biases(
-    ctx: Context, a: Attention, d: Disentangled, words: tuple[Value, Value], relative: Value, tensors: Tensors
+    ctx: Context,
+    attention: Attention,
+    disentangled: Disentangled,
+    words: tuple[Value, Value],
+    relative: Value,
+    tensors: Tensors,
 ) -> Value | None:
     """Replay ``disentangled_att_bias``: scores of words against relative positions, [batch * heads, sequence,
     sequence].
@@ -72,11 +81,11 @@ def _biases(
     ``words``: q and k. ``relative``: the table of relative positions. Variables live until all scores exist.
     """
     tape, score, variables = ctx.tape, None, list[object]()
-    span = min(ctx.sequence, d.rows // 2)
+    span = min(ctx.sequence, disentangled.rows // 2)
     rows = slices(tape, relative, (2 * span, relative.shape[1]))[0]
-    shape = (ctx.batch * a.heads, ctx.sequence, 2 * span)
+    shape = (ctx.batch * attention.heads, ctx.sequence, 2 * span)
     for kind, name, word in zip(("c2p", "p2c"), ("pos_proj", "pos_q_proj"), words, strict=True):
-        if kind not in d.scores:
+        if kind not in disentangled.scores:
             continue
         position_heads = linear(tape, rows, ctx.weights(tensors[name], kind == "p2c"), name)
         if kind == "p2c":
@@ -84,7 +93,7 @@ def _biases(
         repeated_heads = repeated(ctx, position_heads)
         position_index = places_of(ctx, twice=kind == "p2c")
         picked_scores = picked(
-            ctx, a, kernels.batched(tape, word, repeated_heads, shape, kind, (True, False)), position_index
+            ctx, attention, kernels.batched(tape, word, repeated_heads, shape, kind, (True, False)), position_index
         )
         del repeated_heads
         variables += [position_heads, position_index, picked_scores]

@@ -38,10 +38,10 @@ def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
     return add(tape, both, shortcut, "shortcut")
 
 
-def _networks(m: Moe) -> list[Mlp]:
-    tensors = [t for t in m.tensors if t.group == "shared_experts"]
+def _networks(moe: Moe) -> list[Mlp]:
+    tensors = [t for t in moe.tensors if t.group == "shared_experts"]
     half = len(tensors) // 2
     return [
-        Mlp(m.shared_width // 2, m.gated, m.activation, tensors=tuple(own), adaptable=not m.stacked_adapters)
+        Mlp(moe.shared_width // 2, moe.gated, moe.activation, tensors=tuple(own), adaptable=not moe.stacked_adapters)
         for own in (tensors[:half], tensors[half:])
     ]

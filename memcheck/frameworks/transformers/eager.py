@@ -18,24 +18,24 @@ from memcheck.models.attention_types import (
 from memcheck.models.types import Attention
 
 
-def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, copied: Copied) -> Value:
+def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Value, copied: Copied) -> Value:
     """Run eager attention: scores, softmax and product as separate operators, with the variables of each family's code.
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v already repeated. ``copied``: which of the three
     the products copy.
     """
     tape = ctx.tape
-    if a.sinks or isinstance(a, MimoAttention):
+    if attention.sinks or isinstance(attention, MimoAttention):
         from memcheck.frameworks.transformers.sinks import eager_with_sinks
 
-        return copy(tape, eager_with_sinks(ctx, a, q, k, v), "contiguous")
+        return copy(tape, eager_with_sinks(ctx, attention, q, k, v), "contiguous")
     mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
-    if isinstance(a, MptAttention):
+    if isinstance(attention, MptAttention):
         mask_dtype = "fp32"  # that of MPT's bias
-    if isinstance(a, FalconAttention):
-        dropped = a.dropout if a.alibi else 0.0
+    if isinstance(attention, FalconAttention):
+        dropped = attention.dropout if attention.alibi else 0.0
         out, probabilities, named = eager_with_names(
-            tape, q, k, v, mask_dtype, alibi=a.alibi, p_dropout=dropped, copied=copied
+            tape, q, k, v, mask_dtype, alibi=attention.alibi, p_dropout=dropped, copied=copied
         )
         ctx.named += named
         returns(ctx, [probabilities])
@@ -46,36 +46,36 @@ def attend_eagerly(ctx: Context, a: Attention, q: Value, k: Value, v: Value, cop
         q,
         k,
         v,
-        _score_steps(a),
+        _score_steps(attention),
         mask_dtype=mask_dtype,
-        fp32_scores=a.fp32_scores,
-        fp32_softmax=a.softmax_fp32,
-        narrows=a.softmax_fp32 or isinstance(a, Gpt2Attention),
-        p_dropout=a.dropout,
+        fp32_scores=attention.fp32_scores,
+        fp32_softmax=attention.softmax_fp32,
+        narrows=attention.softmax_fp32 or isinstance(attention, Gpt2Attention),
+        p_dropout=attention.dropout,
         returned=weights,
-        named=ctx.named if isinstance(a, (BloomAttention, MptAttention)) else None,
-        every_step=isinstance(a, BloomAttention),
+        named=ctx.named if isinstance(attention, (BloomAttention, MptAttention)) else None,
+        every_step=isinstance(attention, BloomAttention),
         copied=copied,
     )
-    if a.returns_weights:
+    if attention.returns_weights:
         returns(ctx, weights)
     else:
         ctx.unused += weights
     return copy(tape, out, "contiguous")
 
 
-def _score_steps(a: Attention) -> tuple[str, ...]:
+def _score_steps(attention: Attention) -> tuple[str, ...]:
     """Return the operators that the family applies to the scores before the softmax."""
-    if a.bidirectional:
-        masked = a.masked and a.cross
-        capped = ("scale", "cap") if a.softcap else ("scale",)
-        return (*capped, "add") if a.window is not None or masked else capped
-    if a.softcap:
+    if attention.bidirectional:
+        masked = attention.masked and attention.cross
+        capped = ("scale", "cap") if attention.softcap else ("scale",)
+        return (*capped, "add") if attention.window is not None or masked else capped
+    if attention.softcap:
         return ("scale", "cap", "add")
-    if isinstance(a.own, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
+    if isinstance(attention.own, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
-    if a.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
-        return ("add",) if a.fused_form == "heads" else ("scale", "add", "fill")
+    if attention.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
+        return ("add",) if attention.fused_form == "heads" else ("scale", "add", "fill")
     return ("scale", "add")
 
 

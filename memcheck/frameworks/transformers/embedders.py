@@ -52,23 +52,27 @@ def through_embedders(
     return x
 
 
-def _matrix(e: Embedder, hidden: int) -> ParameterTensor:
-    return ParameterTensor(f"{e.name}.embedding_projection.weight", (hidden, e.width), "projector", linear=True)
+def _matrix(embedder: Embedder, hidden: int) -> ParameterTensor:
+    return ParameterTensor(
+        f"{embedder.name}.embedding_projection.weight", (hidden, embedder.width), "projector", linear=True
+    )
 
 
-def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value) -> Value:
+def _with_pictures(
+    ctx: Context, embedder: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value
+) -> Value:
     """Replay ``get_image_features`` after a vision tower without a graph, and scatter its rows into ``x``.
 
     Variables hold the input and the output of the scatter. Picture rows are [pictures * tokens per picture, hidden].
     """
-    tape, shape = ctx.tape, (pictures * e.tokens, e.width)
-    _tower_peak(ctx, e, pictures)
+    tape, shape = ctx.tape, (pictures * embedder.tokens, embedder.width)
+    _tower_peak(ctx, embedder, pictures)
     rows = tape.value(shape, tape.autocast or inside.setting.params, "last hidden state of the tower")
     ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
-    norm = inside.parameter(f"{e.name}.soft_embedding_norm", (e.width,))
+    norm = inside.parameter(f"{embedder.name}.soft_embedding_norm", (embedder.width,))
     normed = rms_norm_pieces(tape, rows, norm, weight_in_fp32=True)
     del rows
-    features = rms_norm_pieces(tape, linear(tape, normed, matrix, e.name), None)
+    features = rms_norm_pieces(tape, linear(tape, normed, matrix, embedder.name), None)
     del normed
     ctx.returned.append(Value(features.storage, features.shape, features.dtype))
     if features.dtype != x.dtype:
@@ -77,7 +81,7 @@ def _with_pictures(ctx: Context, e: Embedder, inside: Context, matrix: Weights, 
     return scatter(ctx, x, features)
 
 
-def _tower_peak(ctx: Context, e: Embedder, pictures: int) -> None:
+def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:
     """Replay the peak of the vision tower's forward: an RMSNorm over 768 channels at a quarter of the image's side.
 
     It is in the first block of the second stage. Alive are the norm's input, its scaled copy, the product with the
@@ -85,7 +89,7 @@ def _tower_peak(ctx: Context, e: Embedder, pictures: int) -> None:
     layers/fast_norm.py.
     """
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.params
-    places = pictures * (e.side // STRIDE) ** 2
+    places = pictures * (embedder.side // STRIDE) ** 2
     wide = "fp32" if ctx.tape.autocast else dtype  # pow is on autocast's fp32 list
     held = tuple(tape.new((places, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
     more = tuple(tape.new((places, WIDEST), wide, "rms_norm2d") for _ in range(2))

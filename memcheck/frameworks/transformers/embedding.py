@@ -79,7 +79,7 @@ class Embedding(Record):
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
 
 
-def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
+def embedding_curve(embedding: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
     """Replay the embedding unit, and return its memory curve in bytes.
 
     Its output, [tokens, hidden], is counted with the first block. ``saved`` is what else backward needs (masks, norms).
@@ -87,7 +87,7 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
     tape = Tape(autocast=setting.autocast, inventory=inventory)
     tape.dtensor_gradients = setting.dtensors
     ctx = Context(tape, setting)
-    output_value = embedding_forward(ctx, e, dtype)
+    output_value = embedding_forward(ctx, embedding, dtype)
     forward_peak = high(tape)
     output_spec = (output_value.shape, output_value.dtype)
     live_after_forward = tape.live
@@ -95,7 +95,9 @@ def embedding_curve(e: Embedding, setting: Setting, dtype: str, *, inventory: bo
         ctx.kept.clear()
     freed = live_after_forward - tape.live
     ctx.kept.clear()
-    lingers = 2 * rounded_bytes(*output_spec) if e.leaf and e.scattered else 0  # the leaf and its gradient
+    lingers = (
+        2 * rounded_bytes(*output_spec) if embedding.leaf and embedding.scattered else 0
+    )  # the leaf and its gradient
     return closed(tape, ctx, output_value, forward_peak)._replace(freed_input=freed, lingers=lingers)
 
 
@@ -113,143 +115,165 @@ def _clone(ctx: Context, x: Value) -> Value:
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=held)
 
 
-def embedding_forward(ctx: Context, e: Embedding, dtype: str) -> Value:
+def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> Value:
     """Compute ``inputs_embeds`` on this rank: token look-up, scale, positions, token types, norm, dropout.
 
     Returns [residual tokens, hidden], or [residual tokens * streams, hidden]. ``dtype``: of the looked-up rows. The
     order of the steps, and what variables keep alive, is that of each family's ``forward``.
     """
     tape, setting = ctx.tape, ctx.setting
-    trained = e.trained and (setting.trained or e.saved)
+    trained = embedding_config.trained and (setting.trained or embedding_config.saved)
     # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
-    has_grad = setting.has_grad or e.tied or e.reused
-    table_trained = trained and not e.table_frozen
+    has_grad = setting.has_grad or embedding_config.tied or embedding_config.reused
+    table_trained = trained and not embedding_config.table_frozen
     table = ctx.register(
-        Parameter("embed_tokens", (e.vocab, e.width), ctx.dtype_of("embed_tokens"), table_trained, has_grad=has_grad)
+        Parameter(
+            "embed_tokens",
+            (embedding_config.vocab, embedding_config.width),
+            ctx.dtype_of("embed_tokens"),
+            table_trained,
+            has_grad=has_grad,
+        )
     )
-    if e.tied:
+    if embedding_config.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
         optimizer_step = ctx.step(setting.stepped) if setting.stepped is not None else _forget
-        if e.sums_in_place:
+        if embedding_config.sums_in_place:
             table.sink = optimizer_step
         else:
             table.sink = lambda grad: optimizer_step(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    x = layers_of(setting.style).norm(ctx, e.norm if isinstance(e.norm, TableNorm) else None, x)
-    output_follows = _has_later_steps(e, ctx.tp)
-    if e.leaf and output_follows:  # else the first block's input is the leaf
+    x = layers_of(setting.style).norm(
+        ctx, embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None, x
+    )
+    output_follows = _has_later_steps(embedding_config, ctx.tp)
+    if embedding_config.leaf and output_follows:  # else the first block's input is the leaf
         x = _require_grad(tape, x)
     if ctx.tp > 1:
-        shape = (ctx.residual_tokens, e.width)
+        shape = (ctx.residual_tokens, embedding_config.width)
         gathered = tape.value(shape, dtype, "reduce embedding")
         full = x.shape
         x = operator(tape, gathered, x, (full, dtype, "gather embedding gradient"))
         del gathered
-    if e.scaled and not e.scaled_behind:
+    if embedding_config.scaled and not embedding_config.scaled_behind:
         x = scale(tape, x, "embedding scale")
-    width = e.width if e.apart else setting.hidden
-    if e.projected and not e.apart:  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
-        matrix = ParameterTensor("project_in.weight", (setting.hidden, e.width), "embedding", linear=True)
+    width = embedding_config.width if embedding_config.apart else setting.hidden
+    if (
+        embedding_config.projected and not embedding_config.apart
+    ):  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+        matrix = ParameterTensor(
+            "project_in.weight", (setting.hidden, embedding_config.width), "embedding", linear=True
+        )
         x = linear(tape, x, ctx.weights(matrix, False), "project_in")
-    x = _with_other_tokens(ctx, e, x) if e.embedders else x
-    if e.per_layer is not None:
+    x = _with_other_tokens(ctx, embedding_config, x) if embedding_config.embedders else x
+    if embedding_config.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import look_up
 
-        if e.leaf and not output_follows:  # the hook is on the table's module, which has scaled its rows
+        if embedding_config.leaf and not output_follows:  # the hook is on the table's module, which has scaled its rows
             x = _require_grad(tape, x)
-        x = look_up(ctx, e.per_layer, e.per_layer_rows, x, trained=trained)
-    x = _clone(ctx, x) if e.cloned else x
-    if not e.apart:
+        x = look_up(ctx, embedding_config.per_layer, embedding_config.per_layer_rows, x, trained=trained)
+    x = _clone(ctx, x) if embedding_config.cloned else x
+    if not embedding_config.apart:
         ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
-    x = scale(tape, x, "embedding scale") if e.scaled_behind else x
-    if e.streams > 1:
-        x = _parallel_streams(ctx, e, x)
-    if e.token_types:
+    x = scale(tape, x, "embedding scale") if embedding_config.scaled_behind else x
+    if embedding_config.streams > 1:
+        x = _parallel_streams(ctx, embedding_config, x)
+    if embedding_config.token_types:
         type_table = ctx.register(
             Parameter(
-                "token_type_embeddings", (e.token_types, width), setting.params, trained, has_grad=setting.has_grad
+                "token_type_embeddings",
+                (embedding_config.token_types, width),
+                setting.params,
+                trained,
+                has_grad=setting.has_grad,
             )
         )
         x = add(tape, x, embedding(tape, type_table, (ctx.tokens,), dtype, "token types"), "add token types")
-    if e.positions or e.sinusoids:
-        position = _positions(ctx, e, (width, dtype), trained=trained)
-        if not e.apart:
+    if embedding_config.positions or embedding_config.sinusoids:
+        position = _positions(ctx, embedding_config, (width, dtype), trained=trained)
+        if not embedding_config.apart:
             ctx.kept.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
-    return _after_sum(ctx, e, x, trained=trained)
+    return _after_sum(ctx, embedding_config, x, trained=trained)
 
 
-def _has_later_steps(e: Embedding, tp: int) -> bool:
+def _has_later_steps(embedding: Embedding, tp: int) -> bool:
     """Tell whether an operation outside of the table's module follows the look-up."""
-    normed = e.norm is not None and not isinstance(e.norm, TableNorm)
-    later = e.scaled_outside or e.scaled_behind or e.scattered or e.repeated
-    return tp > 1 or e.positions > 0 or normed or e.dropout > 0 or later
+    normed = embedding.norm is not None and not isinstance(embedding.norm, TableNorm)
+    later = embedding.scaled_outside or embedding.scaled_behind or embedding.scattered or embedding.repeated
+    return tp > 1 or embedding.positions > 0 or normed or embedding.dropout > 0 or later
 
 
-def _with_other_tokens(ctx: Context, e: Embedding, x: Value) -> Value:
+def _with_other_tokens(ctx: Context, embedding: Embedding, x: Value) -> Value:
     """Run the embedders of other modalities, whose rows replace or join those of the text."""
     from memcheck.frameworks.transformers.embedders import through_embedders
 
-    inside = ctx.setting._replace(trained=e.embedders_trained, adapter=e.embedders_adapter, frozen=())
-    return through_embedders(ctx, e.embedders, inside, e.pictures, x)
+    inside = ctx.setting._replace(trained=embedding.embedders_trained, adapter=embedding.embedders_adapter, frozen=())
+    return through_embedders(ctx, embedding.embedders, inside, embedding.pictures, x)
 
 
-def _parallel_streams(ctx: Context, e: Embedding, x: Value) -> Value:
+def _parallel_streams(ctx: Context, embedding: Embedding, x: Value) -> Value:
     """Return one hidden state for each parallel residual stream, [tokens * streams, hidden].
 
     DeepSeek V4 repeats the embedding, Gemma 3n's AltUp projects it.
     """
-    if e.repeated:
+    if embedding.repeated:
         from memcheck.frameworks.transformers.hyper_connections import repeated_streams
 
-        return repeated_streams(ctx, x, e.streams)
+        return repeated_streams(ctx, x, embedding.streams)
     from memcheck.frameworks.transformers.altup import spread_streams
 
-    return spread_streams(ctx, x, e.streams)
+    return spread_streams(ctx, x, embedding.streams)
 
 
-def _positions(ctx: Context, e: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
+def _positions(ctx: Context, embedding_config: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
     """Look up learned positions, or copy sinusoidal ones out of a buffer (``index_select(...).detach()``).
 
     ``shape``: width and dtype of the rows. Returns [sequence, width], or [tokens, width] if each sequence looks them
     up.
     """
     (width, dtype), setting = shape, ctx.setting
-    if e.sinusoids:
+    if embedding_config.sinusoids:
         return ctx.tape.value((ctx.tokens, width), setting.params, "positions")
-    table_trained = trained and setting.trained and not e.fixed_positions
+    table_trained = trained and setting.trained and not embedding_config.fixed_positions
     position_table = ctx.register(
-        Parameter("embed_positions", (e.positions, width), setting.params, table_trained, has_grad=setting.has_grad)
+        Parameter(
+            "embed_positions",
+            (embedding_config.positions, width),
+            setting.params,
+            table_trained,
+            has_grad=setting.has_grad,
+        )
     )
-    rows = ctx.tokens if e.positions_each else ctx.sequence
+    rows = ctx.tokens if embedding_config.positions_each else ctx.sequence
     return embedding(ctx.tape, position_table, (rows,), dtype, "positions")
 
 
-def _after_sum(ctx: Context, e: Embedding, x: Value, *, trained: bool) -> Value:
+def _after_sum(ctx: Context, embedding: Embedding, x: Value, *, trained: bool) -> Value:
     """Apply what follows the sum of words, types and positions: norm, dropout, a projection, DeBERTa's mask and table.
 
     ``x``: [tokens, width]. Returns [tokens, hidden].
     """
     tape, setting = ctx.tape, ctx.setting
-    x = layers_of(setting.style).norm(ctx, None if isinstance(e.norm, TableNorm) else e.norm, x)
-    if e.masked:
+    x = layers_of(setting.style).norm(ctx, None if isinstance(embedding.norm, TableNorm) else embedding.norm, x)
+    if embedding.masked:
         from memcheck.frameworks.transformers.disentangled import masked_rows, with_relative_rows
 
         x = masked_rows(ctx, x)
-        x = dropout(tape, x, e.dropout)
-        if e.relative is None or not e.relative.rows:
+        x = dropout(tape, x, embedding.dropout)
+        if embedding.relative is None or not embedding.relative.rows:
             return x
-        return with_relative_rows(ctx, e.relative, x, trained and setting.trained)
-    x = dropout(tape, x, e.dropout)
-    if e.biases[0]:
+        return with_relative_rows(ctx, embedding.relative, x, trained and setting.trained)
+    x = dropout(tape, x, embedding.dropout)
+    if embedding.biases[0]:
         from memcheck.frameworks.transformers.position_bias import with_biases
 
-        return with_biases(ctx, e.biases, x, trained and setting.trained)
-    if not (e.projected and e.apart):
+        return with_biases(ctx, embedding.biases, x, trained and setting.trained)
+    if not (embedding.projected and embedding.apart):
         return x
-    matrix = ParameterTensor("embeddings_project.weight", (setting.hidden, e.width), "embedding", linear=True)
+    matrix = ParameterTensor("embeddings_project.weight", (setting.hidden, embedding.width), "embedding", linear=True)
     return linear(tape, x, ctx.weights(matrix, True), "embeddings_project")
 
 

@@ -18,55 +18,55 @@ from memcheck.models.feed_forward_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Moe, ParameterTensor
 
 
-def dispatched_experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
+def dispatched_experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices: Storage) -> Value:
     """Run routed experts that are spread over ranks, and return their outputs for this rank's tokens,
     [tokens, hidden].
     """
     weights = cast(ctx.tape, cast(ctx.tape, scores, x.dtype), "fp32")
     if ctx.setting.dispatcher == "torch":
-        return _all_gather_experts(ctx, m, x, weights, indices)
+        return _all_gather_experts(ctx, moe, x, weights, indices)
 
-    return (sent_permuted if ctx.setting.dispatcher == "hybridep" else sent)(ctx, m, x, weights)
+    return (sent_permuted if ctx.setting.dispatcher == "hybridep" else sent)(ctx, moe, x, weights)
 
 
-def demand_whole(ctx: Context, m: Moe) -> None:
+def demand_whole(ctx: Context, moe: Moe) -> None:
     """Check that these experts can be on several ranks.
 
     Raises:
         UnsupportedError: the experts are split, adapted in part, or combined with a dense network of the layer.
     """
     help = "choose parallelism.expert: 1, or training.framework: torchtitan or megatron"
-    if isinstance(m, (DenseDispatchMoe, StreamMoe)):
+    if isinstance(moe, (DenseDispatchMoe, StreamMoe)):
         raise UnsupportedError("these experts have no model on several ranks", help, "/parallelism/expert")
     if ctx.tp > 1 or ctx.setting.expert_tensor > 1:
         message = "memcheck has no model of experts on several ranks with tensor parallelism"
         raise UnsupportedError(message, help, "/parallelism/tensor")
-    demand_both(ctx.setting.adapter, m)
+    demand_both(ctx.setting.adapter, moe)
 
 
-def _all_gather_experts(ctx: Context, m: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
+def _all_gather_experts(ctx: Context, moe: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
     """Gather all tokens on every rank, run the local experts on their tokens, and sum the results of all ranks in fp32.
 
     ``x``: [tokens, hidden]; so is what is returned. Classes with adapters gather and sum through DTensors: one
     all-gather, and a reduce-scatter to each rank's tokens. Source: ``components/moe/experts.py``, GroupedExperts.
     """
-    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, m.experts_per_token
+    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, moe.experts_per_token
     local_tokens, hidden = x.shape[0], x.shape[-1]
     all_tokens_count = Dim(local_tokens * expert_ranks, "T*ep")
     input_dtype = x.dtype
-    adapted = bool(factors_here(m, ctx.setting.adapter, expert_ranks))
+    adapted = bool(factors_here(moe, ctx.setting.adapter, expert_ranks))
     all_tokens = _gather_all(tape, x, (all_tokens_count, hidden), in_parts=not adapted)
     del x
     all_weights = _gather_all(tape, weights, (all_tokens_count, experts_per_token), in_parts=not adapted)
     all_indices = tape.new((all_tokens_count, experts_per_token), "int64", "gathered indices")
     rows = choices_here(ctx, local_tokens * experts_per_token)
     mask = tape.new((all_tokens_count,), "bool", "gathered token mask")
-    factors = operands(ctx, m, input_dtype)
+    factors = operands(ctx, moe, input_dtype)
     tokens, probabilities, token_of_row = _permute_tokens(tape, all_tokens, all_weights, all_indices, rows)
     slots = tape.new((rows,), "int64", "sorted slot ids") if not adapted else None
     summed = Value(tape.new((all_tokens_count, hidden), "fp32", "sum of experts"), (all_tokens_count, hidden), "fp32")
     module_variables: list[Value] = []
-    out = local_experts(ctx, m, tokens, probabilities, factors, module_variables)
+    out = local_experts(ctx, moe, tokens, probabilities, factors, module_variables)
     fp32_out = cast(tape, out, "fp32")
     del out
     summed = _scatter_add(tape, summed, fp32_out, token_of_row)
@@ -111,7 +111,7 @@ def _permute_tokens(
 
 
 def local_experts(
-    ctx: Context, m: Moe, tokens: Value, weights: Value, factors: tuple[Operands, ...], named: list[Value]
+    ctx: Context, moe: Moe, tokens: Value, weights: Value, factors: tuple[Operands, ...], named: list[Value]
 ) -> Value:
     """Run this rank's experts on sorted rows [rows, hidden]: up, activation times routing weight, down.
 
@@ -120,21 +120,21 @@ def local_experts(
     from memcheck.frameworks.transformers.moe import expert_tensors
 
     tape, rows = ctx.tape, tokens.shape[0]
-    hidden, local = tokens.shape[-1], -(-m.experts // ctx.setting.expert)
-    up_tensor, down_tensor = expert_tensors(m)
-    up_width = 2 * m.width if m.gated else m.width
+    hidden, local = tokens.shape[-1], -(-moe.experts // ctx.setting.expert)
+    up_tensor, down_tensor = expert_tensors(moe)
+    up_width = 2 * moe.width if moe.gated else moe.width
     offsets = tape.new((local,), "int32", "group offsets")
     inner = _product(ctx, tokens, up_tensor, (local, up_width, hidden), offsets)
     if factors:
         inner = with_adapter(tape, inner, tokens, factors[0], offsets, named)
-    inner = _apply_bias(ctx, m, inner, up_tensor, local)
-    activated = _weighted_activation(tape, inner, weights, m.width)
+    inner = _apply_bias(ctx, moe, inner, up_tensor, local)
+    activated = _weighted_activation(tape, inner, weights, moe.width)
     del inner
-    out = _product(ctx, activated, down_tensor, (local, hidden, m.width), offsets)
+    out = _product(ctx, activated, down_tensor, (local, hidden, moe.width), offsets)
     if factors:
         out = with_adapter(tape, out, activated, factors[1], offsets, named)
     del activated
-    if not m.bias:
+    if not moe.bias:
         return out
     bias = _row_biases(ctx, out, down_tensor, local, "fp32")
     bias = mul(tape, bias, weights.view(rows, 1))
@@ -148,9 +148,9 @@ def _product(ctx: Context, x: Value, tensor: ParameterTensor, shape: tuple[int, 
     return grouped_mm(ctx.tape, x, weight, shape[1], offsets, tensor.name, shape)
 
 
-def _apply_bias(ctx: Context, m: Moe, x: Value, tensor: ParameterTensor, local: int) -> Value:
+def _apply_bias(ctx: Context, moe: Moe, x: Value, tensor: ParameterTensor, local: int) -> Value:
     """Replay ``_apply_bias``: the bias of each row's expert is gathered and added, out of place."""
-    if not m.bias:
+    if not moe.bias:
         return x
     return _add_rows(ctx.tape, x, _row_biases(ctx, x, tensor, local, x.dtype))
 
@@ -227,19 +227,19 @@ def _narrowed(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 Handle = tuple[Storage, ...]
 
 
-def sent(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
+def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Run local experts with DeepEP: each token travels once to every rank that has one of its experts.
 
     ``x``: [tokens, hidden]; so is what is returned. The receiving rank copies a token for each of its chosen experts.
     The module's variables and the handle live to the end of its forward.
     """
-    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, m.experts_per_token
+    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, moe.experts_per_token
     local_tokens, hidden = x.shape[0], x.shape[-1]
     ranks_per_token = expert_ranks * (
         1 - (1 - 1 / expert_ranks) ** experts_per_token
     )  # ranks that a token reaches, of evenly drawn experts
     received = Dim(math.ceil(local_tokens * ranks_per_token * ctx.setting.expert_imbalance), "T*reached")
-    experts_here = -(-m.experts // expert_ranks)
+    experts_here = -(-moe.experts // expert_ranks)
     handle = _handle(
         tape, x.origin or weights.origin, *_dispatch_maps(tape, local_tokens, expert_ranks, experts_per_token, received)
     )
@@ -252,7 +252,7 @@ def sent(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
     tokens, scores = _permute(tape, received_tokens, multihot, rows, row_ids)
     del received_tokens, multihot
     module_variables: list[Value] = []
-    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), module_variables)
+    out = local_experts(ctx, moe, tokens, scores, operands(ctx, moe, x.dtype), module_variables)
     del tokens, scores
     summed = _unpermute(tape, out, (received, hidden), row_ids)
     del routing_map, row_ids
@@ -261,16 +261,16 @@ def sent(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
     )  # the module's forward has names for the rest until then
 
 
-def sent_permuted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
+def sent_permuted(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Run local experts with HybridEP: tokens arrive in its own buffers, and leave them as rows sorted by expert.
 
     ``x``: [tokens, hidden]; so is what is returned.
     """
     tape, expert_ranks = ctx.tape, ctx.setting.expert
     local_tokens, hidden = x.shape[0], x.shape[-1]
-    all_tokens, experts_here = Dim(local_tokens * expert_ranks, "T*ep"), -(-m.experts // expert_ranks)
-    routing, multihot = _multihot(tape, weights, m.experts)
-    global_routing_map = tape.new((all_tokens, m.experts), "bool", "global routing map")
+    all_tokens, experts_here = Dim(local_tokens * expert_ranks, "T*ep"), -(-moe.experts // expert_ranks)
+    routing, multihot = _multihot(tape, weights, moe.experts)
+    global_routing_map = tape.new((all_tokens, moe.experts), "bool", "global routing map")
     handle = _handle(
         tape,
         x.origin or weights.origin,
@@ -279,11 +279,11 @@ def sent_permuted(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
         tape.new((all_tokens, experts_here), "int32", "dense to expert map"),
     )
     del global_routing_map
-    rows = choices_here(ctx, local_tokens * m.experts_per_token)
+    rows = choices_here(ctx, local_tokens * moe.experts_per_token)
     tokens, scores = _dispatch(tape, x, multihot, (rows,), handle)
     del multihot
     module_variables: list[Value] = []
-    out = local_experts(ctx, m, tokens, scores, operands(ctx, m, x.dtype), module_variables)
+    out = local_experts(ctx, moe, tokens, scores, operands(ctx, moe, x.dtype), module_variables)
     del tokens, scores, routing
     return _combine(tape, out, (local_tokens, hidden), handle)
 

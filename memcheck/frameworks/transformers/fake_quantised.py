@@ -19,8 +19,12 @@ def refuse_quantizer(job: TrainingJob) -> None:
     Raises:
         UnsupportedError: a layer has no such model.
     """
-    a, layout = job.architecture, job.layout
-    blocks = [b for b, _ in a.blocks] if isinstance(a, Architecture) and a.encoder is None else []
+    architecture, layout = job.architecture, job.layout
+    blocks = (
+        [b for b, _ in architecture.blocks]
+        if isinstance(architecture, Architecture) and architecture.encoder is None
+        else []
+    )
     plain = bool(blocks) and all(isinstance(b.mixer, Attention) and isinstance(b.mlp, Mlp) for b in blocks)
     cases = (
         (job.method != "full", "with adapters", "choose method: full"),

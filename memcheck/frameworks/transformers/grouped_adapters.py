@@ -23,13 +23,13 @@ ROW_BYTES = 16
 Operands = tuple[Value, Value]
 
 
-def operands(ctx: Context, m: Moe, dtype: str) -> tuple[Operands, ...]:
+def operands(ctx: Context, moe: Moe, dtype: str) -> tuple[Operands, ...]:
     """Return both LoRA factors of both expert matrices as operands of grouped products, padded to rows of 16 bytes.
 
     Without adapters the tuple is empty. Source: ``_to_grouped_mm_operand``, ``_pad_lora_rank_for_grouped_mm``.
     """
     tape, pairs = ctx.tape, list[Operands]()
-    for factor in factors_here(m, ctx.setting.adapter, ctx.setting.expert):
+    for factor in factors_here(moe, ctx.setting.adapter, ctx.setting.expert):
         down, up = (
             convert_weight(tape, tape.parameter(ctx.register(_factor(ctx, name, shape))), dtype)
             for name, shape in ((factor.name + "_A", factor.down), (factor.name + "_B", factor.up))

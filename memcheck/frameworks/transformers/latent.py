@@ -31,40 +31,40 @@ from memcheck.models.types import Attention, LatentAttention, Norm, ParameterTen
 Tensors = dict[str, ParameterTensor]
 
 
-def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) -> Value:
+def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream: str) -> Value:
     """Run multi-head latent attention: k and v are expanded from a low-rank latent, and all heads share one rotary key.
 
     ``x``: [tokens, hidden]; so is what is returned. q is low-rank, too, unless ``q_lora_rank`` is None. ``stream``:
     dtype of the residual stream. Source: transformers 5.23 models/deepseek_v3/modeling_deepseek_v3.py.
     """
     tape = ctx.tape
-    tensors = {t.name.split(".")[-2]: t for t in linear_tensors(a.tensors)}
+    tensors = {t.name.split(".")[-2]: t for t in linear_tensors(attention.tensors)}
     b, s = ctx.batch, ctx.sequence
-    heads = -(-a.heads // ctx.tp)
-    nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
+    heads = -(-attention.heads // ctx.tp)
+    nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
     x = enter_tensor_parallel(ctx, x)
-    q_input = _query_input(ctx, a, tensors, x)
-    q_matrix = tensors["q_proj" if a.q_lora_rank is None else "q_b_proj"]
+    q_input = _query_input(ctx, attention, tensors, x)
+    q_matrix = tensors["q_proj" if attention.q_lora_rank is None else "q_b_proj"]
     projected = linear(tape, q_input[0], ctx.weights(q_matrix, False), q_matrix.name)
     q = head_view(tape, projected, (b, heads, s, nope + rope))
     del projected
-    if a.own is None:  # `q_resid` is a variable where an indexer reads it
+    if attention.own is None:  # `q_resid` is a variable where an indexer reads it
         del q_input
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
-    if isinstance(a, ScaledLatentAttention):
+    if isinstance(attention, ScaledLatentAttention):
         q_pass, q = scale(tape, q_pass, "query scale"), scale(tape, q_rot, "query scale")
         q_rot = q
     tensor = tensors["kv_a_proj_with_mqa"]
-    compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
-    latent, k_rot = tape.views(compressed, (ctx.tokens, a.kv_lora_rank), (b, 1, s, rope))
-    latent = _norm(ctx, a.kv_lora_rank, latent, "kv_a_layernorm")
-    if isinstance(a, ScaledLatentAttention):
+    compressed = linear(tape, x, ctx.replicated(tensor, attention.bias), tensor.name)
+    latent, k_rot = tape.views(compressed, (ctx.tokens, attention.kv_lora_rank), (b, 1, s, rope))
+    latent = _norm(ctx, attention.kv_lora_rank, latent, "kv_a_layernorm")
+    if isinstance(attention, ScaledLatentAttention):
         latent = scale(tape, latent, "latent scale")
-    query, k_rotated, has_rotary = q, k_rot, not isinstance(a, UnturnedLatentAttention)
+    query, k_rotated, has_rotary = q, k_rot, not isinstance(attention, UnturnedLatentAttention)
     if has_rotary:
-        q_rotated, k_rotated = _rotary(tape, a, q_rot, k_rot, stream)
+        q_rotated, k_rotated = _rotary(tape, attention, q_rot, k_rot, stream)
         query = cat(tape, (q_pass, q_rotated), (b, heads, s, nope + rope), "cat queries")
-    if a.scaled_queries:
+    if attention.scaled_queries:
         query = scale_positions(ctx, query)
     tensor = tensors["kv_b_proj"]
     expanded = head_view(
@@ -74,26 +74,26 @@ def latent_attention(ctx: Context, a: LatentAttention, x: Value, stream: str) ->
     del expanded
     key = assemble(tape, k_pass, k_rotated, (b, heads, s, nope + rope))
     del k_pass
-    grouping = grouping_of(a, heads)
-    index_variables = _index_variables(ctx, a, grouping, x)
+    grouping = grouping_of(attention, heads)
+    index_variables = _index_variables(ctx, attention, grouping, x)
     out = attend(ctx, grouping, query, key, value)
     if has_rotary and v_dim == nope + rope and kernel_of(ctx, grouping) == "flash":
         # its output lies as the queries do, which a cat has put together head by head
         out = copy(tape, out, "contiguous")
-    out = _apply_gate(ctx, a, tensors, out, x)
+    out = _apply_gate(ctx, attention, tensors, out, x)
     tensor = tensors["o_proj"]
-    result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
+    result = linear(tape, out.view(ctx.tokens, heads * v_dim), ctx.weights(tensor, attention.bias), tensor.name)
     del index_variables
     return leave_tensor_parallel(ctx, result)
 
 
-def _apply_gate(ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, x: Value) -> Value:
+def _apply_gate(ctx: Context, attention: LatentAttention, tensors: Tensors, out: Value, x: Value) -> Value:
     """Multiply the attention output by a sigmoid gate per head or element, projected from the layer's input (Ling 3).
 
     ``out``: [batch, heads, sequence, v_head_dim]. ``x``: [tokens, hidden].
     """
     tape = ctx.tape
-    if isinstance(a, GatedLatentAttention):
+    if isinstance(attention, GatedLatentAttention):
         gate_logits = linear(tape, x, ctx.weights(tensors["g_proj"], False), "g_proj")
         sigmoid_gate = unary(tape, cast(tape, gate_logits, "fp32"), "sigmoid")
         sigmoid_gate = cast(tape, sigmoid_gate, out.dtype)
@@ -105,22 +105,22 @@ def _apply_gate(ctx: Context, a: LatentAttention, tensors: Tensors, out: Value, 
     return out
 
 
-def _index_variables(ctx: Context, a: LatentAttention, grouping: Attention, x: Value) -> list[Storage]:
+def _index_variables(ctx: Context, attention: LatentAttention, grouping: Attention, x: Value) -> list[Storage]:
     """Replay the sparse indexer, and return the storages that variables of the module hold: indices and masks.
 
     The model holds the indices itself if it passes them on to later layers.
     """
     variables = []
-    if a.own is None:
+    if attention.own is None:
         return []
-    if a.own.heads:
-        indices = _choose_keys(ctx, a, a.own, x)
-        variables += [] if a.own.passes else [indices]
+    if attention.own.heads:
+        indices = _choose_keys(ctx, attention, attention.own, x)
+        variables += [] if attention.own.passes else [indices]
         del indices
-    return variables + (_mask_of_choice(ctx, a.own) if kernel_of(ctx, grouping) == "eager" else [])
+    return variables + (_mask_of_choice(ctx, attention.own) if kernel_of(ctx, grouping) == "eager" else [])
 
 
-def _choose_keys(ctx: Context, a: LatentAttention, indexer: Indexer, x: Value) -> Storage:
+def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: Value) -> Storage:
     """Replay DeepseekV32Indexer, and return the int32 indices of the chosen keys, [batch, sequence, topk].
 
     It scores every head, token and key, and sums over heads, in fp32. Under autocast the scores have autocast's dtype,
@@ -128,14 +128,14 @@ def _choose_keys(ctx: Context, a: LatentAttention, indexer: Indexer, x: Value) -
     when it returns. ``x``: [tokens, hidden].
     """
     tape = ctx.tape
-    for tensor in (t for t in a.tensors if t.fixed):
+    for tensor in (t for t in attention.tensors if t.fixed):
         weight = ctx.constant(tensor)
         if tape.autocast and ctx.setting.trained and len(tensor.shape) > 1:  # leaves are cached
             tape.casts[id(weight)] = tape.value(tensor.shape, tape.autocast, "autocast copy")
     b, s, heads, width = ctx.batch, ctx.sequence, indexer.heads, indexer.head_dim
     grad_enabled, tape.grad_enabled = tape.grad_enabled, False
     queries = tape.new((b, s, heads * width), x.dtype, "index queries")
-    rotated_part = tape.new((b, s, heads * a.qk_rope_head_dim), x.dtype, "turned index queries")
+    rotated_part = tape.new((b, s, heads * attention.qk_rope_head_dim), x.dtype, "turned index queries")
     rotated = tape.new((b, s, heads * width), x.dtype, "cat index queries")
     keys = [tape.new((b, s, width), x.dtype, "index keys, normed, turned") for _ in range(2)]
     fp32_keys = tape.new((b, s, width), "fp32", "index keys in fp32")
@@ -174,16 +174,16 @@ def _mask_of_choice(ctx: Context, indexer: Indexer) -> list[Storage]:
     return [index_mask, tape.new((b, 1, s, s), ctx.setting.params, "mask of chosen keys")]
 
 
-def _query_input(ctx: Context, a: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:
+def _query_input(ctx: Context, attention: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:
     """Return the input of the last query matrix: ``x``, or the normed low-rank queries [tokens, q_lora_rank].
 
     The list has one element, so that the caller can drop the last reference.
     """
     tape = ctx.tape
-    if a.q_lora_rank is None:
+    if attention.q_lora_rank is None:
         return [x]
-    low_rank = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
-    normed = _norm(ctx, a.q_lora_rank, low_rank, "q_a_layernorm")
+    low_rank = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
+    normed = _norm(ctx, attention.q_lora_rank, low_rank, "q_a_layernorm")
     del low_rank
     return [normed]
 
@@ -193,10 +193,10 @@ def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
     return rms_norm_pieces(ctx.tape, x, weight)
 
 
-def _rotary(tape: Tape, a: LatentAttention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
-    if isinstance(a, ComplexLatentAttention):
+def _rotary(tape: Tape, attention: LatentAttention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
+    if isinstance(attention, ComplexLatentAttention):
         return rotate_complex(tape, q, k)
-    rotate = rotate_pairs if a.rotary_interleaved else rotate_half
+    rotate = rotate_pairs if attention.rotary_interleaved else rotate_half
     return rotate(tape, q, stream), rotate(tape, k, stream)
 
 

@@ -61,14 +61,14 @@ def mixer_forward(
     return tower_attention(ctx, mixer, x)
 
 
-def feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
+def feed_forward(ctx: Context, mlp_config: Mlp | Moe, x: Value) -> Value:
     """Run the feed-forward half of a block, dense or routed. ``x``: [tokens, hidden]."""
-    if isinstance(m, Mlp):
-        own = forward_of(m)
-        return mlp(ctx, m, x) if own is None else own(ctx, m, x)
+    if isinstance(mlp_config, Mlp):
+        own = forward_of(mlp_config)
+        return mlp(ctx, mlp_config, x) if own is None else own(ctx, mlp_config, x)
     from memcheck.frameworks.transformers.moe import moe
 
-    return moe(ctx, m, x)
+    return moe(ctx, mlp_config, x)
 
 
 def block(ctx: Context, layer: Block, x: Value) -> Value:
@@ -210,7 +210,7 @@ def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
     return add(tape, recurrent, attended, "both mixers")
 
 
-def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
+def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     """Run the second half of a layer: norm, feed-forward, dropout, residual addition.
 
     ``x``: [tokens, hidden]. With ``post_norm`` the norm follows the addition. Variables of transformers' code are kept
@@ -221,12 +221,12 @@ def _mlp_half(ctx: Context, block: Block, m: Mlp | Moe, x: Value) -> Value:
     residual = h if block.residual_from_norm else x
     module_input = h if block.inner_dropout else None
     input_variable = h if block.variables.mlp_input else None
-    if isinstance(m, StreamMoe):
+    if isinstance(mlp, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
 
-        h = experts_beside(ctx, m, h, x)
+        h = experts_beside(ctx, mlp, h, x)
     else:
-        h = _part(ctx, "mlp", lambda c, v: feed_forward(c, m, v), h)
+        h = _part(ctx, "mlp", lambda c, v: feed_forward(c, mlp, v), h)
     h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
     if isinstance(block, PictureBlock):

@@ -47,12 +47,12 @@ FAMILIES = {
 """``glu`` of a mixture of experts is a kernel for all experts, which has no model here."""
 
 
-def modelled(a: Architecture) -> tuple[str, ...]:
+def modelled(architecture: Architecture) -> tuple[str, ...]:
     """The kernels that memcheck models in this architecture."""
-    patched = FAMILIES.get(a.model_type, Patched(rope=False, rms_norm=False, glu=False))
-    if a.vision is not None:
+    patched = FAMILIES.get(architecture.model_type, Patched(rope=False, rms_norm=False, glu=False))
+    if architecture.vision is not None:
         return ()
-    gated = all(isinstance(b.mlp, Mlp) and b.mlp.activation in ACTIVATIONS for b, _ in a.blocks)
+    gated = all(isinstance(b.mlp, Mlp) and b.mlp.activation in ACTIVATIONS for b, _ in architecture.blocks)
     return tuple(name for name in LIGER_KERNELS if getattr(patched, name) and (name != "glu" or gated))
 
 
@@ -71,7 +71,7 @@ def refuse_liger(job: TrainingJob, title: str, able: list[str]) -> None:
     liger_of(job, job.architecture)
 
 
-def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
+def liger_of(job: TrainingJob, architecture: Architecture) -> Patched | None:
     """Return which of the model's modules Liger's kernels replace, or None.
 
     Raises: UnsupportedError: Liger has no such kernel for this family, or memcheck has no model of it. At
@@ -79,32 +79,34 @@ def liger_of(job: TrainingJob, a: Architecture) -> Patched | None:
     """
     if not job.liger:
         return None
-    able = modelled(a)
-    alone = ("rope",) if a.model_type in FAMILIES else ()  # Liger leaves GLM-4's as it is
+    able = modelled(architecture)
+    alone = ("rope",) if architecture.model_type in FAMILIES else ()  # Liger leaves GLM-4's as it is
     missing = [name for name in job.liger if name not in (*able, *alone)]
     if missing:
         what = ", ".join(missing)
         known = f"write `liger: [{', '.join(able)}]`, or leave it out" if able else "leave it out"
-        message = f"memcheck has no model of Liger's kernels ({what}) in {a.model_type}"
+        message = f"memcheck has no model of Liger's kernels ({what}) in {architecture.model_type}"
         raise UnsupportedError(message, f"{known}: an upper bound", POINTER)
     for wanted, what in ((job.layout.tensor > 1, "tensor parallelism"), (job.compile, "torch.compile")):
         if wanted:
             message = f"memcheck has no model of Liger's kernels under {what}"
             raise UnsupportedError(message, "leave it out to get the figure without it", POINTER)
-    return FAMILIES[a.model_type]._replace(**{name: name in job.liger and name in able for name in LIGER_KERNELS})
+    return FAMILIES[architecture.model_type]._replace(
+        **{name: name in job.liger and name in able for name in LIGER_KERNELS}
+    )
 
 
-def gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
+def gate_and_up(ctx: Context, mlp: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
     """Compute gate and up projections, each contiguous, [tokens, width].
 
     The halves of a fused matrix are copied; the module's variables (``held``) keep the fused output alive.
     """
     tape = ctx.tape
-    if not m.fused_gate_up:
-        gate_matrix, up_matrix = linear_tensors(m.tensors)[:2]
-        return matrix(ctx, m, x, gate_matrix), matrix(ctx, m, x, up_matrix)
-    tensor = linear_tensors(m.tensors)[0]
-    gate_and_up_out = linear(tape, x, ctx.weights(tensor, m.bias, adaptable=m.adaptable), tensor.name)
+    if not mlp.fused_gate_up:
+        gate_matrix, up_matrix = linear_tensors(mlp.tensors)[:2]
+        return matrix(ctx, mlp, x, gate_matrix), matrix(ctx, mlp, x, up_matrix)
+    tensor = linear_tensors(mlp.tensors)[0]
+    gate_and_up_out = linear(tape, x, ctx.weights(tensor, mlp.bias, adaptable=mlp.adaptable), tensor.name)
     half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
     gate, up = tape.views(gate_and_up_out, half, half)
     held.append(gate)

@@ -24,7 +24,7 @@ MOST = 32
 """Turns that a loop over more experts is replayed in: what stays is that of all of them."""
 
 
-def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
+def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     """Run experts one after the other: each adds ``expert(x[tokens]) * scores[tokens]`` to a sum of all tokens in
     place.
 
@@ -33,16 +33,16 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     """
     tape, (tokens, hidden) = ctx.tape, x.shape
     total = tape.value(x.shape, x.dtype, "sum of experts")
-    identities = m.identities if isinstance(m, IdentityMoe) else 0
-    classes = m.experts if identities else m.experts + 1
-    mask = tape.new((tokens, m.experts_per_token, classes), "int64", "one_hot")
-    local_experts = -(-(m.experts - identities) // ctx.setting.expert)
-    experts_per_rank = -(-m.experts // ctx.setting.expert)
-    width = -(-m.width // ctx.setting.expert_tensor)
-    *up_tensors, down_tensor = (t for t in m.tensors if t.group == "experts")
-    outputs = 2 * width if m.gated and len(up_tensors) == 1 else width
+    identities = moe.identities if isinstance(moe, IdentityMoe) else 0
+    classes = moe.experts if identities else moe.experts + 1
+    mask = tape.new((tokens, moe.experts_per_token, classes), "int64", "one_hot")
+    local_experts = -(-(moe.experts - identities) // ctx.setting.expert)
+    experts_per_rank = -(-moe.experts // ctx.setting.expert)
+    width = -(-moe.width // ctx.setting.expert_tensor)
+    *up_tensors, down_tensor = (t for t in moe.tensors if t.group == "experts")
+    outputs = 2 * width if moe.gated and len(up_tensors) == 1 else width
     merged: list[Value] = []
-    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (*up_tensors, down_tensor)}
+    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.params) for t in (*up_tensors, down_tensor)}
     if any(adapters.values()) and not identities:
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",
@@ -55,7 +55,7 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
     variables: list[Value] = []
     turns = min(local_experts, MOST)
     experts_per_turn = -(-local_experts // turns)
-    rows = Dim(-(-tokens * m.experts_per_token * experts_per_turn // experts_per_rank), "T*K/E")
+    rows = Dim(-(-tokens * moe.experts_per_token * experts_per_turn // experts_per_rank), "T*K/E")
     for _ in range(turns):
         row_index = tape.new((rows, 2), "int64", "token and choice of each row")
         gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
@@ -66,16 +66,16 @@ def looped_experts(ctx: Context, m: Moe, x: Value, scores: Value) -> Value:
         variables = [gathered, *projected] if identities else []  # of the loop, to its next turn
         del gathered
         if len(projected) > 1:
-            inner = mul(tape, activation(tape, projected[0], m.activation), projected[1])
+            inner = mul(tape, activation(tape, projected[0], moe.activation), projected[1])
         else:
-            inner = gate(tape, m, projected[0]) if m.gated else activation(tape, projected[0], m.activation)
+            inner = gate(tape, moe, projected[0]) if moe.gated else activation(tape, projected[0], moe.activation)
         projected.clear()
         out = picked_product(tape, inner, down_stack, down_tensor.name, hidden, experts_per_turn)
         del inner
         total = _weighted(tape, total, out, scores, row_index)
         del out, row_index
     turns = min(identities, MOST)
-    rows = Dim(-(-tokens * m.experts_per_token * identities // (m.experts * max(1, turns))), "T*K/E")
+    rows = Dim(-(-tokens * moe.experts_per_token * identities // (moe.experts * max(1, turns))), "T*K/E")
     for _ in range(turns):
         row_index = tape.new((rows, 2), "int64", "token and choice of each row")
         gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")

@@ -73,26 +73,30 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)
 
 
-def _table(a: Attention, setting: Setting) -> int:
+def _table(attention: Attention, setting: Setting) -> int:
     """Return the bytes of DeBERTa's ``rel_embeddings``, or of their gradient (modeling_deberta_v2.py)."""
-    rows = a.own.rows if isinstance(a.own, Disentangled) else 0
+    rows = attention.own.rows if isinstance(attention.own, Disentangled) else 0
     return rounded(rows * setting.hidden * ITEM_BYTES[setting.params])
 
 
-def _bias(a: Attention, setting: Setting) -> int:
+def _bias(attention: Attention, setting: Setting) -> int:
     """Return the bytes of position biases: ALiBi's, MPNet's, or DeBERTa's relative positions and their table.
 
     ``alibi`` is [batch * heads, 1, sequence] in the stream's dtype (modeling_bloom.py, modeling_falcon.py). MPT's is in
     fp32, once for all sequences (modeling_mpt.py). MPNet's ``position_bias`` is [batch, heads, sequence, sequence].
     """
-    if isinstance(a.own, Disentangled):  # `relative_pos`, [S, S], and the normed table: every layer is given both
-        return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(a, setting) if a.own.rows else 0
-    if a.bias == "given":
-        return rounded(setting.batch * a.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
-    if not a.alibi:
+    if isinstance(
+        attention.own, Disentangled
+    ):  # `relative_pos`, [S, S], and the normed table: every layer is given both
+        return (
+            rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(attention, setting) if attention.own.rows else 0
+        )
+    if attention.bias == "given":
+        return rounded(setting.batch * attention.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
+    if not attention.alibi:
         return 0
-    heads = -(-a.heads // setting.tensor)
-    if isinstance(a, MptAttention):
+    heads = -(-attention.heads // setting.tensor)
+    if isinstance(attention, MptAttention):
         return rounded(heads * setting.sequence * ITEM_BYTES["fp32"])
     return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.params])
 

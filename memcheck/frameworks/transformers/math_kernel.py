@@ -15,7 +15,7 @@ from memcheck.frameworks.transformers.kernel_choice import additive_mask, copied
 from memcheck.models.types import Attention
 
 
-def math_kernel(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def math_kernel(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Replay aten's _scaled_dot_product_attention_math: scaled q and k, scores with a causal mask, softmax, product.
 
     ``q``: [batch, heads, sequence, head_dim]. ``enable_gqa`` first repeats the heads of k and v, even a single one
@@ -27,18 +27,18 @@ def math_kernel(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Val
         k, v = (repeat_kv(tape, t, heads, copies=True) for t in (k, v))
     repeated_k, mask = k, tape.new((s, s), q.dtype, "causal mask")
     q, k = scale(tape, q), scale(tape, k)
-    q_not_contiguous = copied_operands(ctx, a, heads)[0]
+    q_not_contiguous = copied_operands(ctx, attention, heads)[0]
     weights = kernels.batched(tape, q, k, (batch, heads, s, s), "attention scores", (q_not_contiguous, False))
     del k
     weights = scale(tape, weights, "attention mask")
     weights = kernels.softmax(tape, weights)
-    weights = dropout(tape, weights, a.dropout)
+    weights = dropout(tape, weights, attention.dropout)
     out = kernels.batched(tape, weights, v, (batch, heads, s, v.shape[-1]), "attention output")
     del weights, repeated_k, mask
     return copy(tape, out, "contiguous")
 
 
-def broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def broadcasting(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Replay the math kernel without ``enable_gqa`` (Falcon): its products broadcast the heads of keys and values.
 
     ``q``: [batch, heads, sequence, head_dim]. The model's mask is made additive in q's dtype. Half precision runs in
@@ -51,20 +51,20 @@ def broadcasting(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Va
     try:
         if outer_autocast:
             q, k, v = (cast(tape, t, outer_autocast) for t in (q, k, v))
-        mask = additive_mask(ctx, a, q.dtype)
+        mask = additive_mask(ctx, attention, q.dtype)
         half_dtype = q.dtype if q.dtype in ("bf16", "fp16") else ""
         compute_q, compute_k, compute_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half_dtype else (q, k, v)
         batch, heads, s, _ = q.shape
         scaled = scale(tape, compute_q)
         keys = _expand_heads(tape, scale(tape, compute_k), heads)
-        q_not_contiguous = copied_operands(ctx, a, heads)[0]
+        q_not_contiguous = copied_operands(ctx, attention, heads)[0]
         weights = kernels.batched(
             tape, scaled, keys, (batch, heads, s, s), "attention scores", (q_not_contiguous, False)
         )
         del keys
         weights = shift(tape, weights, "attention mask")
         weights = kernels.softmax(tape, weights)
-        weights = dropout(tape, weights, a.dropout)
+        weights = dropout(tape, weights, attention.dropout)
         unused_weights = tape.value(weights.shape, half_dtype, "unused weights") if half_dtype else None
         out = kernels.batched(
             tape, weights, _expand_heads(tape, compute_v, heads), (batch, heads, s, v.shape[-1]), "attention output"

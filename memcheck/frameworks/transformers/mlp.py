@@ -37,13 +37,13 @@ from memcheck.models.types import Mlp, Moe
 TYPE_CHECKING = False
 
 
-def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
+def _xielu(ctx: Context, mlp: Mlp, x: Value) -> Value:
     """Compute XIELUActivation in Python: two learned slopes, and ``where`` between the formulas for x > 0 and x <= 0.
 
     ``x``: [tokens, width]. autocast runs softplus and expm1 in fp32, so that it makes fp32 copies.
     """
     tape = ctx.tape
-    slopes = [ctx.parameter(t.name, t.shape) for t in m.tensors if t.name.rpartition(".")[2].startswith("alpha")]
+    slopes = [ctx.parameter(t.name, t.shape) for t in mlp.tensors if t.name.rpartition(".")[2].startswith("alpha")]
     positive_slope, negative_slope = (
         under_autocast_fp32(tape, tape.parameter(p)) for p in slopes
     )  # softplus is on autocast's fp32 list
@@ -63,120 +63,120 @@ def _xielu(ctx: Context, m: Mlp, x: Value) -> Value:
     return where(tape, positive, positive_branch, negative_branch)
 
 
-def mlp(ctx: Context, m: Mlp, x: Value) -> Value:
+def mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
     """Run a dense feed-forward network: gate, up and down projections (LlamaMLP), or up and down.
 
     ``x``: [tokens, hidden]; so is what is returned. Between them are tensors of [tokens, width / tp].
     ``module_variables`` lists what the module's forward names, which lives until the module returns.
     """
     tape = ctx.tape
-    tensors = linear_tensors(m.tensors)
+    tensors = linear_tensors(mlp.tensors)
     x = enter_tensor_parallel(ctx, x)
-    module_variables = [x] if m.gated else []  # of the module's forward: its argument, to its end
+    module_variables = [x] if mlp.gated else []  # of the module's forward: its argument, to its end
     if ctx.setting.liger is not None and ctx.setting.liger.glu:
         from memcheck.frameworks.transformers.liger import gate_and_up, glu
 
-        gate, up = gate_and_up(ctx, m, x, module_variables)
+        gate, up = gate_and_up(ctx, mlp, x, module_variables)
         del x
         inner = glu(tape, gate, up)
         del gate, up
-    elif m.gated and m.fused_gate_up:
-        gate_and_up_out = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
+    elif mlp.gated and mlp.fused_gate_up:
+        gate_and_up_out = linear(tape, x, ctx.weights(tensors[0], mlp.bias, adaptable=mlp.adaptable), tensors[0].name)
         half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
         gate, up = tape.views(gate_and_up_out, half, half)
         del gate_and_up_out, x
-        inner = clamped(tape, m, gate, up) if m.clamp else mul(tape, up, activation(tape, gate, m.activation))
+        inner = clamped(tape, mlp, gate, up) if mlp.clamp else mul(tape, up, activation(tape, gate, mlp.activation))
         module_variables.append(gate)  # a view, which keeps its name (modeling_phi3.py, Phi3MLP)
         del gate, up
-    elif m.gated and m.clamp:
-        inner = _clamped_gate_and_up(ctx, m, x, module_variables)
-    elif m.gated:
-        gate = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[0])
-        if isinstance(m, SparseGemmaMlp):
+    elif mlp.gated and mlp.clamp:
+        inner = _clamped_gate_and_up(ctx, mlp, x, module_variables)
+    elif mlp.gated:
+        gate = matrix(ctx, mlp, copy(tape, x, "contiguous") if mlp.copied else x, tensors[0])
+        if isinstance(mlp, SparseGemmaMlp):
             gate = _keep_largest(tape, gate)
-        activated = activation(tape, scale(tape, gate) if isinstance(m, FalconH1Mlp) else gate, m.activation)
-        module_variables += [gate] if isinstance(m, GemmaMlp) else []
+        activated = activation(tape, scale(tape, gate) if isinstance(mlp, FalconH1Mlp) else gate, mlp.activation)
+        module_variables += [gate] if isinstance(mlp, GemmaMlp) else []
         del gate
-        up = matrix(ctx, m, copy(tape, x, "contiguous") if m.copied else x, tensors[1])
+        up = matrix(ctx, mlp, copy(tape, x, "contiguous") if mlp.copied else x, tensors[1])
         del x
         inner = mul(tape, activated, up)
         module_variables += (
-            [activated, up] if isinstance(m, (T5Mlp, GemmaMlp)) else []
+            [activated, up] if isinstance(mlp, (T5Mlp, GemmaMlp)) else []
         )  # `hidden_gelu`, `hidden_linear`
         del activated, up
     else:
-        up = linear(tape, x, ctx.weights(tensors[0], m.bias, adaptable=m.adaptable), tensors[0].name)
-        if m.inline:
+        up = linear(tape, x, ctx.weights(tensors[0], mlp.bias, adaptable=mlp.adaptable), tensors[0].name)
+        if mlp.inline:
             x.storage = None
-        inner = _xielu(ctx, m, up) if m.activation == "xielu" else activation(tape, up, m.activation)
-        if isinstance(m, NestedMlp):
+        inner = _xielu(ctx, mlp, up) if mlp.activation == "xielu" else activation(tape, up, mlp.activation)
+        if isinstance(mlp, NestedMlp):
             x.storage = None
         del up, x
-    inner = _after_activation(ctx, m, inner)
-    if isinstance(m, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
+    inner = _after_activation(ctx, mlp, inner)
+    if isinstance(mlp, T5Mlp):  # modeling_t5.py, `hidden_states.to(self.wo.weight.dtype)`
         inner = cast(tape, inner, ctx.dtype_of(tensors[-1].name))
-    down = _after_down(ctx, m, matrix(ctx, m, inner, tensors[-1], bias=isinstance(m, DownBiasMlp)))
+    down = _after_down(ctx, mlp, matrix(ctx, mlp, inner, tensors[-1], bias=isinstance(mlp, DownBiasMlp)))
     down = leave_tensor_parallel(ctx, down)  # a hook of the last matrix, whose argument lives until it has run
-    if isinstance(m, FalconH1Mlp):
+    if isinstance(mlp, FalconH1Mlp):
         down = scale(tape, down, "multiplier")
     del module_variables, inner
-    return dropout(tape, down, m.dropout)
+    return dropout(tape, down, mlp.dropout)
 
 
-def _after_down(ctx: Context, m: Mlp, down: Value) -> Value:
+def _after_down(ctx: Context, mlp: Mlp, down: Value) -> Value:
     """Scale the down projection's output by a learned vector, or copy its gradient, where the family does so.
 
     ``down``: [tokens, hidden].
     """
-    if m.scaled_output:
-        tensor = m.tensors[-1]
+    if mlp.scaled_output:
+        tensor = mlp.tensors[-1]
         return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
-    if m.gated or not m.copied:
+    if mlp.gated or not mlp.copied:
         return down
     from memcheck.autograd.indexing import gradient_copied
 
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
 
-def _clamped_gate_and_up(ctx: Context, m: Mlp, x: Value, held: list[Value]) -> Value:
+def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, held: list[Value]) -> Value:
     """Compute the gated product of DeepseekV4MLP, Step3p7MLP or BeamMLP, [tokens, width].
 
     The first two clamp gate and up. Both are put on ``held``, because they are variables to the module's end.
     """
     from memcheck.autograd.elementwise import clamp
 
-    tensors = linear_tensors(m.tensors)
-    gate = matrix(ctx, m, x, tensors[0])
-    gate = clamp(ctx.tape, activation(ctx.tape, gate, m.activation) if m.clamp == "acted" else gate, 1)
-    up = clamp(ctx.tape, matrix(ctx, m, x, tensors[1]), 2)
+    tensors = linear_tensors(mlp.tensors)
+    gate = matrix(ctx, mlp, x, tensors[0])
+    gate = clamp(ctx.tape, activation(ctx.tape, gate, mlp.activation) if mlp.clamp == "acted" else gate, 1)
+    up = clamp(ctx.tape, matrix(ctx, mlp, x, tensors[1]), 2)
     held += [gate, up]
-    return mul(ctx.tape, gate if m.clamp == "acted" else activation(ctx.tape, gate, m.activation), up)
+    return mul(ctx.tape, gate if mlp.clamp == "acted" else activation(ctx.tape, gate, mlp.activation), up)
 
 
-def _after_activation(ctx: Context, m: Mlp, acted: Value) -> Value:
+def _after_activation(ctx: Context, mlp: Mlp, acted: Value) -> Value:
     """Apply the inner dropout to the activation's output, [tokens, width].
 
     BERT's layer has a variable for it, which lives to the layer's end.
     """
-    out = dropout(ctx.tape, acted, m.inner_dropout)
-    if isinstance(m, BertMlp):
+    out = dropout(ctx.tape, acted, mlp.inner_dropout)
+    if isinstance(mlp, BertMlp):
         ctx.unused.append(out)
     return out
 
 
-def clamped(tape: Tape, m: Mlp | Moe, gate: Value, up: Value) -> Value:
+def clamped(tape: Tape, mlp: Mlp | Moe, gate: Value, up: Value) -> Value:
     """Clamp gate and up, both [tokens, width], and multiply the activated gate by up.
 
     ``m.clamp`` says whether the activation comes before or after the clamp, or is GPT-OSS's ``gate * sigmoid(gate)``.
     """
     from memcheck.autograd.elementwise import clamp
 
-    if m.clamp == "acted":
-        gate = clamp(tape, activation(tape, gate, m.activation), 1)
+    if mlp.clamp == "acted":
+        gate = clamp(tape, activation(tape, gate, mlp.activation), 1)
         return mul(tape, gate, clamp(tape, up, 2))
     gate, up = clamp(tape, gate, 1), clamp(tape, up, 2)
-    if m.clamp.startswith("act"):
-        return mul(tape, activation(tape, gate, m.activation), up)
+    if mlp.clamp.startswith("act"):
+        return mul(tape, activation(tape, gate, mlp.activation), up)
     glu = mul(tape, gate, unary(tape, scale(tape, gate), "sigmoid"))
     return mul(tape, shift(tape, up), glu)
 

@@ -25,72 +25,72 @@ Experts = Callable[[Context, Moe, Value], Value]
 Step = Callable[[Tape, Value], Value]
 
 
-def moe(ctx: Context, m: Moe, x: Value) -> Value:
+def moe(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run the sparse block of a family: routed experts, and the shared experts if there are any. ``x``: [tokens,
     hidden].
     """
     if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
-        demand_whole(ctx, m)
-    own_forward = forward_of(m)
-    return usual_moe(ctx, m, x) if own_forward is None else own_forward(ctx, m, x)
+        demand_whole(ctx, moe)
+    own_forward = forward_of(moe)
+    return usual_moe(ctx, moe, x) if own_forward is None else own_forward(ctx, moe, x)
 
 
-def usual_moe(ctx: Context, m: Moe, x: Value, run_experts: Experts | None = None) -> Value:
+def usual_moe(ctx: Context, moe: Moe, x: Value, run_experts: Experts | None = None) -> Value:
     """Run the routed experts, and add the output of the shared experts. ``x``: [tokens, hidden].
 
     ``run``: computes the routed experts, where a family does not use :func:`routed_experts`. The order of both decides
     which output is alive while the other is computed.
     """
     tape, run_experts = ctx.tape, run_experts or routed_experts
-    if m.shared_width and m.shared_gate:
-        return _gated_shared(ctx, m, x)
-    if m.shared_width and m.shared_first:
-        shared = mlp(ctx, shared_mlp(m), x)
-        routed = run_experts(ctx, m, x)
-        routed = scale(tape, routed, "routed scaling") if m.scaled_output else routed
+    if moe.shared_width and moe.shared_gate:
+        return _gated_shared(ctx, moe, x)
+    if moe.shared_width and moe.shared_first:
+        shared = mlp(ctx, shared_mlp(moe), x)
+        routed = run_experts(ctx, moe, x)
+        routed = scale(tape, routed, "routed scaling") if moe.scaled_output else routed
         return add(tape, shared, routed, "shared + routed")
-    routed = run_experts(ctx, m, x)
-    if not m.shared_width:
-        return scale(tape, routed, "routed scaling") if m.scaled_output else routed
-    return _with_shared(ctx, m, x, routed)
+    routed = run_experts(ctx, moe, x)
+    if not moe.shared_width:
+        return scale(tape, routed, "routed scaling") if moe.scaled_output else routed
+    return _with_shared(ctx, moe, x, routed)
 
 
-def _with_shared(ctx: Context, m: Moe, x: Value, routed: Value) -> Value:
+def _with_shared(ctx: Context, moe: Moe, x: Value, routed: Value) -> Value:
     """Run the shared experts, and add their output to the routed experts' output, [tokens, hidden]."""
-    shared = mlp(ctx, shared_mlp(m), x)
+    shared = mlp(ctx, shared_mlp(moe), x)
     return add(ctx.tape, routed, cast(ctx.tape, shared, routed.dtype), "routed + shared")
 
 
-def averaged(ctx: Context, m: Moe, x: Value) -> Value:
+def averaged(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Command A's experts: the mean of the routed and the shared output, [tokens, hidden]."""
-    routed = routed_experts(ctx, m, x)
-    if not m.shared_width:
+    routed = routed_experts(ctx, moe, x)
+    if not moe.shared_width:
         return routed
-    both = _with_shared(ctx, m, x, routed)
+    both = _with_shared(ctx, moe, x, routed)
     del routed
     return scale(ctx.tape, both, "average")
 
 
-def summed_wide(ctx: Context, m: Moe, x: Value) -> Value:
+def summed_wide(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Hy 3's experts: routed and shared outputs are added in fp32, and the sum is cast back.
 
     ``x``: [tokens, hidden]. Source: modeling_hy_v3.py.
     """
-    routed = routed_experts(ctx, m, x)
+    routed = routed_experts(ctx, moe, x)
     narrow, routed = routed.dtype, cast(ctx.tape, routed, "fp32")
-    both = _with_shared(ctx, m, x, routed)
+    both = _with_shared(ctx, moe, x, routed)
     del routed
     return cast(ctx.tape, both, narrow)
 
 
-def noisy(ctx: Context, m: Moe, x: Value) -> Value:
+def noisy(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Phi 3.5's experts: the input of router and experts is multiplied by uniform noise in training.
 
     Source: modeling_phimoe.py, PhimoeSparseMoeBlock.
     """
-    return usual_moe(ctx, m, x, lambda c, e, v: routed_experts(c, e, v, before=_noised))
+    return usual_moe(ctx, moe, x, lambda c, e, v: routed_experts(c, e, v, before=_noised))
 
 
 def _noised(tape: Tape, x: Value) -> Value:
@@ -105,18 +105,18 @@ def _times_noise(tape: Tape, x: Value) -> Value:
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, "mul_ backward", saves=(noise,))
 
 
-def between_projections(ctx: Context, m: Moe, x: Value) -> Value:
+def between_projections(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Nemotron-H's experts, which work between two projections to and from a smaller width."""
 
-    def run(ctx: Context, m: Moe, x: Value) -> Value:
+    def run(ctx: Context, moe: Moe, x: Value) -> Value:
         names = ("fc1_latent_proj", "fc2_latent_proj")
-        return routed_experts(ctx, m, x, around=[next(t for t in m.tensors if name in t.name) for name in names])
+        return routed_experts(ctx, moe, x, around=[next(t for t in moe.tensors if name in t.name) for name in names])
 
-    return usual_moe(ctx, m, x, run)
+    return usual_moe(ctx, moe, x, run)
 
 
 def routed_experts(
-    ctx: Context, m: Moe, x: Value, *, before: Step | None = None, around: Sequence[ParameterTensor] = ()
+    ctx: Context, moe: Moe, x: Value, *, before: Step | None = None, around: Sequence[ParameterTensor] = ()
 ) -> Value:
     """Run router and routed experts without the shared ones. ``x``: [tokens, hidden]; so is what is returned.
 
@@ -126,26 +126,26 @@ def routed_experts(
     del x
     if before is not None:
         expert_input = before(ctx.tape, expert_input)
-    choice = route(ctx, m, expert_input)
+    choice = route(ctx, moe, expert_input)
     if around:
         expert_input = linear(ctx.tape, expert_input, ctx.replicated(around[0]), around[0].name)
     if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
-        out = dispatched_experts(ctx, m, expert_input, choice.scores, choice.indices)
-    elif m.looped:
+        out = dispatched_experts(ctx, moe, expert_input, choice.scores, choice.indices)
+    elif moe.looped:
         from memcheck.frameworks.transformers.looped_experts import looped_experts
 
-        out = looped_experts(ctx, m, expert_input, choice.scores)
+        out = looped_experts(ctx, moe, expert_input, choice.scores)
     else:
-        out = experts(ctx, m, expert_input, choice.scores, choice.indices)
+        out = experts(ctx, moe, expert_input, choice.scores, choice.indices)
     del expert_input
     if around:
         out = linear(ctx.tape, out, ctx.replicated(around[1]), around[1].name)
     return leave_tensor_parallel(ctx, out)
 
 
-def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
+def experts_beside(ctx: Context, moe: Moe, x: Value, stream: Value) -> Value:
     """Run Gemma 4's feed-forward half: a dense network and routed experts, each with its own norms, added.
 
     ``x``: the normed input of the dense network. ``stream``: the residual stream, which router and experts norm
@@ -160,44 +160,44 @@ def experts_beside(ctx: Context, m: Moe, x: Value, stream: Value) -> Value:
     if ctx.setting.dispatcher and ctx.setting.expert > 1:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
-        demand_whole(ctx, m)
-    dense = normed("post_feedforward_layernorm_1", mlp(ctx, shared_mlp(m), x))
-    choice = route(ctx, m, stream)
-    routed = experts(ctx, m, normed("pre_feedforward_layernorm_2", stream), choice.scores, choice.indices)
+        demand_whole(ctx, moe)
+    dense = normed("post_feedforward_layernorm_1", mlp(ctx, shared_mlp(moe), x))
+    choice = route(ctx, moe, stream)
+    routed = experts(ctx, moe, normed("pre_feedforward_layernorm_2", stream), choice.scores, choice.indices)
     routed = normed("post_feedforward_layernorm_2", routed)
     return add(tape, dense, routed, "dense + routed")
 
 
-def _gated_shared(ctx: Context, m: Moe, x: Value) -> Value:
+def _gated_shared(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Qwen2-MoE's and Qwen3-Next's experts: a sigmoid of one score per token weights the shared expert's output.
 
     ``x``: [tokens, hidden]. The shared expert runs first, so that its output is alive during the routed experts.
     """
     tape = ctx.tape
-    shared = mlp(ctx, shared_mlp(m), x)
-    routed = routed_experts(ctx, m, x)
-    gate_matrix = next(t for t in m.tensors if t.shape == (1, ctx.hidden))
+    shared = mlp(ctx, shared_mlp(moe), x)
+    routed = routed_experts(ctx, moe, x)
+    gate_matrix = next(t for t in moe.tensors if t.shape == (1, ctx.hidden))
     gate = unary(tape, linear(tape, x, ctx.replicated(gate_matrix), gate_matrix.name), "sigmoid")
     weighted = mul(tape, gate, shared)
     return add(tape, routed, weighted, "routed + shared")
 
 
-def shared_mlp(m: Moe) -> Mlp:
+def shared_mlp(moe: Moe) -> Mlp:
     """Return the shared experts as one dense network, as wide as all of them together."""
-    tensors = tuple(t for t in m.tensors if t.group == "shared_experts")
-    fused = len(tensors) == 2 and m.gated
+    tensors = tuple(t for t in moe.tensors if t.group == "shared_experts")
+    fused = len(tensors) == 2 and moe.gated
     return Mlp(
-        m.shared_width,
-        m.gated,
-        m.activation,
+        moe.shared_width,
+        moe.gated,
+        moe.activation,
         fused_gate_up=fused,
         tensors=tensors,
-        adaptable=not m.stacked_adapters,
-        clamp=m.clamp,
+        adaptable=not moe.stacked_adapters,
+        clamp=moe.clamp,
     )
 
 
-def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> Value:
+def experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices: Storage) -> Value:
     """Replay ``grouped_mm_experts_forward``: sort tokens by expert, gather them, run up, gate and down, weight, and
     sum.
 
@@ -206,12 +206,12 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     """
     tape = ctx.tape
     hidden, input_dtype = x.shape[-1], x.dtype
-    experts_per_token = m.experts_per_token
+    experts_per_token = moe.experts_per_token
     rows = Dim(x.shape[0] * experts_per_token, "T*K")
-    width = -(-m.width // ctx.setting.expert_tensor)
-    local_experts = -(-m.experts // ctx.setting.expert)
-    up_tensor, down_tensor = expert_tensors(m)
-    adapters = {t.name: factors_of(ctx, m, t, ctx.setting.params) for t in (up_tensor, down_tensor)}
+    width = -(-moe.width // ctx.setting.expert_tensor)
+    local_experts = -(-moe.experts // ctx.setting.expert)
+    up_tensor, down_tensor = expert_tensors(moe)
+    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.params) for t in (up_tensor, down_tensor)}
     merged: list[Value] = []  # parametrize.cached() keeps both to the end of peft's forward around this one
     ids = tape.new((rows,), "int64", "sorted expert ids")
     order = tape.new((rows,), "int64", "sort order")
@@ -220,14 +220,14 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     weights = index(tape, scores.view(rows), order, (rows,), "gather scores")
     _histogram = tape.new((rows,), "int32", "expert ids for histc")
     offsets = tape.new((local_experts,), "int32", "group offsets")
-    outputs = 2 * width if m.gated else width
-    biases = _row_bias(ctx, m, up_tensor, ids, outputs)
+    outputs = 2 * width if moe.gated else width
+    biases = _row_bias(ctx, moe, up_tensor, ids, outputs)
     weight = expert_weight(ctx, up_tensor, (local_experts, outputs, hidden), adapters, merged)
     inner = _grouped_product(ctx, gathered, weight, up_tensor, offsets)
     if biases is not None:
         inner = add_in_place(tape, inner, biases)
-    inner = gate(tape, m, inner) if m.gated else activation(tape, inner, m.activation)
-    biases = _row_bias(ctx, m, down_tensor, ids, hidden)
+    inner = gate(tape, moe, inner) if moe.gated else activation(tape, inner, moe.activation)
+    biases = _row_bias(ctx, moe, down_tensor, ids, hidden)
     weight = expert_weight(ctx, down_tensor, (local_experts, hidden, width), adapters, merged)
     out = _grouped_product(ctx, inner, weight, down_tensor, offsets)
     del inner, weight
@@ -240,9 +240,9 @@ def experts(ctx: Context, m: Moe, x: Value, scores: Value, indices: Storage) -> 
     return cast(tape, total, input_dtype)
 
 
-def expert_tensors(m: Moe) -> tuple[ParameterTensor, ParameterTensor]:
+def expert_tensors(moe: Moe) -> tuple[ParameterTensor, ParameterTensor]:
     """Return the stacked matrices of all experts: up (with gate), and down."""
-    matrices = [t for t in m.tensors if t.group == "experts" and not t.name.endswith("_bias")]
+    matrices = [t for t in moe.tensors if t.group == "experts" and not t.name.endswith("_bias")]
     return matrices[0], matrices[-1]
 
 
@@ -276,27 +276,27 @@ def _grouped_product(ctx: Context, x: Value, weight: Value, tensor: ParameterTen
     return grouped_mm(tape, x, weight, outputs, offsets, tensor.name, (experts, outputs, inputs))
 
 
-def _row_bias(ctx: Context, m: Moe, tensor: ParameterTensor, ids: Storage, width: int) -> Value | None:
+def _row_bias(ctx: Context, moe: Moe, tensor: ParameterTensor, ids: Storage, width: int) -> Value | None:
     """``bias[expert_ids]``: one row per routed token."""
-    if not m.bias:
+    if not moe.bias:
         return None
     bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (tensor.shape[0], width)))
     return index(ctx.tape, bias, ids, (ids.shape[0], width), "gather biases")
 
 
-def gate(tape: Tape, m: Moe, gate_and_up: Value) -> Value:
+def gate(tape: Tape, moe: Moe, gate_and_up: Value) -> Value:
     """Compute ``act(gate) * up`` on the two halves of one tensor, [rows, 2 * width], which stays alive.
 
     Returns [rows, width]. GPT-OSS interleaves gate and up, and clamps both.
     """
     half = (gate_and_up.shape[0], gate_and_up.shape[1] // 2)
-    if m.clamp == "interleaved":
+    if moe.clamp == "interleaved":
         return _clamped_gate(tape, gate_and_up, half)
     gate_half, up_half = tape.views(gate_and_up, half, half)
     del gate_and_up
-    if m.clamp:
-        return clamped(tape, m, gate_half, up_half)
-    return mul(tape, activation(tape, gate_half, m.activation), up_half)
+    if moe.clamp:
+        return clamped(tape, moe, gate_half, up_half)
+    return mul(tape, activation(tape, gate_half, moe.activation), up_half)
 
 
 def _clamped_gate(tape: Tape, gate_and_up: Value, half: tuple[int, int]) -> Value:

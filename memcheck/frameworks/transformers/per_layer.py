@@ -20,7 +20,7 @@ PROJECTION = "per_layer_model_projection"
 """A linear layer outside the decoder layers: peft adapts it as it adapts theirs."""
 
 
-def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:
+def look_up(ctx: Context, per_layer: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:
     """Compute the per-layer inputs of all layers: rows of one table plus a normed projection of the embedding.
 
     ``x``: [tokens, hidden], returned unchanged. The inputs, [tokens, layers * width], live until the last layer's
@@ -29,17 +29,17 @@ def look_up(ctx: Context, p: PerLayer, rows: int, x: Value, *, trained: bool) ->
     tape, setting = ctx.tape, ctx.setting
     dtype = x.dtype
     table = ctx.register(
-        Parameter("embed_tokens_per_layer", (rows, p.total), setting.params, trained, has_grad=setting.has_grad)
+        Parameter("embed_tokens_per_layer", (rows, per_layer.total), setting.params, trained, has_grad=setting.has_grad)
     )
     looked_up = scale(tape, embedding(tape, table, (ctx.tokens,), dtype), "embedding scale")
-    weights = Weights(ctx.parameter(PROJECTION, (p.total, setting.hidden)))
+    weights = Weights(ctx.parameter(PROJECTION, (per_layer.total, setting.hidden)))
     if setting.adapter is not None and adapts(setting.adapter, PROJECTION):
         weights = ctx.adapted(PROJECTION, weights, setting.adapter)
     projected = scale(tape, linear(tape, x, weights, PROJECTION), "projection scale")
-    weight = ctx.parameter("per_layer_projection_norm.weight", (p.width,))
-    heads = projected.view(ctx.tokens * (p.total // p.width), p.width)
+    weight = ctx.parameter("per_layer_projection_norm.weight", (per_layer.width,))
+    heads = projected.view(ctx.tokens * (per_layer.total // per_layer.width), per_layer.width)
     del projected
-    normed = rms_norm_pieces(tape, heads, weight, weight_in_fp32=True).view(ctx.tokens, p.total)
+    normed = rms_norm_pieces(tape, heads, weight, weight_in_fp32=True).view(ctx.tokens, per_layer.total)
     del heads
     inputs = scale(tape, add(tape, normed, looked_up, "per-layer inputs"), "per-layer scale")
     del normed, looked_up

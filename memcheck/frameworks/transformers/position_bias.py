@@ -23,26 +23,26 @@ GRADIENT_ALIGNMENT = 16
 cuda/attention_backward.cu, ``lastDimAligned``)."""
 
 
-def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Run attention with relative position biases (T5, MPNet), and return [batch, heads, sequence, v_head_dim].
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The memory-efficient kernel takes the biases as its mask,
     and gives each head a gradient of them. Source: transformers 5.23 modeling_t5.py, T5Attention.
     """
-    if a.bias == "given":
-        return _attend_with_model_biases(ctx, a, (q, k, v))
-    shape = (1, a.heads, q.shape[2], k.shape[2])
-    biases = _biases(ctx, a, shape, q.dtype)
-    (ctx.named if a.bias.startswith("own") else ctx.biases).append(biases)
-    if kernel_of(ctx, a) == "eager":
-        return _eager(ctx, a, (q, k, v), biases)
+    if attention.bias == "given":
+        return _attend_with_model_biases(ctx, attention, (q, k, v))
+    shape = (1, attention.heads, q.shape[2], k.shape[2])
+    biases = _biases(ctx, attention, shape, q.dtype)
+    (ctx.named if attention.bias.startswith("own") else ctx.biases).append(biases)
+    if kernel_of(ctx, attention) == "eager":
+        return _eager(ctx, attention, (q, k, v), biases)
     tape = ctx.tape
     mask = None
-    if not a.bidirectional:
+    if not attention.bidirectional:
         biases, mask = _mask_causal(tape, biases)
-    elif a.padded:
+    elif attention.padded:
         biases = _mask_padding(ctx, biases)
-    if not a.bias.endswith("zeros"):
+    if not attention.bias.endswith("zeros"):
         biases = copy(tape, biases, "contiguous biases")
     del mask
     if tape.autocast:
@@ -54,33 +54,33 @@ def attend_with_biases(ctx: Context, a: Attention, q: Value, k: Value, v: Value)
     return kernel_with_biases(tape, q, k, v, biases)
 
 
-def _biases(ctx: Context, a: Attention, shape: tuple[int, ...], dtype: str) -> Value:
+def _biases(ctx: Context, attention: Attention, shape: tuple[int, ...], dtype: str) -> Value:
     """Return the biases that are added to the scores, [1, heads, queries, keys].
 
     The first layer computes them. If later layers read them, too, this one returns them. With ``zeros`` a layer without
     a table adds zeros.
     """
     tape, setting = ctx.tape, ctx.setting
-    if a.bias == "own":
-        return _layer_biases(ctx, a, shape)
-    if a.bias == "own-zeros":
+    if attention.bias == "own":
+        return _layer_biases(ctx, attention, shape)
+    if attention.bias == "own-zeros":
         return tape.value(shape, dtype, "zero biases")
-    if a.bias == "table":
-        looked_up = _shared_biases(ctx, a, shape)
+    if attention.bias == "table":
+        looked_up = _shared_biases(ctx, attention, shape)
         returns(ctx, [looked_up])
         return looked_up
-    if a.bias == "shared":
+    if attention.bias == "shared":
         return shared(tape, shape, setting.params, needs_grad=setting.trained, starts=setting.gathers)
     # `position_bias.requires_grad = True` where layers are checkpointed
     needs_grad = tape.frame is not None and tape.grad_enabled
-    if a.bias == "shared-zeros":
+    if attention.bias == "shared-zeros":
         return shared(tape, shape, dtype, needs_grad=needs_grad, starts=setting.gathers)
     zeros = tape.leaf(shape, dtype, "zero biases") if needs_grad else tape.value(shape, dtype, "zero biases")
     returns(ctx, [zeros])
     return zeros
 
 
-def _shared_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
+def _shared_biases(ctx: Context, attention: Attention, shape: tuple[int, ...]) -> Value:
     """Replay ``compute_bias``: look up a bucket of the shared table for each pair of positions; the graph keeps the
     buckets.
 
@@ -88,8 +88,8 @@ def _shared_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
     counted with this unit.
     """
     tape, pairs = ctx.tape, shape[2:]
-    buckets = _buckets(tape, pairs, bidirectional=a.bidirectional)
-    tensor = next(t for t in a.tensors if t.name.endswith("relative_attention_bias.weight"))
+    buckets = _buckets(tape, pairs, bidirectional=attention.bidirectional)
+    tensor = next(t for t in attention.tensors if t.name.endswith("relative_attention_bias.weight"))
     table = ctx.parameter(tensor.name, tensor.shape)
     biases = embedding(tape, table, pairs, ctx.setting.params, "position biases")
     if not ctx.setting.gathers and biases.origin is not None:
@@ -99,11 +99,11 @@ def _shared_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
     return operator(tape, Value(biases.storage, shape, biases.dtype), biases, GRAD_UNCHANGED, saves=(buckets,))
 
 
-def _layer_biases(ctx: Context, a: Attention, shape: tuple[int, ...]) -> Value:
+def _layer_biases(ctx: Context, attention: Attention, shape: tuple[int, ...]) -> Value:
     """Replay ``compute_bias`` of a layer's own table: [1, heads, queries, keys]; the look-up keeps the buckets."""
     tape = ctx.tape
-    buckets = _buckets(tape, shape[2:], bidirectional=a.bidirectional, named=True)
-    tensor = next(t for t in a.tensors if t.name.endswith("relative_attention_bias.weight"))
+    buckets = _buckets(tape, shape[2:], bidirectional=attention.bidirectional, named=True)
+    tensor = next(t for t in attention.tensors if t.name.endswith("relative_attention_bias.weight"))
     table = ctx.parameter(tensor.name, tensor.shape)
     biases = embedding(tape, table, shape[2:], ctx.setting.params, "position biases")
     biases = Value(biases.storage, shape, biases.dtype, biases.origin)
@@ -144,20 +144,20 @@ def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool, named: 
     return buckets
 
 
-def _eager(ctx: Context, a: Attention, heads: tuple[Value, Value, Value], biases: Value) -> Value:
+def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value], biases: Value) -> Value:
     """Replay T5's eager_attention_forward; one variable holds the scores, then each later result."""
     tape, setting = ctx.tape, ctx.setting
     q, k, v = heads
     del heads
-    copied = copied_operands(ctx, a, a.heads)
-    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
+    copied = copied_operands(ctx, attention, attention.heads)
+    shape = (q.shape[0], attention.heads, q.shape[2], k.shape[2])
     weights = kernels.batched(tape, q, k, shape, "attention scores", copied[:2])
     weights = scale(tape, weights, "attention scaling")
     weights = _add_biases(tape, weights, biases)
-    if not a.bidirectional:
+    if not attention.bidirectional:
         weights = shift(tape, weights, "attention mask", setting.params if tape.autocast else setting.compute)
     weights = kernels.softmax(tape, weights, "fp32" if tape.autocast else None)
-    weights = dropout(tape, weights, a.dropout)
+    weights = dropout(tape, weights, attention.dropout)
     ctx.unused.append(weights)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")
@@ -262,23 +262,23 @@ def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) ->
     return operator(tape, out, (x, biases), [GRAD_UNCHANGED, "contiguous gradient"], temporaries=summed_grads)
 
 
-def _attend_with_model_biases(ctx: Context, a: Attention, heads: tuple[Value, Value, Value]) -> Value:
+def _attend_with_model_biases(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]) -> Value:
     """Replay MPNetSelfAttention.forward: biases are added in place, and the scores are a variable during
     the softmax.
     """
     tape, setting = ctx.tape, ctx.setting
     q, k, v = heads
     del heads
-    copied = copied_operands(ctx, a, a.heads)
-    shape = (q.shape[0], a.heads, q.shape[2], k.shape[2])
+    copied = copied_operands(ctx, attention, attention.heads)
+    shape = (q.shape[0], attention.heads, q.shape[2], k.shape[2])
     scores = kernels.batched(tape, q, k, shape, "attention scores", copied[:2])
     scores = scale(tape, scores, "attention scaling")
     biases = shared(tape, shape, setting.params, needs_grad=setting.trained, starts=setting.gathers)
     scores = _add_in_place(tape, scores, biases)
-    if a.padded:
+    if attention.padded:
         scores = shift(tape, scores, "attention mask", setting.params if tape.autocast else setting.compute)
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
-    weights = dropout(tape, weights, a.dropout)
+    weights = dropout(tape, weights, attention.dropout)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
     out = copy(tape, out, "contiguous")
     ctx.named += [scores, weights]

@@ -38,8 +38,10 @@ def refuse_experts(job: TrainingJob) -> None:
     """
     from memcheck.frameworks.torch.rank_tensors import holding_of
 
-    a, layout, adapter = job.architecture, job.layout, holding_of(job).adapter
-    mixtures = [b for b, _ in a.blocks if isinstance(b.mlp, Moe)] if isinstance(a, Architecture) else []
+    architecture, layout, adapter = job.architecture, job.layout, holding_of(job).adapter
+    mixtures = (
+        [b for b, _ in architecture.blocks if isinstance(b.mlp, Moe)] if isinstance(architecture, Architecture) else []
+    )
     stacks = [adapted_tensors(adapter, b.mlp) for b in mixtures if isinstance(b.mlp, Moe)]
     adapted = any(".experts." in f".{factors.name}" for stack in stacks for factors in stack)
     adapted = adapted or (job.lora is not None and bool(job.lora.target_parameters))

@@ -13,11 +13,11 @@ from memcheck.models.attention_types import PositionTable
 from memcheck.models.types import Attention
 
 
-def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
+def rotate_otherwise(ctx: Context, attention: Attention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
     """Rotate q, then k, [batch, heads, sequence, head_dim], in a form that few families have. ``stream``: dtype of the
     tables.
     """
-    tape, form = ctx.tape, a.rotary_form
+    tape, form = ctx.tape, attention.rotary_form
     if form == "chunks":
         return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back after the rotations
@@ -30,38 +30,38 @@ def rotate_otherwise(ctx: Context, a: Attention, q: Value, k: Value, stream: str
         rotated_q, rotated_k = rotate_half(tape, fp32_q, stream), rotate_half(tape, fp32_k, stream)
         return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
     if form == "pairs-wide":
-        return _wide_pairs(ctx, a, q, k)
+        return _wide_pairs(ctx, attention, q, k)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
-        ctx.named += _position_tables(ctx, a, k.dtype)
-        rotated_q = partial(ctx, a, q, k.dtype, layer_tables(ctx, a, k.dtype))
-        return rotated_q, partial(ctx, a, k, k.dtype, layer_tables(ctx, a, k.dtype))
+        ctx.named += _position_tables(ctx, attention, k.dtype)
+        rotated_q = partial(ctx, attention, q, k.dtype, layer_tables(ctx, attention, k.dtype))
+        return rotated_q, partial(ctx, attention, k, k.dtype, layer_tables(ctx, attention, k.dtype))
     rotated_q, rotated_k = rotate_copies(tape, q), rotate_copies(tape, k)  # ModernBERT
     return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
 
 
-def _wide_pairs(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+def _wide_pairs(ctx: Context, attention: Attention, q: Value, k: Value) -> tuple[Value, Value]:
     """Rotate as ERNIE does: ``q.float() * cos + rotate_half(q).float() * sin``, cast back afterwards.
 
     The layer repeats the model's tables in their dtype, or in the dtype to which FSDP2 has cast them.
     """
     tape = ctx.tape
     dtype = ctx.tables[0].dtype if ctx.tables else "fp32"
-    tables = tuple(tape.new((ctx.sequence, a.rotary_dim), dtype, "repeated rotary table") for _ in range(2))
+    tables = tuple(tape.new((ctx.sequence, attention.rotary_dim), dtype, "repeated rotary table") for _ in range(2))
     rotated_q = rotate_half(tape, q, "fp32", tables)
     rotated_k = rotate_half(tape, k, "fp32", tables)
     return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
 
 
-def _position_tables(ctx: Context, a: Attention, dtype: str) -> list[Value]:
+def _position_tables(ctx: Context, attention: Attention, dtype: str) -> list[Value]:
     """Make the tables of GPT-J's layer: the repeated buffer, the repeated position ids, and ``sincos`` of the
     positions.
 
     They are [positions, rotary_dim] or [sequence, rotary_dim]. Source: modeling_gptj.py.
     """
-    new, rows_shape = ctx.tape.value, (ctx.sequence, a.rotary_dim)
-    buffer_positions = a.own.positions if isinstance(a.own, PositionTable) else 0
+    new, rows_shape = ctx.tape.value, (ctx.sequence, attention.rotary_dim)
+    buffer_positions = attention.own.positions if isinstance(attention.own, PositionTable) else 0
     tables = [
-        new((buffer_positions, a.rotary_dim), "fp32", "embed_positions"),
+        new((buffer_positions, attention.rotary_dim), "fp32", "embed_positions"),
         new(rows_shape, "int64", "position ids"),
     ]
     gathered = new(rows_shape, "fp32", "sincos")

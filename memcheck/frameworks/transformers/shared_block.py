@@ -51,7 +51,7 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     return out
 
 
-def _transformer(ctx: Context, block: Block, a: Attention, m: Mlp, own: Tensors, x: Value) -> Value:
+def _transformer(ctx: Context, block: Block, attention: Attention, mlp_config: Mlp, own: Tensors, x: Value) -> Value:
     """Run the shared attention and feed-forward without residual additions: [tokens, hidden] with the embedding
     appended.
 
@@ -62,9 +62,9 @@ def _transformer(ctx: Context, block: Block, a: Attention, m: Mlp, own: Tensors,
     h = cat(tape, (x, original), (x.shape[0], 2 * width), "cat embedding")
     del original
     h = normalise(ctx, block.input_norm, h)
-    h = _attention(ctx, a, own, h, x.dtype)
+    h = _attention(ctx, attention, own, h, x.dtype)
     h = normalise(ctx, block.mlp_norm, h)
-    return _feed_forward(ctx, m, own, h) if m.fused_gate_up else mlp(ctx, m, h)
+    return _feed_forward(ctx, mlp_config, own, h) if mlp_config.fused_gate_up else mlp(ctx, mlp_config, h)
 
 
 def _adapted(ctx: Context, own: Tensors, name: str, x: Value, output: Value) -> Value:
@@ -79,37 +79,39 @@ def _adapted(ctx: Context, own: Tensors, name: str, x: Value, output: Value) -> 
     return add(ctx.tape, output, update, "adapter")
 
 
-def _attention(ctx: Context, a: Attention, own: Tensors, x: Value, stream: str) -> Value:
+def _attention(ctx: Context, attention: Attention, own: Tensors, x: Value, stream: str) -> Value:
     """Run the shared attention: [tokens, 2 * hidden] to [tokens, hidden]. ``stream``: dtype of cos and sin."""
     tape, heads = ctx.tape, []
-    copies = not keeps_strides(ctx, a)
-    tensors = [t for t in a.tensors if t.linear]
-    for letter, tensor, count in zip("qkv", tensors, (a.heads, a.kv_heads, a.kv_heads), strict=False):
+    copies = not keeps_strides(ctx, attention)
+    tensors = [t for t in attention.tensors if t.linear]
+    for letter, tensor, count in zip(
+        "qkv", tensors, (attention.heads, attention.kv_heads, attention.kv_heads), strict=False
+    ):
         projected = linear(tape, x, ctx.weights(tensor, False), tensor.name)
         projected = _adapted(ctx, own, f"linear_{letter}_adapter", x, projected)
-        is_rotated = a.rotary_dim > 0 and letter != "v"
-        heads.append(as_heads(ctx, a, projected, count, None, copies or is_rotated))
+        is_rotated = attention.rotary_dim > 0 and letter != "v"
+        heads.append(as_heads(ctx, attention, projected, count, None, copies or is_rotated))
         del projected
     q, k, v = heads
     heads.clear()
-    if a.rotary_dim:
-        q, k = apply_rotary(ctx, a, q, k, stream)
-    out = attend(ctx, a, q, k, v).view(ctx.tokens, a.heads * a.head_dim)
+    if attention.rotary_dim:
+        q, k = apply_rotary(ctx, attention, q, k, stream)
+    out = attend(ctx, attention, q, k, v).view(ctx.tokens, attention.heads * attention.head_dim)
     result = linear(tape, out, ctx.weights(tensors[3], False), tensors[3].name)
     del q, k, v, out
     return result
 
 
-def _feed_forward(ctx: Context, m: Mlp, own: Tensors, x: Value) -> Value:
+def _feed_forward(ctx: Context, mlp: Mlp, own: Tensors, x: Value) -> Value:
     """Run the shared feed-forward; gate and up are views with names until the module returns."""
     tape = ctx.tape
-    up_tensor, down_tensor = (t for t in m.tensors if t.linear)
-    gate_and_up = linear(tape, x, ctx.weights(up_tensor, m.bias), up_tensor.name)
+    up_tensor, down_tensor = (t for t in mlp.tensors if t.linear)
+    gate_and_up = linear(tape, x, ctx.weights(up_tensor, mlp.bias), up_tensor.name)
     gate_and_up = _adapted(ctx, own, "gate_up_proj_adapter", x, gate_and_up)
     half = (ctx.tokens, gate_and_up.shape[-1] // 2)
     gate, up = tape.views(gate_and_up, half, half)
     del gate_and_up, x
-    inner = mul(tape, activation(tape, gate, m.activation), up)
-    out = linear(tape, inner, ctx.weights(down_tensor, m.bias), down_tensor.name)
+    inner = mul(tape, activation(tape, gate, mlp.activation), up)
+    out = linear(tape, inner, ctx.weights(down_tensor, mlp.bias), down_tensor.name)
     del gate, up, inner
     return out

@@ -19,7 +19,7 @@ from memcheck.models.types import Attention
 Attend = Callable[[Context, Attention, Value, Value, Value], Value]
 
 
-def attend_to_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value, attend: Attend) -> Value:
+def attend_to_heads(ctx: Context, attention: Attention, q: Value, k: Value, v: Value, attend: Attend) -> Value:
     """Run attention of a part of the heads over all tokens, and return a copy of the output for this rank's tokens.
 
     ``q``, ``k``, ``v``: [batch, heads, local sequence, head_dim]. All-to-alls exchange tokens for heads and back. Fewer
@@ -34,10 +34,10 @@ def attend_to_heads(ctx: Context, a: Attention, q: Value, k: Value, v: Value, at
     q, k, v = (copy(tape, t, "bs hc_l sl hs") for t in heads)
     del exchanged, heads
     ctx.setting = setting._replace(context=1, exchanges_heads=False, sequence=setting.sequence * ranks)
-    out = attend(ctx, a, q, k, v)
+    out = attend(ctx, attention, q, k, v)
     del q, k, v
     ctx.setting = setting
-    if setting.attention == "sdpa" and not isinstance(a, WhisperAttention):
+    if setting.attention == "sdpa" and not isinstance(attention, WhisperAttention):
         out = copy(tape, out, "transpose(1, 2).contiguous()")
     shape = (out.shape[0], out.shape[1] * ranks, setting.sequence, out.shape[3])
     returned = _all_to_all(ctx, out.view(*shape), ranks)
