@@ -136,7 +136,7 @@ TOWERS: dict[str, str] = {
     "qwen2_5_omni_thinker": "omni:read_2_5",
     "qwen2_5_vl": "qwen:read_2_5",
     "qwen2_audio": "audio:read_qwen2",
-    "qwen2_vl": "qwen:read_2",
+    "qwen2_vl": "qwen:read_qwen2",
     "qwen3_5": "qwen:read_3",
     "qwen3_5_moe": "qwen:read_3",
     "qwen3_asr": "audio:read_qwen3",

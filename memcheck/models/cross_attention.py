@@ -18,21 +18,27 @@ def reads_pictures(block: Block) -> bool:
     return isinstance(block.mixer, Attention) and block.mixer.cross
 
 
-def without_pictures(a: Architecture) -> Architecture:
+def without_pictures(architecture: Architecture) -> Architecture:
     """The model of a step without pictures: its crossing layers hold their weights and do not run."""
-    found = tuple((block, n) for block, n in a.blocks if reads_pictures(block))
+    found = tuple((block, n) for block, n in architecture.blocks if reads_pictures(block))
     if not found:
-        return a
-    own = tuple((block, n) for block, n in a.blocks if not reads_pictures(block))
-    return a._replace(blocks=own, others=(*a.others, OtherTower(part=PART, blocks=found, tensors=())))
+        return architecture
+    own = tuple((block, n) for block, n in architecture.blocks if not reads_pictures(block))
+    return architecture._replace(
+        blocks=own, others=(*architecture.others, OtherTower(part=PART, blocks=found, tensors=()))
+    )
 
 
-def with_pictures(a: Architecture, layers: tuple[int, ...]) -> Architecture:
+def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Architecture:
     """The model of a step with pictures. ``layers``: numbers of those that read them."""
-    others = [block for other in a.others if other.part == PART for block, n in other.blocks for _ in range(n)]
-    own = iter(a.layers())
-    last = a.num_layers + len(others)
+    others = [
+        block for other in architecture.others if other.part == PART for block, n in other.blocks for _ in range(n)
+    ]
+    own = iter(architecture.layers())
+    last = architecture.num_layers + len(others)
     read = iter(others)
     woven = [next(read) if i in layers else next(own) for i in range(last)]
     blocks = tuple((block, len(list(alike))) for block, alike in groupby(woven))
-    return a._replace(blocks=blocks, others=tuple(other for other in a.others if other.part != PART))
+    return architecture._replace(
+        blocks=blocks, others=tuple(other for other in architecture.others if other.part != PART)
+    )

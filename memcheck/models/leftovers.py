@@ -74,7 +74,7 @@ def _refuse_contradiction(
     reader.fail(key, f"{key} = {shown(value)} contradicts the rest of the configuration, which makes it {stated}", help)
 
 
-def _facts(a: Architecture) -> dict[str, set[object]]:
+def _facts(architecture: Architecture) -> dict[str, set[object]]:
     """Well-known keys and what the architecture says they are."""
     facts: dict[str, set[object]] = {}
 
@@ -82,11 +82,11 @@ def _facts(a: Architecture) -> dict[str, set[object]]:
         for name in (key, *synonyms(key)):
             facts.setdefault(name, set()).update(values)
 
-    fact("hidden_size", a.hidden_size)
-    fact("num_hidden_layers", a.num_layers)
-    fact("vocab_size", a.vocab_size)
-    fact("max_position_embeddings", a.max_position_embeddings)
-    for block, _ in a.blocks:
+    fact("hidden_size", architecture.hidden_size)
+    fact("num_hidden_layers", architecture.num_layers)
+    fact("vocab_size", architecture.vocab_size)
+    fact("max_position_embeddings", architecture.max_position_embeddings)
+    for block, _ in architecture.blocks:
         if isinstance(block.mixer, Attention):
             fact("num_attention_heads", block.mixer.heads)
             fact("num_key_value_heads", block.mixer.kv_heads)

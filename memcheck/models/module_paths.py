@@ -41,55 +41,57 @@ def matching(pattern: str, layers: tuple[Linear, ...]) -> list[Linear]:
         raise ArchitectureError(f"`{pattern}` cannot be matched: {error}") from None
 
 
-def linear_layers(a: Architecture) -> Iterator[Linear]:
+def linear_layers(architecture: Architecture) -> Iterator[Linear]:
     """Every linear layer of the model, layer by layer."""
     index = 0
-    layers, head = a.paths.layers, a.paths.head
-    if a.vision is not None and a.vision.bare:
+    layers, head = architecture.paths.layers, architecture.paths.head
+    if architecture.vision is not None and architecture.vision.bare:
         layers, head = "language_model.model.layers", "language_model.lm_head"
-    for block, times in a.blocks:
+    for block, times in architecture.blocks:
         names = [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]
         for _ in range(times):
             for name in names:
                 yield Linear("language", name, f"{layers}.{index}.{name}")
             index += 1
-    if a.head:
+    if architecture.head:
         yield Linear("language", "lm_head", head)
     beside = layers.removesuffix("layers")
-    for tensor in a.extra_tensors:
+    for tensor in architecture.extra_tensors:
         name = tensor.name.removesuffix(".weight").removeprefix("model.")
         if any(each in name for each in PROJECTIONS):
             yield Linear("language", name, beside + name)
         elif tensor.linear:
             yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
-    for tensor in (t for t in a.head_tensors if a.head_transform and t.linear):
+    for tensor in (t for t in architecture.head_tensors if architecture.head_transform and t.linear):
         yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
-    if a.vision is not None:
-        yield from _of_tower(a.vision)
-    for other in a.others:
+    if architecture.vision is not None:
+        yield from _of_tower(architecture.vision)
+    for other in architecture.others:
         yield from _of_idle(other)
-    for e in a.embedders:  # Gemma 3n's
+    for e in architecture.embedders:  # Gemma 3n's
         name = f"{e.name}.embedding_projection"
         yield Linear("projector", name, f"model.{name}")
 
 
-def _of_tower(v: Vision) -> Iterator[Linear]:
-    root = ("" if v.bare else "model.") + (v.path and v.path + ".")
+def _of_tower(vision: Vision) -> Iterator[Linear]:
+    root = ("" if vision.bare else "model.") + (vision.path and vision.path + ".")
     index = 0
-    for block, times in (*v.blocks, *v.idle):
+    for block, times in (*vision.blocks, *vision.idle):
         for _ in range(times):
             for name in _names(block):
-                yield Linear("vision", name, f"{root}{v.layers}.{index}.{name}")
+                yield Linear("vision", name, f"{root}{vision.layers}.{index}.{name}")
             index += 1
-    for tensor in (*v.stem, *v.between_tensors, *v.closing, *v.unused):
+    for tensor in (*vision.stem, *vision.between_tensors, *vision.closing, *vision.unused):
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)
-    before = ("" if v.bare else "model.") + (v.projector_path and v.projector_path + ".")
-    for tensor in v.projector:
+    before = ("" if vision.bare else "model.") + (vision.projector_path and vision.projector_path + ".")
+    for tensor in vision.projector:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
-            inside = name.removeprefix(v.projector_path.rpartition(".")[2] + ".") if v.projector_path else name
+            inside = (
+                name.removeprefix(vision.projector_path.rpartition(".")[2] + ".") if vision.projector_path else name
+            )
             yield Linear("projector", name, root + name if "_list." in name else before + inside)
 
 

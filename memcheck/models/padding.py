@@ -8,18 +8,18 @@ from memcheck.models.types import Architecture, Attention, Block, CrossAttention
 
 
 @lru_cache(maxsize=64)
-def padded(a: Architecture) -> Architecture:
+def padded(architecture: Architecture) -> Architecture:
     """The model with a mask for every row in its attention. In an encoder-decoder the encoder's words have one, and
     what the decoder reads of them. The decoder's own padding follows what is scored, and needs none. An encoder of
     sounds has none.
     """
-    encoder = a.encoder
+    encoder = architecture.encoder
     if encoder is None:
-        return a._replace(blocks=_masked(a.blocks))
+        return architecture._replace(blocks=_masked(architecture.blocks))
     if encoder.channels:
-        return a
-    blocks = tuple((b._replace(cross=b.cross and _padded_cross(b.cross)), count) for b, count in a.blocks)
-    return a._replace(blocks=blocks, encoder=encoder._replace(blocks=_masked(encoder.blocks)))
+        return architecture
+    blocks = tuple((b._replace(cross=b.cross and _padded_cross(b.cross)), count) for b, count in architecture.blocks)
+    return architecture._replace(blocks=blocks, encoder=encoder._replace(blocks=_masked(encoder.blocks)))
 
 
 def _padded_cross(cross: CrossAttention) -> CrossAttention:
@@ -39,17 +39,17 @@ def _with_mask(block: Block) -> Block:
     return block
 
 
-def maskable(a: Architecture) -> bool:
+def maskable(architecture: Architecture) -> bool:
     """Whether every layer that mixes tokens is attention whose masks are known. Outside the layers only a tower is
     allowed, whose image tokens stand among the rows.
     """
-    if a.encoder is not None:
-        return a.encoder.rotary_dim == 0
-    if a.vision is not None and a.vision.crosses:
+    if architecture.encoder is not None:
+        return architecture.encoder.rotary_dim == 0
+    if architecture.vision is not None and architecture.vision.crosses:
         return False
-    if a.vision is None and any(other.part != "language" for other in a.others):
+    if architecture.vision is None and any(other.part != "language" for other in architecture.others):
         return False
-    return all(block.mixer is None or _known(block.mixer) for block, _ in a.blocks)
+    return all(block.mixer is None or _known(block.mixer) for block, _ in architecture.blocks)
 
 
 def _known(mixer: object) -> bool:
@@ -59,9 +59,9 @@ def _known(mixer: object) -> bool:
     return isinstance(mixer, Attention)
 
 
-def unpaddable(a: Architecture) -> bool:
+def unpaddable(architecture: Architecture) -> bool:
     """Whether what FlashAttention copies of padded rows is known: every layer runs it on its own queries and keys."""
-    if a.encoder is not None or a.vision is not None:
+    if architecture.encoder is not None or architecture.vision is not None:
         return False
-    mixers = [block.mixer for block, _ in a.blocks if block.mixer is not None]
+    mixers = [block.mixer for block, _ in architecture.blocks if block.mixer is not None]
     return all(isinstance(m, Attention) and m.flash and not m.sinks and not m.alibi for m in mixers)

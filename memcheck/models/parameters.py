@@ -24,9 +24,9 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     return mixer + mlp + norms + block.extra_tensors
 
 
-def head_width(a: Architecture) -> int:
+def head_width(architecture: Architecture) -> int:
     """Channels of the head's matrix: the table's, or those of what stands in front of it."""
-    return a.head_tensors[-1].shape[0] if a.head_transform else a.embedding_size
+    return architecture.head_tensors[-1].shape[0] if architecture.head_transform else architecture.embedding_size
 
 
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
@@ -50,13 +50,20 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     return (*tensors, *task_tensors(a), *(a.task.idle if a.task is not None else ()))
 
 
-def task_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
+def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """The matrix from hidden states to labels (transformers ``modeling_layers.py``: ``self.score``)."""
-    if a.task is None or not a.task.labels:
+    if architecture.task is None or not architecture.task.labels:
         return ()
-    found = a.task.pooling.tensors if a.task.pooling is not None else ()
-    found = (*found, ParameterTensor("score.weight", (a.task.labels, a.hidden_size), "head", linear=True))
-    return (*found, ParameterTensor("score.bias", (a.task.labels,), "head")) if a.task.bias else found
+    found = architecture.task.pooling.tensors if architecture.task.pooling is not None else ()
+    found = (
+        *found,
+        ParameterTensor("score.weight", (architecture.task.labels, architecture.hidden_size), "head", linear=True),
+    )
+    return (
+        (*found, ParameterTensor("score.bias", (architecture.task.labels,), "head"))
+        if architecture.task.bias
+        else found
+    )
 
 
 def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor, ...], int, str], ...]:
@@ -101,13 +108,13 @@ def parameters_by_group(architecture: Architecture) -> dict[str, int]:
     return groups
 
 
-def embedder_tensors(a: Architecture) -> tuple[ParameterTensor, ...]:
+def embedder_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """The tensors of tables of other tokens, with the norms and matrices after them."""
     found: tuple[ParameterTensor, ...] = ()
-    for e in a.embedders:
+    for e in architecture.embedders:
         found += (ParameterTensor(f"{e.name}.embedding.weight", (e.rows, e.width), "projector"),)
         found += (ParameterTensor(f"{e.name}.hard_embedding_norm.weight", (e.width,), "norm"),)
-        found += linear(f"{e.name}.embedding_projection", a.hidden_size, e.width, "projector", "none")
+        found += linear(f"{e.name}.embedding_projection", architecture.hidden_size, e.width, "projector", "none")
     return found
 
 

@@ -98,7 +98,7 @@ def seen(row: dict[str, Any]) -> ProcessedPicture:
         most = settings["max_soft_tokens"]
         vision = vision._replace(tile=most * vision.merge, tile_tokens=most)
     if settings.get("do_pan_and_scan"):
-        count = processors.crops(height, width)
+        count = processors.pan_and_scan_crops(height, width)
     elif kind == "internvl" and not clip:
         most = settings["max_patches"]
         count = processors.internvl_tiles(height, width, 448, most) if settings["crop_to_patches"] else 1

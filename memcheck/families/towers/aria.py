@@ -18,7 +18,7 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import convolve, given_out, layer_norm, linear_layer
+from memcheck.families.towers.forward_parts import layer_norm, linear_layer, patch_convolution, return_image_tokens
 from memcheck.families.towers.idefics2 import with_positions_of_rows
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.siglip import IDEFICS3, masked, siglip
@@ -33,9 +33,9 @@ DIGITS = 10
 """More than a number of rows has."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: aria``. The rows are read before the tower's last norm, whose result is unused."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     kind = config.text("model_type", default="idefics3_vision")
     if kind != "idefics3_vision":
         config.fail("model_type", f"memcheck reads no Aria with a {kind} tower", "read is idefics3_vision")
@@ -44,7 +44,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     outer.ignore("initializer_range", "max_value_projector_patch_to_query_dict", "vision_feature_select_strategy")
     outer.ignore("projector_hidden_act")
     queries = _queries(outer)
-    tower = siglip(config, around, "aria:aria", attention="masked", defaults=IDEFICS3)
+    tower = siglip(config, model, "aria:aria", attention="masked", defaults=IDEFICS3)
     if tower.tile not in queries:
         outer.fail("projector_patch_to_query_dict", f"no number of image tokens for the {tower.tile} rows of a picture")
     width, heads = tower.hidden, tower.heads
@@ -104,7 +104,7 @@ def _queries(outer: ConfigReader) -> dict[int, int]:
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
     weight, bias, table = vision.stem
-    x = convolve(ctx, vision, ctx.tokens, weight, bias)
+    x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
 
 
@@ -121,7 +121,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del out
     acted = activation(ctx.tape, inner, reader.activation)
     del inner
-    return given_out(ctx, linear_layer(ctx, acted, second), joins=False)
+    return return_image_tokens(ctx, linear_layer(ctx, acted, second), joins=False)
 
 
 def _beside(ctx: Context, vision: Vision, x: Value) -> None:
@@ -137,7 +137,7 @@ def _grown_queries(ctx: Context, query: ParameterTensor, tokens: int) -> Value:
     return operator(tape, out, tape.parameter(p), (query.shape, p.dtype, "sum"))
 
 
-def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y: Value, x: Value) -> Value:
+def _crossed(ctx: Context, perceiver: Perceiver, tensors: tuple[ParameterTensor, ...], y: Value, x: Value) -> Value:
     """AriaCrossAttention. MultiheadAttention has the pictures in second place, so that each product copies its rows;
     autocast casts the parts of its joined matrix anew. Scores are the product's sum with a mask, and their softmax is
     in their dtype.
@@ -159,16 +159,16 @@ def _crossed(ctx: Context, p: Perceiver, tensors: tuple[ParameterTensor, ...], y
         product(tape, copy(tape, each, "contiguous") if several else each, weight, "in_proj", bias)
         for each, weight, bias in zip((q, k, v), weights, biases, strict=True)
     ]
-    q, k, v = (each.view(n, p.heads, each.shape[0] // n, p.head_dim) for each in made)
+    q, k, v = (each.view(n, perceiver.heads, each.shape[0] // n, perceiver.head_dim) for each in made)
     made.clear()
-    shape = (n, p.heads, few, many)
+    shape = (n, perceiver.heads, few, many)
     mask = tape.new(shape, q.dtype, "attention mask")
-    boolean = tape.new((n * p.heads, many), "bool", "repeated padding mask")
+    boolean = tape.new((n * perceiver.heads, many), "bool", "repeated padding mask")
     q = scale(tape, q, "q_scaled")
     scores = batched(tape, q, k, shape, "attention scores")
     del q, k
     scores = softmax(tape, scores, "fp32" if tape.autocast else None)
-    out = batched(tape, scores, v, (n, p.heads, few, p.head_dim), "attention output")
+    out = batched(tape, scores, v, (n, perceiver.heads, few, perceiver.head_dim), "attention output")
     del v
     out = copy(tape, out, "reshape").view(few * n, width)
     out = _matrix(ctx, out, output, output_bias)

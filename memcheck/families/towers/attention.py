@@ -12,7 +12,7 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.edge.modules import import_module
-from memcheck.families.towers.forward_parts import linear_layer, widened_tables
+from memcheck.families.towers.forward_parts import fp32_rotary_tables, linear_layer
 from memcheck.models.vision import TowerAttention
 
 TYPE_CHECKING = False
@@ -23,101 +23,103 @@ WIDEST_FLASH = 256
 """Channels of a head up to which the flash kernel runs."""
 
 
-def tower_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def tower_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Attention of a tower, by the form of its module. x: [rows, channels]."""
-    if ":" in a.kind:
-        module, function = a.kind.split(":")
+    if ":" in attention.kind:
+        module, function = attention.kind.split(":")
         form: Callable[[Context, TowerAttention, Value], Value] = getattr(
             import_module("memcheck.families.towers." + module), function
         )
-        return form(ctx, a, x)
-    return _FORMS[a.kind](ctx, a, x)
+        return form(ctx, attention, x)
+    return _FORMS[attention.kind](ctx, attention, x)
 
 
-def _packed(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def _packed(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Qwen's towers: one matrix for q, k and v, rotated in fp32, and a kernel for each picture or window.
 
     modeling_qwen2_5_vl.py, Qwen2_5_VLVisionAttention.forward. ``unbind`` stacks the three gradients, and the permuted
     stack is copied for the matrix. Without flash-attention the rows are split by ``cu_seqlens`` and put together again.
     """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
-    first = a.tensors[0]
-    qkv = linear_layer(ctx, x, first, bias=a.bias)
+    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    first = attention.tensors[0]
+    qkv = linear_layer(ctx, x, first, bias=attention.bias)
     del x
     shape = (rows, heads, d)
     q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
     del qkv
-    if a.query_norm is not None and a.key_norm is not None:
-        q = normalise(ctx, a.query_norm, q, a.query_norm.name)
-        k = normalise(ctx, a.key_norm, k, a.key_norm.name)
-    return rotated_and_attended(ctx, a, q, k, v)
+    if attention.query_norm is not None and attention.key_norm is not None:
+        q = normalise(ctx, attention.query_norm, q, attention.query_norm.name)
+        k = normalise(ctx, attention.key_norm, k, attention.key_norm.name)
+    return rotated_and_attended(ctx, attention, q, k, v)
 
 
-def _packed_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def _packed_separate(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
-    q, k, v = projections(ctx, a, x)
+    q, k, v = projections(ctx, attention, x)
     del x
-    return rotated_and_attended(ctx, a, q, k, v)
+    return rotated_and_attended(ctx, attention, q, k, v)
 
 
-def projections(ctx: Context, a: TowerAttention, x: Value) -> list[Value]:
+def projections(ctx: Context, attention: TowerAttention, x: Value) -> list[Value]:
     """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
-    shape = (ctx.tokens, a.heads, a.head_dim)
-    matrices = [t for t in a.tensors if t.linear]
-    return [linear_layer(ctx, x, t, bias=a.bias).view(*shape) for t in matrices[:3]]
+    shape = (ctx.tokens, attention.heads, attention.head_dim)
+    matrices = [t for t in attention.tensors if t.linear]
+    return [linear_layer(ctx, x, t, bias=attention.bias).view(*shape) for t in matrices[:3]]
 
 
-def rotated_and_attended(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+def rotated_and_attended(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     """q and k rotated on fp32 copies, and the kernel over each picture's rows. All: [rows, heads, head_dim]."""
     tape, dtype = ctx.tape, q.dtype
     wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k
-    tables = widened_tables(ctx, a.head_dim)
+    tables = fp32_rotary_tables(ctx, attention.head_dim)
     turned_q, turned_k = rotate_half(tape, wide_q, "fp32", tables), rotate_half(tape, wide_k, "fp32", tables)
     del tables
     q = cast(tape, turned_q, dtype)
     del turned_q
     k = cast(tape, turned_k, dtype)
     del turned_k, wide_q, wide_k
-    return in_pictures(ctx, a, q, k, v)
+    return attention_per_picture(ctx, attention, q, k, v)
 
 
-def in_pictures(ctx: Context, a: TowerAttention, q: Value, k: Value, v: Value) -> Value:
+def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     """The kernel over each picture's rows, or each window's, and the output's matrix."""
-    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
+    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     if ctx.setting.attention in ("flash", "flex"):
-        out = attend(ctx, q, k, v, 1)
+        out = attention_kernel(ctx, q, k, v, 1)
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
-        pieces = max(ctx.setting.pictures, -(-rows // a.window) if a.window else 1)  # a window ends with its picture
-        if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not a.window:
-            return output_of(ctx, a, unequal(ctx, q, k, v, wide=a.softmax_fp32))
-        out = attend(ctx, q, k, v, pieces, wide=a.softmax_fp32)
+        pieces = max(
+            ctx.setting.pictures, -(-rows // attention.window) if attention.window else 1
+        )  # a window ends with its picture
+        if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not attention.window:
+            return output_projection(ctx, attention, eager_per_picture(ctx, q, k, v, wide=attention.softmax_fp32))
+        out = attention_kernel(ctx, q, k, v, pieces, wide=attention.softmax_fp32)
         out = cat(tape, (out,), (rows, heads, d), "cat pictures")
-    return output_of(ctx, a, out)
+    return output_projection(ctx, attention, out)
 
 
-def output_of(ctx: Context, a: TowerAttention, out: Value) -> Value:
+def output_projection(ctx: Context, attention: TowerAttention, out: Value) -> Value:
     """The last matrix, of all pictures' rows [rows, heads, head_dim]."""
-    last = [t for t in a.tensors if t.linear][-1]
-    biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in a.tensors)
-    out = out.view(ctx.tokens, a.heads * a.head_dim)
+    last = [t for t in attention.tensors if t.linear][-1]
+    biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in attention.tensors)
+    out = out.view(ctx.tokens, attention.heads * attention.head_dim)
     return linear_layer(ctx, out, last, bias=biased)
 
 
-def _separate(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def _separate(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """SigLIP, CLIP, InternViT: three projections, and one kernel over all tiles."""
-    return projected(ctx, a, x)
+    return separate_attention(ctx, attention, x)
 
 
-def masked_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def masked_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Idefics 3: a padding mask, so that the memory-efficient kernel runs, and each layer keeps it as that takes it."""
-    return projected(ctx, a, x, masked=True)
+    return separate_attention(ctx, attention, x, masked=True)
 
 
-def projected(
+def separate_attention(
     ctx: Context,
-    a: TowerAttention,
+    attention: TowerAttention,
     x: Value,
     *,
     masked: bool = False,
@@ -131,10 +133,10 @@ def projected(
     ``masked``: under a padding mask. ``rotation``: ``half`` | ``complex``. ``one``: dtype of an additive mask over all
     rows, which the stem has made; ``apart``: its pictures are sequences of their own. ``copied``: rows lie apart.
     """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
-    matrices = [t for t in a.tensors if t.linear]
+    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    matrices = [t for t in attention.tensors if t.linear]
     q, k, v = (
-        linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=a.bias).view(rows, heads, d)
+        linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=attention.bias).view(rows, heads, d)
         for t in matrices[:3]
     )
     del x
@@ -145,12 +147,14 @@ def projected(
     elif rotation == "complex":
         q, k = rotate_complex(tape, q, k)
     pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
-    out = attend(ctx, q, k, v, pieces, masked=masked, one=one, wide=a.softmax_fp32).view(rows, heads * d)
-    biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in a.tensors)
+    out = attention_kernel(ctx, q, k, v, pieces, masked=masked, one=one, wide=attention.softmax_fp32).view(
+        rows, heads * d
+    )
+    biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in attention.tensors)
     return linear_layer(ctx, out, matrices[3], bias=biased)
 
 
-def attend(  # noqa: PLR0913 - the switches of one call
+def attention_kernel(  # noqa: PLR0913 - the switches of one call
     ctx: Context,
     q: Value,
     k: Value,
@@ -196,9 +200,9 @@ def attend(  # noqa: PLR0913 - the switches of one call
     return out.view(rows, heads, d)
 
 
-def unequal(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool = True) -> Value:
+def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool = True) -> Value:
     """Eager attention over pictures of rows of their own, one after the other: ``torch.split`` by ``cu_seqlens``, and
-    the outputs put together. q, k and v: [rows, heads, head_dim]. ``wide``: as :func:`attend` has it.
+    the outputs put together. q, k and v: [rows, heads, head_dim]. ``wide``: as :func:`attention_kernel` has it.
     """
     tape, each = ctx.tape, ctx.setting.picture_rows
     (_, heads, d), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
@@ -226,6 +230,6 @@ def _own_mask(tape: Tape, rows: int, made: str, dtype: str) -> Storage | None:
 _FORMS = {
     "masked": masked_attention,
     "packed": _packed,
-    "packed-separate": _packed_apart,
+    "packed-separate": _packed_separate,
     "separate": _separate,
 }

@@ -36,18 +36,18 @@ LARGE = WhisperSizes()
 MEDIUM = WhisperSizes(width=1024, depth=24, inner=4096, bins=80)
 
 
-def read_qwen2(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_qwen2(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: qwen2_audio``: one matrix after the tower."""
     tower, width = _tower(config)
-    outputs = around.language.hidden_size
+    outputs = model.language.hidden_size
     return _with(tower, linear("multi_modal_projector.linear", outputs, width, "projector", "none", bias=True))
 
 
-def read_voxtral(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_voxtral(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: voxtral``: frames side by side, two matrices without biases."""
-    outputs = around.language.hidden_size
-    around.outer.activation("projector_hidden_act", default="gelu")
-    around.outer.ignore("hidden_size", "vocab_size")
+    outputs = model.language.hidden_size
+    model.outer.activation("projector_hidden_act", default="gelu")
+    model.outer.ignore("hidden_size", "vocab_size")
     config.ignore("head_dim")
     tower, width = _tower(config)
     wide = config.integer("intermediate_size", default=4 * width)
@@ -55,9 +55,9 @@ def read_voxtral(config: ConfigReader, around: AroundTower) -> IdleTowers:
     return _with(tower, first + linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none"))
 
 
-def read_flamingo(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_flamingo(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: audioflamingo3``: two matrices with biases."""
-    outputs, outer = around.language.hidden_size, around.outer
+    outputs, outer = model.language.hidden_size, model.outer
     outer.activation("projector_hidden_act", default="gelu")
     bias = outer.flag("projector_bias", default=True)
     tower, width = _tower(config)
@@ -66,13 +66,13 @@ def read_flamingo(config: ConfigReader, around: AroundTower) -> IdleTowers:
     return _with(tower, first + second)
 
 
-def read_music(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_music(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: musicflamingo``: Audio Flamingo 3's tower, and buffers of angles. The rotary base gives their
     number of places, a share of the tower's width their channels.
     """
-    outer = around.outer
+    outer = model.outer
     outer.ignore("audio_frame_step", "audio_bos_token_id", "audio_eos_token_id", "max_position_embeddings", "head_dim")
-    found = read_flamingo(config, around)
+    found = read_flamingo(config, model)
     fraction = outer.rotary_fraction(default=0.2)
     rotary = outer.section("rope_parameters")
     base = rotary.number("rope_theta", default=outer.number("rope_theta", default=1200.0))
@@ -82,9 +82,9 @@ def read_music(config: ConfigReader, around: AroundTower) -> IdleTowers:
     return IdleTowers((tower._replace(buffers=(Buffers(1, int(base) * turned + 2 * (turned // 2)),)), projector))
 
 
-def read_moss(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_moss(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: moss_transcribe_diarize``: Whisper medium; frames side by side, two matrices, a norm."""
-    outputs, outer = around.language.hidden_size, around.outer
+    outputs, outer = model.language.hidden_size, model.outer
     outer.activation("projector_hidden_act", default="silu")
     bias = outer.flag("projector_bias", default=True)
     outer.ignore("audio_chunk_size")
@@ -117,11 +117,11 @@ def _tower(config: ConfigReader, silent: WhisperSizes = LARGE) -> tuple[OtherTow
     return found._replace(buffers=()), width
 
 
-def read_qwen3(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_qwen3(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: qwen3_asr``: Qwen3-Omni's tower, whose last two matrices are a projector."""
-    outer = around.outer
+    outer = model.outer
     outer.ignore("timestamp_token_id", "initializer_range", "token_classification_bias")
-    width, made = sizes(config, around.language.hidden_size, width=1024)
+    width, made = sizes(config, model.language.hidden_size, width=1024)
     positions = config.integer("max_position_embeddings", default=13)
     tower = whisper_tower(config, convolved(config, width), width, key_bias=True, depth=24, inner=4096)
     first = linear("multi_modal_projector.linear_1", width, width, "projector", "none", bias=True)
@@ -130,10 +130,10 @@ def read_qwen3(config: ConfigReader, around: AroundTower) -> IdleTowers:
     return IdleTowers((tower._replace(buffers=(Buffers(1, positions * width),)), projector))
 
 
-def read_glm(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read_glm(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: glmasr``: Whisper's convolutions, layers with rotary positions; rows side by side are projected."""
-    outputs = around.language.hidden_size
-    around.outer.activation("projector_hidden_act", default="gelu")
+    outputs = model.language.hidden_size
+    model.outer.activation("projector_hidden_act", default="gelu")
     width, heads = config.integer("hidden_size", default=1280), config.integer("num_attention_heads", default=20)
     inner = config.integer("intermediate_size", default=5120)
     keys = (config.optional_integer("num_key_value_heads") or heads) * (width // heads)

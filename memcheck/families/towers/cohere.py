@@ -18,9 +18,15 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import given_out, last_rows, layer_norm, linear_layer, shuffled
+from memcheck.families.towers.forward_parts import (
+    last_hidden_state,
+    layer_norm,
+    linear_layer,
+    pixel_shuffle,
+    return_image_tokens,
+)
 from memcheck.families.towers.parts import norm_pair
-from memcheck.families.towers.processors import WHY, tiled
+from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import ConfigReader
@@ -31,48 +37,48 @@ COHERE2_TILES = 12
 """Most tiles of a picture in addition to the overview."""
 
 
-def read_aya(config: ConfigReader, around: AroundTower) -> Vision:
+def read_aya(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: aya_vision``: rows of the last layer before the tower's norm, and a norm of the shuffled ones."""
-    outer = around.outer
+    outer = model.outer
     layer = outer.raw("vision_feature_layer")
     if layer not in (None, -1) or outer.text("vision_feature_select_strategy", default="full") != "full":
         outer.fail("vision_feature_layer", "only all rows of the last layer have a memory model")
     outer.ignore("adapter_layer_norm_eps")
-    tower = siglip(config, around, "cohere:aya_vision", attention="separate")
+    tower = siglip(config, model, "cohere:aya_vision", attention="separate")
     factor = outer.integer("downsample_factor", default=2) ** 2
-    inner = outer.integer("alignment_intermediate_size", default=around.language.hidden_size)
-    return _projected(config, around, tower, factor, inner)._replace(
+    inner = outer.integer("alignment_intermediate_size", default=model.language.hidden_size)
+    return _projected(config, model, tower, factor, inner)._replace(
         closing=(),
         unused=(*tower.closing, *pooling_head(config, tower)),
         projector=(
             *norm_pair("layernorm", tower.hidden * factor),
-            *_matrices(around, tower.hidden * factor, inner),
+            *_matrices(model, tower.hidden * factor, inner),
         ),
         processor="processors:process_internvl",
     )
 
 
-def read_cohere2(config: ConfigReader, around: AroundTower) -> Vision:
+def read_cohere2(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: cohere2_vision``."""
-    tower = siglip(config, around, "cohere:cohere2_vision", attention="separate")
-    factor = around.outer.integer("downsample_factor", default=2) ** 2
-    inner = around.outer.integer("alignment_intermediate_size", default=36864)
-    return _projected(config, around, tower, factor, inner)._replace(
+    tower = siglip(config, model, "cohere:cohere2_vision", attention="separate")
+    factor = model.outer.integer("downsample_factor", default=2) ** 2
+    inner = model.outer.integer("alignment_intermediate_size", default=36864)
+    return _projected(config, model, tower, factor, inner)._replace(
         unused=pooling_head(config, tower),
-        projector=_matrices(around, tower.hidden * factor, inner),
+        projector=_matrices(model, tower.hidden * factor, inner),
         processor="cohere:process_cohere2",
     )
 
 
-def _matrices(around: AroundTower, width: int, inner: int) -> tuple[ParameterTensor, ...]:
+def _matrices(model: AroundTower, width: int, inner: int) -> tuple[ParameterTensor, ...]:
     first = linear("linear_1", inner, width, "projector", "none", bias=True)
-    return first + linear("linear_2", around.language.hidden_size, inner // 2, "projector", "none", bias=True)
+    return first + linear("linear_2", model.language.hidden_size, inner // 2, "projector", "none", bias=True)
 
 
-def _projected(config: ConfigReader, around: AroundTower, tower: Vision, factor: int, inner: int) -> Vision:
-    around.outer.ignore("image_seq_length")
+def _projected(config: ConfigReader, model: AroundTower, tower: Vision, factor: int, inner: int) -> Vision:
+    model.outer.ignore("image_seq_length")
     if inner % 2:
-        around.outer.fail("alignment_intermediate_size", f"{inner} cannot be halved")
+        model.outer.fail("alignment_intermediate_size", f"{inner} cannot be halved")
     if tower.tile % factor:
         config.fail("image_size", f"{tower.tile} patches of a tile are no multiple of the {factor} that are merged")
     return tower._replace(merge=factor, tile_tokens=tower.tile // factor)
@@ -80,8 +86,8 @@ def _projected(config: ConfigReader, around: AroundTower, tower: Vision, factor:
 
 def cohere2_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``multi_modal_projector`` (Cohere2VisionMultiModalProjector.forward)."""
-    x = shuffled(ctx, vision, last_rows(ctx, vision, x))
-    return given_out(ctx, gated_halves(ctx, x, vision.projector), joins=False)
+    x = pixel_shuffle(ctx, vision, last_hidden_state(ctx, vision, x))
+    return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector), joins=False)
 
 
 def gated_halves(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
@@ -103,8 +109,8 @@ def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     The tower's output also has them after its norm, which nothing reads.
     """
     ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
-    x = layer_norm(ctx, shuffled(ctx, vision, x), vision.projector)
-    return given_out(ctx, gated_halves(ctx, x, vision.projector[2:]), joins=False)
+    x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
+    return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector[2:]), joins=False)
 
 
 FORWARDS = {
@@ -127,4 +133,4 @@ def process_cohere2(vision: Vision, height: int, width: int, frames: int | None,
     larger = [s for s in scales if s >= 1]
     columns, rows = grids[scales.index(min(larger) if larger else max(scales))]
     tiles = rows * columns + (rows * columns > 1)
-    return tiled(vision, tiles, 2 + tiles)._replace(defaults=(("max_patches", COHERE2_TILES, WHY),))
+    return equal_tiles(vision, tiles, 2 + tiles)._replace(defaults=(("max_patches", COHERE2_TILES, DEFAULT_PROCESSOR),))

@@ -14,18 +14,18 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
 
 
-def named(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
+def tensor_ending_in(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
     """The tensor whose path ends so."""
     return next(t for t in tensors if t.name.endswith(ending))
 
 
-def narrow_pixels(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
+def cast_pixel_values(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
     """Return ``pixel_values`` in ``dtype``: FSDP's cast where it has made one in that dtype, otherwise a new copy."""
     given = ctx.pixels
     return given if given is not None and given.dtype == dtype else ctx.tape.value(shape, dtype, "pixel_values")
 
 
-def widened_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
+def fp32_rotary_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
     """Allocate ``cos.float()`` and ``sin.float()`` of a tower's layer: [patches, width] in fp32.
 
     Copies are needed only where FSDP2 has cast the layer's arguments to a narrower dtype (``cast_forward_inputs``).
@@ -34,16 +34,16 @@ def widened_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
     return tuple([ctx.tape.new((ctx.tokens, width), "fp32", "rotary table, widened") for _ in copied])
 
 
-def rows_of_pixels(ctx: Context, vision: Vision) -> Value:
+def flat_pixel_values(ctx: Context, vision: Vision) -> Value:
     """Return ``pixel_values`` [patches, channels] in the tower's dtype: a copy, unless that is fp32."""
     tape, target = ctx.tape, ctx.setting.params
     shape = (ctx.tokens, vision.channels)
     if target == "fp32":
         return Value(tape.new((0,), target, "pixel_values"), shape, target)
-    return narrow_pixels(ctx, shape, target)
+    return cast_pixel_values(ctx, shape, target)
 
 
-def convolve(
+def patch_convolution(
     ctx: Context,
     vision: Vision,
     rows: int,
@@ -65,7 +65,7 @@ def convolve(
     dtype = tape.autocast or weight_parameter.dtype
     no_cast = dtype == ("fp32" if vision.cast else ctx.setting.params) and ctx.pixels is None
     if pixels is None or pixels.dtype != dtype:
-        pixels = None if no_cast else narrow_pixels(ctx, (rows, vision.channels), dtype)
+        pixels = None if no_cast else cast_pixel_values(ctx, (rows, vision.channels), dtype)
     if outside and pixels is not None and not tape.autocast:
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     weight_value = (
@@ -83,7 +83,7 @@ def convolve(
     )
 
 
-def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
+def hold_pixel_values(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
     """Copy ``pixel_values``, and its mask if there is one, into variables that live until the image tokens are
     computed.
     """
@@ -95,7 +95,7 @@ def picked(ctx: Context, vision: Vision, rows: int, dtype: str) -> Value:
     return pixels
 
 
-def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Value:
+def prepend_class_token(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Value:
     """Prepend a learned token to the patches of each tile with ``torch.cat``: [rows, hidden]."""
     tape = ctx.tape
     parameter = ctx.parameter(token.name, token.shape)
@@ -106,7 +106,7 @@ def with_class(ctx: Context, x: Value, token: ParameterTensor, rows: int) -> Val
     )
 
 
-def with_positions(ctx: Context, x: Value, table: ParameterTensor, *, looked_up: bool = True) -> Value:
+def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, looked_up: bool = True) -> Value:
     """Add a table of learned positions to ``x`` [rows, hidden]; the table has one row for each patch of a tile.
 
     ``looked_up``: the model looks the table up by ``position_ids`` (an embedding); otherwise it adds the table itself.
@@ -138,15 +138,15 @@ def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> 
     return fused_norm(ctx.tape, x, weight, bias, "layernorm")
 
 
-def last_rows(ctx: Context, vision: Vision, x: Value) -> Value:
+def last_hidden_state(ctx: Context, vision: Vision, x: Value) -> Value:
     """Apply the tower's last norm, whose result stays in the tower's output (``last_hidden_state``)."""
     x = layer_norm(ctx, x, vision.closing)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
-    pooled_beside(ctx, vision, x)
+    attention_pooling_head(ctx, vision, x)
     return x
 
 
-def pooled_beside(ctx: Context, vision: Vision, x: Value) -> None:
+def attention_pooling_head(ctx: Context, vision: Vision, x: Value) -> None:
     """Record SigLIP's attention pooling, if the tower has one (``vision_use_head``); nothing reads its result.
 
     Its keys and values of all rows live in the tower's output until the image tokens take their place there. autocast's
@@ -166,14 +166,14 @@ def pooled_beside(ctx: Context, vision: Vision, x: Value) -> None:
         tape.casts[id(copy)] = copy
 
 
-def pooling(ctx: Context, vision: Vision, x: Value) -> Value:
+def average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
     """Average ``merge`` patches with ``AvgPool2d``: [rows / merge, hidden]; its input is saved."""
     tape = ctx.tape
     out = tape.value((x.shape[0] // vision.merge, x.shape[1]), x.dtype, "avg_pool2d")
     return operator(tape, out, x, "avg_pool2d backward", saves=(x,))
 
 
-def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
+def drop_class_tokens(ctx: Context, vision: Vision, x: Value) -> Value:
     """Return a view of ``x`` without the class tokens (``x[:, 1:]``), whose gradient is padded with zeros."""
     if not vision.classes:
         return x
@@ -181,7 +181,7 @@ def patches_alone(ctx: Context, vision: Vision, x: Value) -> Value:
     return slices(ctx.tape, x, (rows, x.shape[1]))[0]
 
 
-def shuffled(ctx: Context, vision: Vision, x: Value) -> Value:
+def pixel_shuffle(ctx: Context, vision: Vision, x: Value) -> Value:
     """Merge ``merge`` patches into one row (``pixel_shuffle``): [rows / merge, hidden * merge], by two transposed
     copies.
     """
@@ -190,7 +190,7 @@ def shuffled(ctx: Context, vision: Vision, x: Value) -> Value:
     return x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
 
 
-def two_matrices(
+def projector_mlp(
     ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor, ...], *, copies: bool = False
 ) -> Value:
     """Compute ``linear_2(act(linear_1(x)))``.
@@ -210,7 +210,7 @@ def two_matrices(
     return linear_layer(ctx, activated, second, bias=bias)
 
 
-def given_out(ctx: Context, tokens: Value, *, joins: bool) -> Value:
+def return_image_tokens(ctx: Context, tokens: Value, *, joins: bool) -> Value:
     """Return the image tokens as the model's output holds them.
 
     ``joins``: ``torch.cat`` over the pictures copies them. ``image_hidden_states`` of the output refers to the tensor
@@ -227,7 +227,7 @@ def linear_layer(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool 
     return linear(ctx.tape, x, ctx.weights(tensor, bias, adaptable=tensor.linear), tensor.name)
 
 
-def hooked(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
+def require_input_grads(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
     """Make the rows of a frozen patch embedding require a gradient (``output.requires_grad_(True)``) where ``leaf`` is
     set.
 
@@ -239,14 +239,14 @@ def hooked(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
     return x, [Value(x.storage, x.shape, x.dtype)]
 
 
-def features(ctx: Context, merged: Value) -> Value:
+def cat_image_tokens(ctx: Context, merged: Value) -> Value:
     """Copy the pictures' image tokens, views of one tensor, into one with ``torch.cat``; both stay in variables."""
     out = copy(ctx.tape, merged, "cat image tokens")
     ctx.returned += [merged, out]
     return out
 
 
-def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
+def save_frozen_convolution_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
     """Save a convolution's input also where its weights are frozen, as one formula has both gradients.
 
     Source: torch tools/autograd/derivatives.yaml, ``convolution``.
@@ -256,7 +256,7 @@ def kept_input(ctx: Context, x: Value, out: Value, *, trained: bool) -> Value:
     return operator(ctx.tape, Value(out.storage, out.shape, out.dtype), out, GRAD_UNCHANGED, saves=(x,))
 
 
-def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
+def unbiased_convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> Value:
     """Compute a convolution without a bias, from [pixels, channels] to [rows, kernels]; its input is always saved."""
     tape = ctx.tape
     parameter = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
@@ -266,7 +266,7 @@ def convolution(ctx: Context, x: Value, kernel: ParameterTensor, rows: int) -> V
     return operator(tape, out, (x, weight), [kernel.name + " dX", kernel.name + " dW"], saves=(x,))
 
 
-def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
+def permuted_copy(ctx: Context, x: Value, rows: int = 0) -> Value:
     """Copy ``x`` into another layout (``permute`` and ``reshape``, or a pad) of ``rows`` rows; backward copies its
     gradient.
     """
@@ -274,7 +274,7 @@ def laid_out(ctx: Context, x: Value, rows: int = 0) -> Value:
     return operator(tape, tape.value((rows or shape[0], *shape[1:]), dtype, "laid out"), x, "laid out backward")
 
 
-def scatter(ctx: Context, rows: Value, features: Value) -> Value:
+def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     """Scatter the image tokens ``features`` into a new copy of the text embeddings ``rows`` [tokens, hidden].
 
     The mask [B, S, 1] is expanded without memory, and is all that backward saves. On CUDA the forward materialises the
@@ -307,7 +307,7 @@ def scatter(ctx: Context, rows: Value, features: Value) -> Value:
     return tape.record(out, (rows, features), run, saves=(mask,))
 
 
-def put(ctx: Context, rows: Value, features: Value) -> Value:
+def index_put(ctx: Context, rows: Value, features: Value) -> Value:
     """Put the image tokens into the text embeddings with ``inputs_embeds.index_put(places, features)``: a new tensor.
 
     Saves the places, two int64 each (FunctionsManual.cpp, derivatives.yaml: index_put). Backward puts zeros there in a
@@ -330,7 +330,7 @@ def put(ctx: Context, rows: Value, features: Value) -> Value:
     return tape.record(out, (rows, features), run, saves=(positions,))
 
 
-def added(ctx: Context, rows: Value, features: Value) -> Value:
+def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
     """Add the image tokens to the embeddings at their places (``inputs_embeds[mask] + features``), element by element.
 
     Saves the mask, which is expanded without memory. The places of every element are listed as three int64 each.

@@ -87,32 +87,32 @@ def _vectors(size: int, *names: str) -> tuple[ParameterTensor, ...]:
     return tuple(ParameterTensor(name, (size,), "norm") for name in names)
 
 
-def _bottleneck(name: str, inputs: int, b: _Bottleneck) -> tuple[ParameterTensor, ...]:
+def _bottleneck(name: str, inputs: int, bottleneck: _Bottleneck) -> tuple[ParameterTensor, ...]:
     found: tuple[ParameterTensor, ...] = ()
-    inner, (start, middle) = inputs * b.ratio, b.kernels
+    inner, (start, middle) = inputs * bottleneck.ratio, bottleneck.kernels
     if start:
         found += _conv(f"{name}.dw_start.conv", inputs, 1, start) + _vectors(inputs, f"{name}.dw_start.bn.weight")
     found += _conv(f"{name}.pw_exp.conv", inner, inputs, 1) + _vectors(inner, f"{name}.pw_exp.bn.weight")
     if middle:
         found += _conv(f"{name}.dw_mid.conv", inner, 1, middle) + _vectors(inner, f"{name}.dw_mid.bn.weight")
-    found += _conv(f"{name}.pw_proj.conv", b.outputs, inner, 1)
-    return found + _vectors(b.outputs, f"{name}.pw_proj.bn.weight", f"{name}.layer_scale.gamma")
+    found += _conv(f"{name}.pw_proj.conv", bottleneck.outputs, inner, 1)
+    return found + _vectors(bottleneck.outputs, f"{name}.pw_proj.bn.weight", f"{name}.layer_scale.gamma")
 
 
-def _attention(name: str, width: int, a: _Attention) -> tuple[ParameterTensor, ...]:
+def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterTensor, ...]:
     found = _vectors(width, f"{name}.norm.weight", f"{name}.layer_scale.gamma")
-    found += _conv(f"{name}.attn.query.proj", a.heads * a.width, width, 1)
+    found += _conv(f"{name}.attn.query.proj", attention.heads * attention.width, width, 1)
     for part in ("key", "value"):
-        if a.down:
+        if attention.down:
             found += _conv(f"{name}.attn.{part}.down_conv", width, 1, 3)
             found += _vectors(width, f"{name}.attn.{part}.norm.weight")
-        found += _conv(f"{name}.attn.{part}.proj", a.width, width, 1)
-    return found + _conv(f"{name}.attn.output.proj", width, a.heads * a.width, 1)
+        found += _conv(f"{name}.attn.{part}.proj", attention.width, width, 1)
+    return found + _conv(f"{name}.attn.output.proj", width, attention.heads * attention.width, 1)
 
 
-def read(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: gemma3n``."""
-    outer = around.outer
+    outer = model.outer
     outer.ignore("initializer_range", "audio_soft_tokens_per_image")
     tokens = outer.integer("vision_soft_tokens_per_image", default=256)
     stated = config.text("architecture", default=ARCHITECTURE)

@@ -29,9 +29,9 @@ from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import attend
-from memcheck.families.towers.forward_parts import given_out, layer_norm, linear_layer
-from memcheck.families.towers.parts import HARMLESS, norm_pair, square
+from memcheck.families.towers.attention import attention_kernel
+from memcheck.families.towers.forward_parts import layer_norm, linear_layer, return_image_tokens
+from memcheck.families.towers.parts import HARMLESS, norm_pair, square_side
 from memcheck.models.feed_forward_types import ClippedMlp
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
@@ -138,13 +138,13 @@ BUDGETS = (70, 140, 280, 560, 1120)
 """Image tokens that it takes instead (``max_soft_tokens``)."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """Read the vision tower of ``model_type: gemma4``, with the audio tower that is idle next to it."""
-    outputs, outer = around.language.hidden_size, around.outer
+    outputs, outer = model.language.hidden_size, model.outer
     outer.ignore("initializer_range")
     soft_tokens = outer.integer("vision_soft_tokens_per_image", default=SOFT_TOKENS)
     width = config.integer("hidden_size", default=768)
-    patch = square(config, "patch_size", 16)
+    patch = square_side(config, "patch_size", 16)
     merge = config.integer("pooling_kernel_size", default=3) ** 2
     table_rows = config.integer("position_embedding_size", default=10240)
     config.ignore(*HARMLESS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
@@ -297,7 +297,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del fp32_rows
     ctx.returned.append(x)  # `last_hidden_state`
     x = rms_norm_pieces(tape, x, None)
-    return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
 
 def _average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -394,12 +394,12 @@ def scaled(height: int, width: int, most: int, patch: int, pooled: int) -> tuple
     return tall * pooled, wide * pooled
 
 
-def read_unified(config: ConfigReader, around: AroundTower) -> Vision:
+def read_unified(config: ConfigReader, model: AroundTower) -> Vision:
     """Read the vision part of ``model_type: gemma4_unified``, which has no tower.
 
     One matrix projects sounds; it is idle in a step without them.
     """
-    outputs, outer = around.language.hidden_size, around.outer
+    outputs, outer = model.language.hidden_size, model.outer
     outer.ignore("initializer_range")
     patch = config.integer("patch_size", default=16)
     pooled = config.integer("pooling_kernel_size", default=3)
@@ -512,26 +512,26 @@ def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:
     tokens = ctx.setting.image_tokens or x.shape[0]
     kept_rows = ctx.tape.new((tokens,), "int64", "non_pad_mask")
     x = index(ctx.tape, x, kept_rows, (tokens, x.shape[1]), "pooler_output[non_pad_mask]")
-    return given_out(ctx, x, joins=True)
+    return return_image_tokens(ctx, x, joins=True)
 
 
-def rotated_by_axis(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def rotated_by_axis(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Compute Gemma 4's vision attention: q, k and v are normed, and rotated by rows and by columns.
 
     Each head is split in two, each half rotated, and both joined (modeling_gemma4.py, Gemma4VisionAttention.forward and
     apply_multidimensional_rope). Linear layers may be clipped, and padded patches are masked.
     """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, a.heads, a.head_dim
-    queries, keys, values, last = (t for t in a.tensors if t.linear)
-    q = matrix(ctx, a, x, queries).view(rows, heads, d)
-    q = _rotate_by_axis(ctx, normalise(ctx, a.query_norm, q, "self_attn.q_norm"))
-    k = matrix(ctx, a, x, keys).view(rows, heads, d)
-    k = _rotate_by_axis(ctx, normalise(ctx, a.key_norm, k, "self_attn.k_norm"))
-    v = rms_norm_pieces(tape, matrix(ctx, a, x, values).view(rows, heads, d), None)
+    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    queries, keys, values, last = (t for t in attention.tensors if t.linear)
+    q = matrix(ctx, attention, x, queries).view(rows, heads, d)
+    q = _rotate_by_axis(ctx, normalise(ctx, attention.query_norm, q, "self_attn.q_norm"))
+    k = matrix(ctx, attention, x, keys).view(rows, heads, d)
+    k = _rotate_by_axis(ctx, normalise(ctx, attention.key_norm, k, "self_attn.k_norm"))
+    v = rms_norm_pieces(tape, matrix(ctx, attention, x, values).view(rows, heads, d), None)
     del x
-    out = attend(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * d)
+    out = attention_kernel(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * d)
     del q, k, v
-    return matrix(ctx, a, out, last)
+    return matrix(ctx, attention, out, last)
 
 
 def _rotate_by_axis(ctx: Context, x: Value) -> Value:

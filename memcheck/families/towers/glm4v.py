@@ -18,8 +18,8 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import features, kept_input, linear_layer
-from memcheck.families.towers.parts import norm_pair, square
+from memcheck.families.towers.forward_parts import cat_image_tokens, linear_layer, save_frozen_convolution_input
+from memcheck.families.towers.parts import norm_pair, square_side
 from memcheck.families.towers.qwen import (
     channels,
     embedded_patches,
@@ -39,33 +39,33 @@ TOKENS = ("image_start_token_id", "image_end_token_id", "video_start_token_id", 
 GATED = ("gate_proj", "up_proj", "down_proj")
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``glm4v``, ``glm4v_moe`` and ``glm46v``: positions interpolated from a table. Layers are as wide inside as an
     image token; ``intermediate_size`` is the merger's.
     """
-    outputs = outputs_of(config, around.language.hidden_size)
+    outputs = outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=13696)
     bias = config.flag("attention_bias")
-    tower = _tower(config, around, "glm4v:glm4v", (outputs, inner), (1536, 12), bias=bias)
-    side, patch = square(config, "image_size", 336), tower.patch
+    tower = _tower(config, model, "glm4v:glm4v", (outputs, inner), (1536, 12), bias=bias)
+    side, patch = square_side(config, "image_size", 336), tower.patch
     table = ParameterTensor("embeddings.position_embedding.weight", ((side // patch) ** 2, tower.hidden), "position")
     norm = ParameterTensor("post_conv_layernorm.weight", (tower.hidden,), "norm")
     return tower._replace(stem=(*tower.stem, norm, table))
 
 
-def read_ocr(config: ConfigReader, around: AroundTower) -> Vision:
+def read_ocr(config: ConfigReader, model: AroundTower) -> Vision:
     """``glm_ocr``: queries and keys are normed, no positions but rotations; the merger is ``in_channels`` as wide."""
-    outputs = outputs_of(config, around.language.hidden_size)
+    outputs = outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=4096)
     merger = outputs * config.integer("in_channels", default=3)
     config.ignore("image_size")
     bias = config.flag("attention_bias", default=True)
-    return _tower(config, around, "glm4v:glm_ocr", (inner, merger), (1024, 16), bias=bias)
+    return _tower(config, model, "glm4v:glm_ocr", (inner, merger), (1024, 16), bias=bias)
 
 
 def _tower(
     config: ConfigReader,
-    around: AroundTower,
+    model: AroundTower,
     kind: str,
     inner: tuple[int, int],
     default: tuple[int, int],
@@ -73,8 +73,8 @@ def _tower(
     bias: bool,
 ) -> Vision:
     """``inner``: widths inside of layers and merger; ``default``: the class's width and heads."""
-    around.outer.ignore(*TOKENS)
-    outputs, ocr = around.language.hidden_size, kind == "glm4v:glm_ocr"
+    model.outer.ignore(*TOKENS)
+    outputs, ocr = model.language.hidden_size, kind == "glm4v:glm_ocr"
     width = config.integer("hidden_size", default=default[0])
     heads = heads_of(config, width, default[1])
     if config.dropout("attention_dropout"):
@@ -97,7 +97,7 @@ def _tower(
     )
     mlp = packed_mlp(width, inner[0], activation, GATED, bias=ocr and bias)
     # in models with stacked experts peft maps the names of these matrices to the experts, and to nothing else
-    named = around.outer.model_type != "glm4v_moe"
+    named = model.outer.model_type != "glm4v_moe"
     gated: tuple[ParameterTensor, ...] = ()
     for name, out, inp in (
         ("gate_proj", inner[1], outputs),
@@ -127,7 +127,7 @@ def _tower(
         ),
         hooked=False,
         narrow=ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
-        patch=square(config, "patch_size", 14),
+        patch=square_side(config, "patch_size", 14),
         processor="processors:process_glm",
         separators=2,
         gives_out=False,
@@ -155,7 +155,9 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     merging = tape.parameter(weights)
     merging = Value(merging.storage, (kernel.shape[0], x.shape[1]), merging.dtype, merging.origin)
     shift = tape.parameter(ctx.parameter(offset.name, offset.shape))
-    x = kept_input(ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad)
+    x = save_frozen_convolution_input(
+        ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad
+    )
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))
     x = linear_layer(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
@@ -163,7 +165,7 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     acted = activation(tape, linear_layer(ctx, x, gate), vision.activation)
     gated = mul(tape, acted, linear_layer(ctx, x, up))
     del x, acted
-    return features(ctx, linear_layer(ctx, gated, down))
+    return cat_image_tokens(ctx, linear_layer(ctx, gated, down))
 
 
 def glm4v_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:

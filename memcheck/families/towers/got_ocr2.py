@@ -22,17 +22,17 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
-    convolution,
-    convolve,
-    given_out,
-    hooked,
-    laid_out,
+    add_position_embedding,
+    hold_pixel_values,
     layer_norm,
     linear_layer,
-    picked,
-    with_positions,
+    patch_convolution,
+    permuted_copy,
+    require_input_grads,
+    return_image_tokens,
+    unbiased_convolution,
 )
-from memcheck.families.towers.parts import norm_pair, split_width, square, tower_mlp
+from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -60,12 +60,12 @@ class SamSizes(Record):
     activation: str
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """Read SAM's encoder with its neck and projector, of ``model_type: got_ocr2``."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("image_seq_length")
     size = _sizes(config)
-    colours, patch = config.integer("num_channels", default=3), square(config, "patch_size", 16)
+    colours, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
     channels = config.integer("output_channels", default=256)
     width, tile = size.width, size.side * size.side
     config.ignore("layer_norm_eps", "initializer_range", "model_type")
@@ -113,14 +113,14 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 def _sizes(config: ConfigReader) -> SamSizes:
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
     return SamSizes(
         width=width,
         heads=heads,
         inner=config.integer("mlp_dim", default=3072),
-        side=square(config, "image_size", 1024) // square(config, "patch_size", 16),
+        side=square_side(config, "image_size", 1024) // square_side(config, "patch_size", 16),
         bias=config.flag("qkv_bias", default=True),
         relative=config.flag("use_rel_pos", default=True),
         activation=config.activation(default="gelu"),
@@ -165,9 +165,9 @@ def _attention(size: SamSizes, window: int) -> TowerAttention:
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embed``, whose output the hook is on, and ``pos_embed``."""
     weight, bias, table = vision.stem
-    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params) if ctx.setting.params != "fp32" else None
-    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels), leaf=leaf)
-    return with_positions(ctx, x, table, looked_up=False), held
+    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels), leaf=leaf)
+    return add_position_embedding(ctx, x, table, looked_up=False), held
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -176,18 +176,18 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """
     rows = x.shape[0]
     first, *norms = vision.closing
-    x = layer_norm(ctx, convolution(ctx, x, first, rows), tuple(norms[:2]))
-    x = layer_norm(ctx, convolution(ctx, x, norms[2], rows), tuple(norms[3:]))
+    x = layer_norm(ctx, unbiased_convolution(ctx, x, first, rows), tuple(norms[:2]))
+    x = layer_norm(ctx, unbiased_convolution(ctx, x, norms[2], rows), tuple(norms[3:]))
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     halved, quartered, matrix, _ = vision.projector
-    x = convolution(ctx, x, halved, rows // 4)
-    x = convolution(ctx, x, quartered, rows // vision.merge)
+    x = unbiased_convolution(ctx, x, halved, rows // 4)
+    x = unbiased_convolution(ctx, x, quartered, rows // vision.merge)
     if ctx.setting.pictures > 1:
         x = copy(ctx.tape, x, "contiguous")
-    return given_out(ctx, linear_layer(ctx, x, matrix, bias=True), joins=False)
+    return return_image_tokens(ctx, linear_layer(ctx, x, matrix, bias=True), joins=False)
 
 
-def sam_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def sam_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Compute SAM's attention in windows: pad and copy the rows into windows, attend, and copy them back.
 
     ``window_partition``, ``attn`` and ``window_unpartition``. With one picture and no windows the qkv product is read
@@ -195,22 +195,22 @@ def sam_attention(ctx: Context, a: TowerAttention, x: Value) -> Value:
     """
     pictures = max(1, ctx.setting.pictures)
     rows, side = x.shape[0], math.isqrt(x.shape[0] // pictures)
-    window = math.isqrt(a.window) if a.window else side
+    window = math.isqrt(attention.window) if attention.window else side
     padded = -(-side // window) * window
-    if a.window:
-        padded_rows = laid_out(ctx, x, pictures * padded * padded)
+    if attention.window:
+        padded_rows = permuted_copy(ctx, x, pictures * padded * padded)
         x.storage = None  # the windows take its name
-        x = laid_out(ctx, padded_rows)
+        x = permuted_copy(ctx, padded_rows)
         del padded_rows
-    out = _windowed_attention(ctx, a, x, pictures * (padded // window) ** 2, window)
-    if not a.window:
+    out = _windowed_attention(ctx, attention, x, pictures * (padded // window) ** 2, window)
+    if not attention.window:
         return out
     del x
-    rows_in_order = laid_out(ctx, out)
+    rows_in_order = permuted_copy(ctx, out)
     return (
         _unpad_windows(ctx, rows_in_order, rows, pictures * padded * side)
         if padded != side
-        else laid_out(ctx, rows_in_order)
+        else permuted_copy(ctx, rows_in_order)
     )
 
 
@@ -225,37 +225,39 @@ def _unpad_windows(ctx: Context, x: Value, rows: int, column_padded_rows: int) -
     )
 
 
-def _windowed_attention(ctx: Context, a: TowerAttention, x: Value, windows: int, side: int) -> Value:
+def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windows: int, side: int) -> Value:
     """Compute attention within each of ``pieces`` windows of ``side`` x ``side`` patches: [rows, width].
 
     The scores are [windows * heads, patches, patches], to which relative positions are added; their softmax is in fp32.
     """
-    tape, d = ctx.tape, a.head_dim
-    rows, groups = x.shape[0], windows * a.heads
-    qkv_tensor, output_tensor = (t for t in a.tensors if t.linear)
-    qkv = linear_layer(ctx, x, qkv_tensor, bias=a.bias)
+    tape, d = ctx.tape, attention.head_dim
+    rows, groups = x.shape[0], windows * attention.heads
+    qkv_tensor, output_tensor = (t for t in attention.tensors if t.linear)
+    qkv = linear_layer(ctx, x, qkv_tensor, bias=attention.bias)
     del x
     shape = (groups, side * side, d)
-    q, k, v = tape.views(laid_out(ctx, qkv) if windows > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape)
+    q, k, v = tape.views(
+        permuted_copy(ctx, qkv) if windows > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape
+    )
     del qkv
     scores_shape = (groups, side * side, side * side)
     scores = kernels.batched(tape, scale(tape, q, "query * scale"), k, scores_shape, "attention scores")
     position_bias = None
-    if any("rel_pos" in t.name for t in a.tensors):
-        position_bias = _relative_positions(ctx, a, q, scores_shape, side, apart=windows > 1)
+    if any("rel_pos" in t.name for t in attention.tensors):
+        position_bias = _relative_positions(ctx, attention, q, scores_shape, side, apart=windows > 1)
         scores = add(tape, scores, position_bias, "distances")
     probabilities = kernels.softmax(tape, scores, "fp32")
     weights = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
     ctx.unused.append(weights)  # `attn_weights` of the layer
     out = kernels.batched(tape, weights, v, shape, "attention output")
-    out = laid_out(ctx, out.view(rows, a.heads * d))
+    out = permuted_copy(ctx, out.view(rows, attention.heads * d))
     del position_bias
     return linear_layer(ctx, out, output_tensor, bias=True)
 
 
 def _relative_positions(
-    ctx: Context, a: TowerAttention, q: Value, scores_shape: tuple[int, int, int], side: int, *, apart: bool
+    ctx: Context, attention: TowerAttention, q: Value, scores_shape: tuple[int, int, int], side: int, *, apart: bool
 ) -> Value:
     """Compute the relative position bias of all pairs of patches (``get_decomposed_rel_pos``), in the shape of the
     scores.
@@ -265,9 +267,9 @@ def _relative_positions(
     """
     tape = ctx.tape
     products: list[Value] = []
-    for table in [t for t in a.tensors if "rel_pos" in t.name]:
+    for table in [t for t in attention.tensors if "rel_pos" in t.name]:
         table_rows = _relative_table(ctx, table, side)
-        queries = q if apart and products else laid_out(ctx, q)
+        queries = q if apart and products else permuted_copy(ctx, q)
         products.append(kernels.batched(tape, queries, table_rows, (side, scores_shape[0] * side, side), table.name))
         del table_rows, queries
     dtype = products[0].dtype

@@ -21,7 +21,13 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import convolve, given_out, last_rows, linear_layer, picked
+from memcheck.families.towers.forward_parts import (
+    hold_pixel_values,
+    last_hidden_state,
+    linear_layer,
+    patch_convolution,
+    return_image_tokens,
+)
 from memcheck.families.towers.siglip import IDEFICS2, masked, siglip
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -29,11 +35,11 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: idefics2``."""
-    outer, language = around.outer, around.language
+    outer, language = model.outer, model.language
     outer.ignore("use_cache")
-    tower = siglip(config, around, "idefics2:idefics2", attention="masked", defaults=IDEFICS2)
+    tower = siglip(config, model, "idefics2:idefics2", attention="masked", defaults=IDEFICS2)
     config.ignore("tie_word_embeddings")
     section, hidden = outer.section("perceiver_config"), language.hidden_size
     section.ignore("model_type", "hidden_size", "rms_norm_eps", "initializer_range", "tie_word_embeddings")
@@ -79,9 +85,9 @@ def _gated(name: str, inputs: int, inner: int, outputs: int) -> tuple[ParameterT
     )
 
 
-def _layer(name: str, hidden: int, p: Perceiver) -> tuple[ParameterTensor, ...]:
+def _layer(name: str, hidden: int, perceiver: Perceiver) -> tuple[ParameterTensor, ...]:
     """The parameters of one perceiver layer, in the order of the forward pass. ``hidden``: the width of its rows."""
-    heads, kv = p.heads * p.head_dim, p.kv_heads * p.head_dim
+    heads, kv = perceiver.heads * perceiver.head_dim, perceiver.kv_heads * perceiver.head_dim
     return (
         ParameterTensor(f"{name}.input_latents_norm.weight", (hidden,), "norm"),
         ParameterTensor(f"{name}.input_context_norm.weight", (hidden,), "norm"),
@@ -101,8 +107,8 @@ EACH = 10
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
     weight, bias, table = vision.stem
-    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
-    x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
+    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
     return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
 
@@ -127,7 +133,7 @@ def with_positions_of_rows(ctx: Context, x: Value, table: ParameterTensor) -> Va
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``connector``."""
     tape, perceiver = ctx.tape, vision.perceiver
-    x = last_rows(ctx, vision, x)
+    x = last_hidden_state(ctx, vision, x)
     if perceiver is None:
         return x
     gate, up, down, latents, *others, norm = vision.projector
@@ -141,7 +147,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     for i in range(0, len(others), EACH):
         y = _perceiver_layer(ctx, perceiver, tuple(others[i : i + EACH]), y, context)
     y = rms_norm_pieces(tape, y, ctx.parameter(norm.name, norm.shape))
-    return given_out(ctx, y, joins=True)
+    return return_image_tokens(ctx, y, joins=True)
 
 
 def _network(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...], kind: str) -> Value:
@@ -175,17 +181,17 @@ def _perceiver_layer(
     return add(tape, x, _network(ctx, normed, tuple(network), perceiver.activation), "residual")
 
 
-def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value:
+def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
     """Each picture's latents over its rows and latents; k and v are repeated for the heads (sdpa_attention.py)."""
     tape, n = ctx.tape, max(1, ctx.setting.pictures)
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     few, many = q.shape[0] // n, k.shape[0] // n
-    shape = (q.shape[0], p.heads * p.head_dim)
-    q = q.view(n, p.heads, few, p.head_dim)
-    k, v = (t.view(n, p.kv_heads, many, p.head_dim) for t in (k, v))
-    if p.kv_heads != p.heads and ctx.setting.attention not in ("flash", "flex"):
-        k, v = repeat_kv(tape, k, p.heads), repeat_kv(tape, v, p.heads)
+    shape = (q.shape[0], perceiver.heads * perceiver.head_dim)
+    q = q.view(n, perceiver.heads, few, perceiver.head_dim)
+    k, v = (t.view(n, perceiver.kv_heads, many, perceiver.head_dim) for t in (k, v))
+    if perceiver.kv_heads != perceiver.heads and ctx.setting.attention not in ("flash", "flex"):
+        k, v = repeat_kv(tape, k, perceiver.heads), repeat_kv(tape, v, perceiver.heads)
     if ctx.setting.attention == "eager":
         out = eager(tape, q, k, v, mask_dtype=ctx.setting.params)
         return copy(tape, out, "contiguous").view(*shape)
@@ -193,7 +199,7 @@ def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value
     if ctx.setting.attention not in ("flash", "flex"):
         aligned, kernel = -(-many // MASK_ALIGNMENT) * MASK_ALIGNMENT, "efficient"
         mask = tape.new((n, 1, few, aligned), q.dtype, "attention mask")
-    out = kernels.flash(tape, q, k, v, p.head_dim, label=f"{kernel} attention", extra=mask)
+    out = kernels.flash(tape, q, k, v, perceiver.head_dim, label=f"{kernel} attention", extra=mask)
     return out.view(*shape)
 
 

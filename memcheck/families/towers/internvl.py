@@ -10,19 +10,26 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
-    convolve,
-    given_out,
-    hooked,
-    last_rows,
+    add_position_embedding,
+    drop_class_tokens,
+    hold_pixel_values,
+    last_hidden_state,
     layer_norm,
-    patches_alone,
-    picked,
-    shuffled,
-    two_matrices,
-    with_class,
-    with_positions,
+    patch_convolution,
+    pixel_shuffle,
+    prepend_class_token,
+    projector_mlp,
+    require_input_grads,
+    return_image_tokens,
 )
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.parts import (
+    LayerNames,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import LayerVariables, ParameterTensor
@@ -37,16 +44,16 @@ NAMES = LayerNames(
 )
 
 
-def read(config: ConfigReader, around: AroundTower, *, biased: bool = False) -> Vision:
+def read(config: ConfigReader, model: AroundTower, *, biased: bool = False) -> Vision:
     """``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 448), square(config, "patch_size", 14)
+    side, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     for key in ("hidden_dropout_prob", "attention_dropout", "projection_dropout"):
         if config.dropout(key):
             config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
@@ -108,16 +115,16 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embeddings``."""
     token, table, weight, bias = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
-    pixels = picked(ctx, vision, patches, ctx.setting.params) if ctx.setting.params != "fp32" else None
-    x, held = hooked(convolve(ctx, vision, patches, weight, bias, pixels=pixels), leaf=leaf)
-    return with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table, looked_up=False), held
+    pixels = hold_pixel_values(ctx, vision, patches, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    x, held = require_input_grads(patch_convolution(ctx, vision, patches, weight, bias, pixels=pixels), leaf=leaf)
+    return add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table, looked_up=False), held
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``pixel_shuffle`` and ``multi_modal_projector``."""
-    x = patches_alone(ctx, vision, last_rows(ctx, vision, x))
-    x = layer_norm(ctx, shuffled(ctx, vision, x), vision.projector)
-    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector[2:]), joins=False)
+    x = drop_class_tokens(ctx, vision, last_hidden_state(ctx, vision, x))
+    x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector[2:]), joins=False)
 
 
 FORWARDS = {

@@ -13,8 +13,8 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import features, hooked, last_rows, layer_norm
-from memcheck.families.towers.parts import norm_pair, split_width
+from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
+from memcheck.families.towers.parts import norm_pair, require_divisible_heads
 from memcheck.families.towers.qwen import embedded_patches, merge, packed_block, packed_mlp, rotary_tables
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -22,12 +22,12 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Buffers, TowerAttention, Vision
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: kimi_k25``. Files of the checkpoint's own code have names of their own for these keys."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", "vt_hidden_size", default=1152)
     heads = config.integer("num_attention_heads", "vt_num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", "vt_num_hidden_layers", default=27, maximum=MAX_LAYERS)
     inner = config.integer("intermediate_size", "vt_intermediate_size", default=4304)
     high = config.integer("pos_emb_height", "init_pos_emb_height", default=64)
@@ -96,7 +96,7 @@ NEIGHBOURS = 16
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embed``, positions in space and in time (a fixed table in fp32), and the rotary tables."""
     tape = ctx.tape
-    x, held = hooked(_patches(ctx, vision), leaf=leaf)
+    x, held = require_input_grads(_patches(ctx, vision), leaf=leaf)
     position = _positions(ctx, vision.stem[2])
     frames = Value(tape.new(position.shape, "fp32", "positions in time"), position.shape, "fp32")
     position = add(tape, position, frames, "add positions in time")
@@ -130,7 +130,7 @@ def _positions(ctx: Context, table: ParameterTensor) -> Value:
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``final_layernorm``, the mean over frames of what four rows lie in, ``mm_projector``."""
     tape = ctx.tape
-    x = last_rows(ctx, vision, x)
+    x = last_hidden_state(ctx, vision, x)
     shape, dtype = x.shape, x.dtype
     picked = tape.value(shape, dtype, "rows by merge_index")
     kept = tape.new((shape[0],), "int64", "merge_index")
@@ -140,7 +140,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del picked, x
     ctx.returned.append(Value(pooled.storage, pooled.shape, pooled.dtype))
     normed = layer_norm(ctx, pooled, vision.projector)
-    return features(ctx, merge(ctx, vision, normed, vision.projector[2:]))
+    return cat_image_tokens(ctx, merge(ctx, vision, normed, vision.projector[2:]))
 
 
 FORWARDS = {

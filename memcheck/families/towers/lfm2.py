@@ -21,16 +21,23 @@ from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
-    given_out,
-    hooked,
-    last_rows,
+    flat_pixel_values,
+    last_hidden_state,
     layer_norm,
     linear_layer,
-    rows_of_pixels,
-    two_matrices,
+    projector_mlp,
+    require_input_grads,
+    return_image_tokens,
 )
-from memcheck.families.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
-from memcheck.families.towers.processors import resize
+from memcheck.families.towers.parts import (
+    SIGLIP,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
+from memcheck.families.towers.processors import smart_resize
 from memcheck.families.towers.siglip import pooling_head
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -41,17 +48,17 @@ ROWS = 1024
 """Patches to which the released checkpoints' processor pads: of a tile of 512 x 512 pixels, and of 256 image tokens."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: lfm2_vl``."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     kind = config.text("model_type", default="siglip2_vision_model")
     if kind != "siglip2_vision_model":
         config.fail("model_type", f"memcheck reads no LFM2-VL with a {kind} tower", "SigLIP 2's is read")
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    colours, patch = config.integer("num_channels", default=3), square(config, "patch_size", 16)
+    colours, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
     places = config.integer("num_patches", default=256)
     mlp = tower_mlp(
         width,
@@ -102,8 +109,8 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, whose matrix the hook is on, and the mask of padded rows."""
     tape = ctx.tape
     matrix, _, table = vision.stem
-    pixels = rows_of_pixels(ctx, vision)
-    x, held = hooked(linear_layer(ctx, pixels, matrix, bias=True), leaf=leaf)
+    pixels = flat_pixel_values(ctx, vision)
+    x, held = require_input_grads(linear_layer(ctx, pixels, matrix, bias=True), leaf=leaf)
     del pixels
     x = add(tape, x, _positions(ctx, table, x.shape), "add positions")
     if ctx.setting.attention not in ("flash", "flex"):
@@ -134,14 +141,14 @@ def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, ...]) -> 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm``, and ``multi_modal_projector`` on the real rows of each picture."""
-    x = last_rows(ctx, vision, x)
+    x = last_hidden_state(ctx, vision, x)
     rows = ctx.setting.image_tokens * vision.merge or x.shape[0]
     x = _real(ctx, x, (rows, x.shape[1]))
     x = copy(ctx.tape, copy(ctx.tape, x, "pixel unshuffle"), "pixel unshuffle")
     x = x.view(rows // vision.merge, vision.hidden * vision.merge)
     norm = vision.projector[:2] if vision.projector[0].group == "norm" else ()
     x = layer_norm(ctx, x, norm)
-    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector[len(norm) :]), joins=True)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector[len(norm) :]), joins=True)
 
 
 def _real(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
@@ -162,7 +169,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     no_limits(limits)
     factor = vision.patch * math.isqrt(vision.merge)
     most = vision.tile_tokens * factor * factor
-    sides = resize(height, width, factor, (LEAST_TOKENS * factor * factor, most))
+    sides = smart_resize(height, width, factor, (LEAST_TOKENS * factor * factor, most))
     overview = (sides[0] // factor) * (sides[1] // factor)
     rounded = [max(vision.patch, round(side / factor) * factor) for side in (height, width)]
     defaults = (("max_tiles", TILES[1], WHY),)

@@ -14,19 +14,26 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import projected
+from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
-    given_out,
-    hooked,
+    add_position_embedding,
+    drop_class_tokens,
     layer_norm,
     linear_layer,
-    patches_alone,
-    shuffled,
-    with_class,
-    with_positions,
+    pixel_shuffle,
+    prepend_class_token,
+    require_input_grads,
+    return_image_tokens,
 )
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
-from memcheck.families.towers.processors import WHY, tiled
+from memcheck.families.towers.parts import (
+    LayerNames,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
+from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -37,16 +44,16 @@ MOST_TILES = 16
 """Most tiles of a picture in addition to the overview."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: llama4``. The pixel-shuffle network belongs to the tower, the last matrix is the projector."""
-    outputs = around.language.hidden_size
+    outputs = model.language.hidden_size
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=5632)
     depth = config.integer("num_hidden_layers", default=34, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 448), square(config, "patch_size", 14)
+    side, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     config.ignore("hidden_act", "norm_eps", "vision_feature_layer", "vision_feature_select_strategy", "rope_theta")
     config.ignore("rope_parameters", "initializer_range", "multi_modal_projector_bias")
     for key in ("attention_dropout", "projector_dropout"):
@@ -100,9 +107,9 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     token, table, matrix, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
     unfolded = tape.value((patches, vision.channels), ctx.setting.params, "unfold")
-    x, held = hooked(linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), leaf=leaf)
+    x, held = require_input_grads(linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), leaf=leaf)
     del unfolded
-    x = with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table, looked_up=False)
+    x = add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table, looked_up=False)
     return layer_norm(ctx, x, tuple(norm)), held
 
 
@@ -110,16 +117,16 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``layernorm_post``, ``vision_adapter`` and ``multi_modal_projector``."""
     tape = ctx.tape
     first, second = vision.closing[2:]
-    x = patches_alone(ctx, vision, layer_norm(ctx, x, vision.closing))
-    x = activation(tape, linear_layer(ctx, shuffled(ctx, vision, x), first), "gelu")
+    x = drop_class_tokens(ctx, vision, layer_norm(ctx, x, vision.closing))
+    x = activation(tape, linear_layer(ctx, pixel_shuffle(ctx, vision, x), first), "gelu")
     x = activation(tape, linear_layer(ctx, x, second), "gelu")
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
-    return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
 
 
-def rotated_as_complex(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def rotated_as_complex(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Llama 4: fp32 copies read as complex numbers."""
-    return projected(ctx, a, x, rotation="complex")
+    return separate_attention(ctx, attention, x, rotation="complex")
 
 
 FORWARDS = {
@@ -136,8 +143,8 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     rows, columns = llama4_canvas(height, width, side, MOST_TILES)
     tiles = rows * columns
     several = tiles > 1
-    found = tiled(vision, tiles + several, 3 + tiles * several)
-    return found._replace(defaults=(("max_patches", MOST_TILES, WHY),))
+    found = equal_tiles(vision, tiles + several, 3 + tiles * several)
+    return found._replace(defaults=(("max_patches", MOST_TILES, DEFAULT_PROCESSOR),))
 
 
 def llama4_canvas(height: int, width: int, side: int, most: int) -> tuple[int, int]:

@@ -25,17 +25,24 @@ from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
-    convolve,
-    given_out,
-    hooked,
+    add_position_embedding,
+    drop_class_tokens,
+    hold_pixel_values,
     layer_norm,
-    patches_alone,
-    picked,
-    two_matrices,
-    with_class,
-    with_positions,
+    patch_convolution,
+    prepend_class_token,
+    projector_mlp,
+    require_input_grads,
+    return_image_tokens,
 )
-from memcheck.families.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.parts import (
+    SIGLIP,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -43,119 +50,119 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, Vision
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """LLaVA 1.5, and Pixtral as it is converted for transformers."""
-    around.outer.ignore("image_seq_length", "vision_feature_select_strategy")
+    model.outer.ignore("image_seq_length", "vision_feature_select_strategy")
     kind = config.text("model_type", default="clip_vision_model")
     if kind == "pixtral":
         from memcheck.families.towers.pixtral import pixtral
 
-        tower = pixtral(config, around, "pixtral:pixtral")
-        _feature_layer(around, -1)
-        return tower._replace(projector=projector(around, tower.hidden), merge=1, processor="pixtral:process")
+        tower = pixtral(config, model, "pixtral:pixtral")
+        _feature_layer(model, -1)
+        return tower._replace(projector=projector(model, tower.hidden), merge=1, processor="pixtral:process")
     if kind != "clip_vision_model":
         config.fail("model_type", f"memcheck reads no LLaVA with a {kind} tower", "read are CLIP's and Pixtral's")
-    return _clip(config, around, "llava:llava")._replace(processor="processors:process_square")
+    return _clip(config, model, "llava:llava")._replace(processor="processors:process_square")
 
 
-def read_next(config: ConfigReader, around: AroundTower) -> Vision:
+def read_next(config: ConfigReader, model: AroundTower) -> Vision:
     """LLaVA-NeXT: tiles of a grid and an overview, unpadded, with a learned token after each row."""
-    outputs = around.language.hidden_size
-    around.outer.ignore("image_seq_length", "vision_feature_select_strategy", "image_grid_pinpoints")
-    around.outer.ignore("use_image_newline_parameter")
+    outputs = model.language.hidden_size
+    model.outer.ignore("image_seq_length", "vision_feature_select_strategy", "image_grid_pinpoints")
+    model.outer.ignore("use_image_newline_parameter")
     newline = ParameterTensor("image_newline", (outputs,), "projector")
-    tower = _clip(config, around, "llava:llava_next")
+    tower = _clip(config, model, "llava:llava_next")
     return tower._replace(projector=(newline, *tower.projector), processor="llava:process")
 
 
-def read_next_video(config: ConfigReader, around: AroundTower) -> Vision:
+def read_next_video(config: ConfigReader, model: AroundTower) -> Vision:
     """LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory model."""
-    around.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
-    return read_next(config, around)
+    model.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
+    return read_next(config, model)
 
 
-def read_video(config: ConfigReader, around: AroundTower) -> Vision:
+def read_video(config: ConfigReader, model: AroundTower) -> Vision:
     """Video-LLaVA on pictures: LLaVA with a second, idle tower for clips. Clips have no memory model."""
-    around.outer.ignore("image_seq_length", "video_seq_length")
+    model.outer.ignore("image_seq_length", "video_seq_length")
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
         config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
-    tower = _clip(config, around, "llava:llava")
+    tower = _clip(config, model, "llava:llava")
     layers = (*tower.blocks, *tower.idle)
     clips = OtherTower(part="vision", blocks=layers, tensors=(*tower.stem, *tower.unused), path="model.video_tower.")
     return tower._replace(processor="processors:process_square", others=(clips,), path="image_tower")
 
 
-def read_onevision(config: ConfigReader, around: AroundTower) -> Vision:
+def read_onevision(config: ConfigReader, model: AroundTower) -> Vision:
     """LLaVA-OneVision on pictures: SigLIP's rows before its last norm, tiles of a grid and an overview."""
-    outer = around.outer
+    outer = model.outer
     outer.ignore("image_grid_pinpoints")
     kind = config.text("model_type", default="siglip_vision_model")
     if kind != "siglip_vision_model":
         config.fail("model_type", f"memcheck reads no LLaVA-OneVision with a {kind} tower", "SigLIP's is read")
-    _feature_layer(around, -1)
+    _feature_layer(model, -1)
     if outer.raw("vision_feature_layer") not in (None, -1):
         outer.fail("vision_feature_layer", "only rows of the last layer have a memory model")
     if outer.text("vision_feature_select_strategy", default="full") != "full":
         outer.fail("vision_feature_select_strategy", "a tower without a class token has only full features")
     if outer.text("vision_aspect_ratio", default="anyres_max_9") != "anyres_max_9":
         outer.fail("vision_aspect_ratio", "only anyres_max_9 has a memory model")
-    tower = siglip(config, around, "llava:llava_onevision", attention="separate")
-    newline = ParameterTensor("image_newline", (around.language.hidden_size,), "projector")
+    tower = siglip(config, model, "llava:llava_onevision", attention="separate")
+    newline = ParameterTensor("image_newline", (model.language.hidden_size,), "projector")
     return tower._replace(
         closing=(),
         unused=(*tower.closing, *pooling_head(config, tower)),
-        projector=(newline, *projector(around, tower.hidden)),
+        projector=(newline, *projector(model, tower.hidden)),
         tile_tokens=tower.tile,
         activation=outer.activation("projector_hidden_act", default="gelu"),
-        side=square(config, "image_size", SIDE),
+        side=square_side(config, "image_size", SIDE),
         processor="llava:process_onevision",
     )
 
 
-def projector(around: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
+def projector(model: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
     """``linear_1``, an activation, ``linear_2``."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     bias = outer.flag("multimodal_projector_bias", default=True)
     found = linear("linear_1", outputs, width, "projector", "none", bias=bias)
     return found + linear("linear_2", outputs, outputs, "projector", "none", bias=bias)
 
 
-def _feature_layer(around: AroundTower, default: int) -> int:
+def _feature_layer(model: AroundTower, default: int) -> int:
     """Read which hidden states are the features (``vision_feature_layer``), counted from the last: -1 or less."""
-    layer = around.outer.raw("vision_feature_layer")
+    layer = model.outer.raw("vision_feature_layer")
     if layer is None:
         return default
     if not isinstance(layer, int) or isinstance(layer, bool) or layer >= 0:
-        around.outer.fail(
+        model.outer.fail(
             "vision_feature_layer", f"vision_feature_layer = {layer!r} has no memory model", "one layer from the end is"
         )
     return layer
 
 
-def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -> Vision:
+def _clip(config: ConfigReader, model: AroundTower, kind: str, read: int = 0) -> Vision:
     """Read CLIP's tower. The features are those of a layer before the last, so later layers get no gradient.
 
     ``read``: the number of layers whose result is used; 0 for what ``vision_feature_layer`` says.
     """
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 224), square(config, "patch_size", 32)
+    side, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 32)
     inner = config.integer("intermediate_size", default=3072)
     config.ignore("projection_dim", "vocab_size", "layer_norm_eps", "initializer_factor")
     config.dropout("attention_dropout")
     mlp = tower_mlp(width, inner, config.activation(default="quick_gelu"), SIGLIP.mlp)
     block = tower_layer(width, heads, mlp, "separate")
-    read = read or depth + 1 + _feature_layer(around, -2)
-    strategy = around.outer.text("vision_feature_select_strategy", default="default")
+    read = read or depth + 1 + _feature_layer(model, -2)
+    strategy = model.outer.text("vision_feature_select_strategy", default="default")
     if strategy != "default" or not 0 < read <= depth:
-        around.outer.fail(
+        model.outer.fail(
             "vision_feature_select_strategy", f"{strategy!r} features of layer {read} have no memory model"
         )
     patches = (side // patch) ** 2
-    around.outer.activation("projector_hidden_act", default="gelu")
+    model.outer.activation("projector_hidden_act", default="gelu")
     return Vision(
         kind=kind,
         hidden=width,
@@ -163,14 +170,14 @@ def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -
         idle=((block, depth - read),) if read < depth else (),
         channels=colours * patch * patch,
         merge=1,
-        outputs=around.language.hidden_size,
+        outputs=model.language.hidden_size,
         stem=(
             ParameterTensor("embeddings.class_embedding", (width,), "vision"),
             ParameterTensor("embeddings.patch_embedding.weight", (width, colours, patch, patch), "vision"),
             ParameterTensor("embeddings.position_embedding.weight", (patches + 1, width), "position"),
             *norm_pair("pre_layrnorm", width),
         ),
-        projector=projector(around, width),
+        projector=projector(model, width),
         hooked=True,
         unused=norm_pair("post_layernorm", width),
         tile=patches + 1,
@@ -178,7 +185,7 @@ def _clip(config: ConfigReader, around: AroundTower, kind: str, read: int = 0) -
         classes=1,
         patch=patch,
         heads=heads,
-        activation=around.outer.activation("projector_hidden_act", default="gelu"),
+        activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         projector_path="multi_modal_projector",
     )
@@ -190,28 +197,28 @@ def llava_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Va
     """
     token, weight, table, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
-    x, held = hooked(convolve(ctx, vision, patches, weight, None), leaf=leaf)
-    x = with_positions(ctx, with_class(ctx, x, token, ctx.tokens), table)
+    x, held = require_input_grads(patch_convolution(ctx, vision, patches, weight, None), leaf=leaf)
+    x = add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table)
     return layer_norm(ctx, x, tuple(norm)), held
 
 
 def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``multi_modal_projector`` on the patches of the layer that is read."""
-    x = patches_alone(ctx, vision, x)
-    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector, copies=True), joins=True)
+    x = drop_class_tokens(ctx, vision, x)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector, copies=True), joins=True)
 
 
 def llava_next_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """LLaVA's, on the tiles of all pictures in one tensor."""
-    picked(ctx, vision, ctx.tokens - ctx.setting.pictures * vision.classes, "fp32")
+    hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.pictures * vision.classes, "fp32")
     return llava_stem(ctx, vision, leaf)
 
 
 def llava_next_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``multi_modal_projector`` on the patches, and join the tiles with ``pack_image_features``."""
     newline, *matrices = vision.projector
-    x = patches_alone(ctx, vision, x)
-    x = two_matrices(ctx, vision, x, tuple(matrices), copies=True)
+    x = drop_class_tokens(ctx, vision, x)
+    x = projector_mlp(ctx, vision, x, tuple(matrices), copies=True)
     return packed(ctx, x, newline)
 
 
@@ -220,13 +227,13 @@ def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
     (``pack_image_features``).
     """
     x = copy(ctx.tape, x, "tiles put together")
-    x = with_class(ctx, x, newline, ctx.setting.image_tokens or x.shape[0])
-    return given_out(ctx, copy(ctx.tape, x, "cat overview"), joins=True)
+    x = prepend_class_token(ctx, x, newline, ctx.setting.image_tokens or x.shape[0])
+    return return_image_tokens(ctx, copy(ctx.tape, x, "cat overview"), joins=True)
 
 
 def llava_onevision_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """SigLIP's, on the tiles of all pictures in one tensor."""
-    picked(ctx, vision, ctx.tokens, "fp32")
+    hold_pixel_values(ctx, vision, ctx.tokens, "fp32")
     return siglip_stem(ctx, vision, leaf)
 
 
@@ -238,7 +245,7 @@ def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """
     newline, *matrices = vision.projector
     ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
-    x = two_matrices(ctx, vision, x, tuple(matrices), copies=ctx.setting.pictures > 1)
+    x = projector_mlp(ctx, vision, x, tuple(matrices), copies=ctx.setting.pictures > 1)
     return packed(ctx, x, newline)
 
 

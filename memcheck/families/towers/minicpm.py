@@ -24,9 +24,16 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import in_pictures, projections, tower_attention
-from memcheck.families.towers.forward_parts import convolve, features, hooked, last_rows, layer_norm, linear_layer
-from memcheck.families.towers.parts import norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.attention import attention_per_picture, projections, tower_attention
+from memcheck.families.towers.forward_parts import (
+    cat_image_tokens,
+    last_hidden_state,
+    layer_norm,
+    linear_layer,
+    patch_convolution,
+    require_input_grads,
+)
+from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -39,18 +46,18 @@ WINDOW = 2
 IDS = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: minicpmv4_6`` and ``minicpmv4_7``."""
-    return _tower(config, around, "16x")
+    return _tower(config, model, "16x")
 
 
-def read_ocr(config: ConfigReader, around: AroundTower) -> Vision:
+def read_ocr(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: minicpm_ocr``: four times as many image tokens where its configuration is silent."""
-    return _tower(config, around, "4x")
+    return _tower(config, model, "4x")
 
 
-def _tower(config: ConfigReader, around: AroundTower, silent: str) -> Vision:
-    outer, outputs = around.outer, around.language.hidden_size
+def _tower(config: ConfigReader, model: AroundTower, silent: str) -> Vision:
+    outer, outputs = model.outer, model.language.hidden_size
     mode = outer.text("downsample_mode", default=silent)
     if mode not in MODES:
         outer.fail("downsample_mode", f"downsample_mode is {' or '.join(MODES)}")
@@ -62,12 +69,12 @@ def _tower(config: ConfigReader, around: AroundTower, silent: str) -> Vision:
     outer.ignore("drop_vision_last_layer", "image_size", "patch_size", *IDS)  # which its class does not read
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=3072)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    patch = square(config, "patch_size", 16)
-    side = square(config, "image_size", 224) // patch
+    patch = square_side(config, "patch_size", 16)
+    side = square_side(config, "image_size", 224) // patch
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
     at = outer.integer("insert_layer_id", default=6)
@@ -133,7 +140,7 @@ MERGED_WINDOW = 4
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``: each patch looks up the nearest place. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
-    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
     return add(ctx.tape, x, _positions(ctx, table), "add positions"), held
 
 
@@ -186,7 +193,7 @@ def _mean(ctx: Context, x: Value) -> Value:
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm``, and ``merger`` of every picture: a slice of the rows, four patches side by side by a copy."""
     tape = ctx.tape
-    x = last_rows(ctx, vision, x)
+    x = last_hidden_state(ctx, vision, x)
     x = slices(tape, x, x.shape)[0]
     x = copy(tape, x, "merge patches").view(x.shape[0] // MERGED_WINDOW, x.shape[1] * MERGED_WINDOW)
     x = layer_norm(ctx, x, vision.projector[:2])
@@ -195,7 +202,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del x
     acted = activation(tape, inner, "gelu")
     del inner
-    return features(ctx, linear_layer(ctx, acted, second, bias=True))
+    return cat_image_tokens(ctx, linear_layer(ctx, acted, second, bias=True))
 
 
 RESOLUTION, SLICES = 448, 9
@@ -261,11 +268,11 @@ def _grid(height: int, width: int) -> tuple[int, int]:
     return best
 
 
-def unrotated(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def unrotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """MiniCPM-V: a matrix each for q, k and v of all pictures' rows, without rotations."""
-    q, k, v = projections(ctx, a, x)
+    q, k, v = projections(ctx, attention, x)
     del x
-    return in_pictures(ctx, a, q, k, v)
+    return attention_per_picture(ctx, attention, q, k, v)
 
 
 FORWARDS = {

@@ -12,9 +12,9 @@ from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import in_pictures, projections
-from memcheck.families.towers.forward_parts import convolve, features, layer_norm, two_matrices
-from memcheck.families.towers.parts import HARMLESS, SIGLIP, norm_pair, split_width, tower_layer, tower_mlp
+from memcheck.families.towers.attention import attention_per_picture, projections
+from memcheck.families.towers.forward_parts import cat_image_tokens, layer_norm, patch_convolution, projector_mlp
+from memcheck.families.towers.parts import HARMLESS, SIGLIP, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -24,12 +24,12 @@ AXES = 3
 """Time, height and width: each has as many pairs of a head's channels."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: minimax_m3_vl``: four patches become one image token after the first two of four matrices."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=5120)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
@@ -80,7 +80,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, rotary tables in the norm's dtype, ``pre_layrnorm``; no hook finds them."""
     weight, *norm = vision.stem
-    x = convolve(ctx, vision, ctx.tokens, weight, None)
+    x = patch_convolution(ctx, vision, ctx.tokens, weight, None)
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `embeds`, a variable while the layers run
     mixer = vision.blocks[0][0].mixer
     rotated = mixer.rotary_dim if isinstance(mixer, TowerAttention) else 0
@@ -90,21 +90,21 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``multi_modal_projector``: two matrices for each patch, two for each four of them."""
-    wide = two_matrices(ctx, vision, x, vision.projector[:4])
+    wide = projector_mlp(ctx, vision, x, vision.projector[:4])
     del x
     wide = wide.view(wide.shape[0] // vision.merge, wide.shape[1] * vision.merge)
-    return features(ctx, two_matrices(ctx, vision, wide, vision.projector[4:]))
+    return cat_image_tokens(ctx, projector_mlp(ctx, vision, wide, vision.projector[4:]))
 
 
-def part_rotated(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def part_rotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """MiniMax M3: a matrix each for q, k and v, and the front of each head rotated in the dtype of the tower's norm.
 
     modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put after the rotated part again.
     """
-    tape, shape = ctx.tape, (ctx.tokens, a.heads, a.head_dim)
-    q, k, v = projections(ctx, a, x)
+    tape, shape = ctx.tape, (ctx.tokens, attention.heads, attention.head_dim)
+    q, k, v = projections(ctx, attention, x)
     del x
-    front, rest = (*shape[:2], a.rotary_dim), (*shape[:2], a.head_dim - a.rotary_dim)
+    front, rest = (*shape[:2], attention.rotary_dim), (*shape[:2], attention.head_dim - attention.rotary_dim)
     stream = ctx.setting.params
     unrotated = q, k
     parts = [slices(tape, each, front, rest) for each in unrotated]
@@ -120,7 +120,7 @@ def part_rotated(ctx: Context, a: TowerAttention, x: Value) -> Value:
     q, k = joined
     joined.clear()
     del unrotated
-    return in_pictures(ctx, a, q, k, v)
+    return attention_per_picture(ctx, attention, q, k, v)
 
 
 FORWARDS = {

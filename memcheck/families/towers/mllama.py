@@ -16,16 +16,23 @@ from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import projected
+from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
-    convolve,
-    hooked,
+    add_position_embedding,
     layer_norm,
     linear_layer,
-    with_class,
-    with_positions,
+    patch_convolution,
+    prepend_class_token,
+    require_input_grads,
 )
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.parts import (
+    LayerNames,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.models.families.mllama import crossing_layers
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -39,16 +46,16 @@ RATIOS = 8
 NAMES = LayerNames(output="self_attn.o_proj", norms=("input_layernorm", "post_attention_layernorm"))
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: mllama``."""
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("attention_heads", "num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
     behind = config.integer("num_global_layers", default=8, maximum=MAX_LAYERS)
     inner = config.integer("intermediate_size", default=5120)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 448), square(config, "patch_size", 14)
+    side, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     tiles = config.integer("max_num_tiles", default=4)
     earlier = config.integers("intermediate_layers_indices") or (3, 7, 15, 23, 30)
     for index in earlier:
@@ -64,9 +71,9 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
     rows = (side // patch) ** 2 + 1
     padded = -(-rows // ALIGNMENT) * ALIGNMENT
-    outputs = around.language.hidden_size
-    text = around.outer.raw("text_config")
-    section = ConfigReader(text, "mllama", "text_config.") if isinstance(text, dict) else around.outer
+    outputs = model.language.hidden_size
+    text = model.outer.raw("text_config")
+    section = ConfigReader(text, "mllama", "text_config.") if isinstance(text, dict) else model.outer
     local = _layer(width, heads, mlp.width, mlp.activation)
     gates = tuple(ParameterTensor(name, (1,), "vision") for name in ("gate_attn", "gate_ffn"))
     return Vision(
@@ -97,7 +104,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
         ),
         gathered=tuple(sorted(index % depth for index in earlier)),
         hooked=True,
-        cross=CrossReading(tuple(i for i in crossing_layers(section) if i < _layers(around)), tiles),
+        cross=CrossReading(tuple(i for i in crossing_layers(section) if i < _layers(model)), tiles),
         tile=tiles * padded,
         tile_tokens=tiles * rows,
         budgets=(tiles * padded,),
@@ -112,8 +119,8 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def _layers(around: AroundTower) -> int:
-    a = around.language
+def _layers(model: AroundTower) -> int:
+    a = model.language
     return a.num_layers + sum(n for other in a.others for _, n in other.blocks)
 
 
@@ -141,11 +148,13 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embedding``, whose output the hook is on, to the padded rows, and the mask."""
     tape, pictures = ctx.tape, max(1, ctx.setting.pictures)
     weight, before, before_gate, token, gate, table, tiles, *norm = vision.stem
-    x, held = hooked(convolve(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), leaf=leaf)
+    x, held = require_input_grads(
+        patch_convolution(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), leaf=leaf
+    )
     x = _by_grid(ctx, x, before, before_gate)
     real = ctx.tokens * vision.tile_tokens // vision.tile
-    x = with_class(ctx, x, token, real)
-    x = with_positions(ctx, x, table, looked_up=False)
+    x = prepend_class_token(ctx, x, token, real)
+    x = add_position_embedding(ctx, x, table, looked_up=False)
     x = _by_grid(ctx, x, tiles, gate)
     x = _padded(ctx, layer_norm(ctx, x, tuple(norm)), ctx.tokens)
     if ctx.setting.attention != "flex":
@@ -218,9 +227,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     return linear_layer(ctx, x, vision.projector[0], bias=True)
 
 
-def additive_mask(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def additive_mask(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
-    return projected(ctx, a, x, one=ctx.tape.autocast or ctx.setting.params, apart=True)
+    return separate_attention(ctx, attention, x, one=ctx.tape.autocast or ctx.setting.params, apart=True)
 
 
 FORWARDS = {

@@ -22,8 +22,15 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import hooked, linear_layer, with_positions
-from memcheck.families.towers.parts import SIGLIP, LayerNames, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.forward_parts import add_position_embedding, linear_layer, require_input_grads
+from memcheck.families.towers.parts import (
+    SIGLIP,
+    LayerNames,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -38,17 +45,19 @@ POOLED = 4
 """Patches that become one image token."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: molmo2``. Clips have no memory model."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("initializer_range", "image_patch_id", "image_start_token_id", "low_res_image_start_token_id")
     outer.ignore("image_high_res_id", "use_frame_special_tokens", "use_cache")
     outer.ignore("image_end_token_id", "frame_start_token_id", "frame_end_token_id", "image_low_res_id", "image_col_id")
     width, heads = _attention(config)
     inner = config.integer("intermediate_size", default=4304)
     depth = config.integer("num_hidden_layers", default=25, maximum=MAX_LAYERS)
-    side = square(config, "image_default_input_size" if config.has("image_default_input_size") else "image_size", 378)
-    patch = square(config, "image_patch_size" if config.has("image_patch_size") else "patch_size", 14)
+    side = square_side(
+        config, "image_default_input_size" if config.has("image_default_input_size") else "image_size", 378
+    )
+    patch = square_side(config, "image_patch_size" if config.has("image_patch_size") else "patch_size", 14)
     rows, colours = (side // patch) ** 2, config.integer("num_channels", default=3)
     config.ignore("image_size", "patch_size", "image_default_input_size", "image_patch_size", *IDLE)
     if config.integer("num_position_embeddings", "image_num_pos", default=rows) != rows:
@@ -116,7 +125,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 def _attention(config: ConfigReader) -> tuple[int, int]:
     """Width and heads, all of which have keys and values."""
     width, heads = config.integer("hidden_size", default=1152), config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     if config.integer("num_key_value_heads", default=heads) != heads:
         config.fail("num_key_value_heads", "fewer heads of keys and values have no memory model here")
     if config.integer("head_dim", default=width // heads) * heads != width:
@@ -136,7 +145,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     pixels = ctx.tape.value((ctx.tokens, vision.channels), dtype, "pixel_values")
     x = matrix.linear(ctx.tape, pixels, weights, weight.name)
     del pixels
-    return hooked(with_positions(ctx, x, table, looked_up=False), leaf=leaf)
+    return require_input_grads(add_position_embedding(ctx, x, table, looked_up=False), leaf=leaf)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -190,21 +199,21 @@ def _summed(ctx: Context, x: Value, tokens: int) -> Value:
     return operator(tape, out, x, "expanded gradient")
 
 
-def _attended(ctx: Context, p: Perceiver, q: Value, k: Value, v: Value) -> Value:
+def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
     """One query over its patches, under a mask of those that there are."""
     tape, shape = ctx.tape, q.shape
     tokens, each = shape[0], k.shape[0] // shape[0]
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
-    q = q.view(tokens, p.heads, 1, p.head_dim)
-    k, v = (t.view(tokens, p.heads, each, p.head_dim) for t in (k, v))
+    q = q.view(tokens, perceiver.heads, 1, perceiver.head_dim)
+    k, v = (t.view(tokens, perceiver.heads, each, perceiver.head_dim) for t in (k, v))
     if ctx.setting.attention == "eager":
         return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.params), "contiguous").view(*shape)
     aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
     flashes = ctx.setting.attention in ("flash", "flex")
     mask = None if flashes else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")
     label = "flash attention" if flashes else "efficient attention"
-    return kernels.flash(tape, q, k, v, p.head_dim, label=label, extra=mask).view(*shape)
+    return kernels.flash(tape, q, k, v, perceiver.head_dim, label=label, extra=mask).view(*shape)
 
 
 MOST, MARGINS = 8, 8

@@ -23,9 +23,9 @@ from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import in_pictures, projections
-from memcheck.families.towers.forward_parts import features, layer_norm, linear_layer, rows_of_pixels
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, tower_layer, tower_mlp
+from memcheck.families.towers.attention import attention_per_picture, projections
+from memcheck.families.towers.forward_parts import cat_image_tokens, flat_pixel_values, layer_norm, linear_layer
+from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.families.towers.qwen import interpolated_positions
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import layer_types, stack
@@ -39,12 +39,12 @@ NAMES = LayerNames(
 FULL, WINDOWED, PERIOD = "full_attention", "window_attention", 4
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: muse_glimmer``."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1536)
     heads = config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=50, maximum=MAX_LAYERS)
     patch, frames = config.integer("patch_size", default=14), config.integer("patch_temporal", default=2)
     high = config.integer("pos_emb_height", default=32)
@@ -106,7 +106,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embedder``, ``ln_pre``, and rows picked by ``window_index``; no hook finds the patches."""
     tape = ctx.tape
     weight, table, *norm = vision.stem
-    x = linear_layer(ctx, rows_of_pixels(ctx, vision), weight)
+    x = linear_layer(ctx, flat_pixel_values(ctx, vision), weight)
     x = add(tape, x, cast(tape, interpolated_positions(ctx, table), x.dtype), "add positions")
     x = layer_norm(ctx, x, tuple(norm))
     order = tape.new((ctx.tokens,), "int64", "window index")
@@ -115,23 +115,23 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     return x, [tape.value(shape, x.dtype, "rotary table") for _ in range(2)]
 
 
-def packed_tables(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def packed_tables(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Queries and keys rotated on fp32 copies, by fp32 copies of the tables that each layer makes; the narrow ones have
     variables of the module until the rotation has returned (``apply_rotary_pos_emb_vision``).
     """
     tape = ctx.tape
-    q, k, v = projections(ctx, a, x)
+    q, k, v = projections(ctx, attention, x)
     del x
     narrow = q, k
     tables: tuple[Storage, ...] = ()
     q, k = (cast(tape, each, "fp32") for each in narrow)
     if ctx.setting.params != "fp32":
-        tables = tuple(tape.new((ctx.tokens, a.head_dim), "fp32", "rotary table in fp32") for _ in range(2))
+        tables = tuple(tape.new((ctx.tokens, attention.head_dim), "fp32", "rotary table in fp32") for _ in range(2))
     turned = rotate_half(tape, q, "fp32", tables), rotate_half(tape, k, "fp32", tables)
     q = cast(tape, turned[0], narrow[0].dtype)
     k = cast(tape, turned[1], narrow[1].dtype)
     del narrow, turned, tables
-    return in_pictures(ctx, a, q, k, v)
+    return attention_per_picture(ctx, attention, q, k, v)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -146,7 +146,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     for tensor in adapter:
         x = activation(tape, linear_layer(ctx, x, tensor), vision.activation)
     x = linear_layer(ctx, x, last)
-    return features(ctx, rms_norm_pieces(tape, x, None))
+    return cat_image_tokens(ctx, rms_norm_pieces(tape, x, None))
 
 
 MOST = 4096

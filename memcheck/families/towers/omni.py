@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.towers.parts import norm_pair
-from memcheck.families.towers.qwen import MergerNames, positioned
+from memcheck.families.towers.qwen import MergerNames, deepstack_tower
 from memcheck.families.towers.qwen import read_2_5 as read_windowed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -21,23 +21,23 @@ HARMLESS = (
 )  # fmt: skip
 
 
-def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
+def read_2_5(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: qwen2_5_omni_thinker``: q, k and v have a matrix each."""
-    around.outer.ignore(*HARMLESS)
-    tower = read_windowed(config, around)
+    model.outer.ignore(*HARMLESS)
+    tower = read_windowed(config, model)
     return tower._replace(
         blocks=tuple((_separate(block, tower.hidden), n) for block, n in tower.blocks),
-        others=_audio_2_5(around.outer, around.language.hidden_size),
+        others=_audio_2_5(model.outer, model.language.hidden_size),
     )
 
 
-def read_3(config: ConfigReader, around: AroundTower) -> Vision:
+def read_3(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: qwen3_omni_moe_thinker``: other names of the mergers' modules."""
-    around.outer.ignore(*HARMLESS)
+    model.outer.ignore(*HARMLESS)
     config.ignore("image_size")
     names = MergerNames(norm="ln_q", matrices=("mlp.0", "mlp.2"), stacked="merger_list")
-    tower = positioned(config, around, names, (8, 16, 24))
-    others = _audio_3(around.outer, around.language.hidden_size)
+    tower = deepstack_tower(config, model, names, (8, 16, 24))
+    others = _audio_3(model.outer, model.language.hidden_size)
     return tower._replace(
         others=others, processor="processors:process_2"
     )  # Qwen2-VL's image processor, with patches of 16

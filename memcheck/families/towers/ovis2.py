@@ -14,9 +14,23 @@ from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import projected
-from memcheck.families.towers.forward_parts import convolve, given_out, hooked, layer_norm, linear_layer, with_positions
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.attention import separate_attention
+from memcheck.families.towers.forward_parts import (
+    add_position_embedding,
+    layer_norm,
+    linear_layer,
+    patch_convolution,
+    require_input_grads,
+    return_image_tokens,
+)
+from memcheck.families.towers.parts import (
+    LayerNames,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -32,18 +46,18 @@ NAMES = LayerNames(
 )
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: ovis2``."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("visual_indicator_token_ids", "vocab_size")
     if outer.integer("hidden_size", default=1536) != outputs:
         outer.fail("hidden_size", f"hidden_size is the width of the visual words, the language model's is {outputs}")
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=8)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 224), square(config, "patch_size", 14)
+    side, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 14)
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     config.dropout("attention_dropout")
     for key in ("qkv_bias", "mlp_bias"):
@@ -93,10 +107,10 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, which norm the patches before positions are added."""
     weight, bias, table, norm = vision.stem
-    x = convolve(ctx, vision, ctx.tokens, weight, bias)
+    x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
-    x = with_positions(ctx, x, table)
-    return hooked(x, leaf=leaf)
+    x = add_position_embedding(ctx, x, table)
+    return require_input_grads(x, leaf=leaf)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -120,7 +134,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     matrix = Value(weight.storage, p.shape[::-1], weight.dtype, weight.origin)  # `visual_tokens @ weight`
     made = product(tape, words, matrix, table.name)
     del words
-    return given_out(ctx, _beside_marks(ctx, made, weight), joins=False)
+    return return_image_tokens(ctx, _beside_marks(ctx, made, weight), joins=False)
 
 
 def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
@@ -151,9 +165,9 @@ def _with_marks(ctx: Context, x: Value, words: int) -> Value:
     return operator(tape, out, x, "narrow")
 
 
-def copied_rows(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def copied_rows(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Ovis 2: patches that lie apart in memory stay so through sums, and a product without a bias copies its rows."""
-    return projected(ctx, a, x, copied=True)
+    return separate_attention(ctx, attention, x, copied=True)
 
 
 FORWARDS = {

@@ -12,7 +12,13 @@ from memcheck.autograd.elementwise import add, cast, copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import convolve, features, hooked, last_rows, layer_norm
+from memcheck.families.towers.forward_parts import (
+    cat_image_tokens,
+    last_hidden_state,
+    layer_norm,
+    patch_convolution,
+    require_input_grads,
+)
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.qwen import interpolated_positions, merge, rotary_tables
 from memcheck.families.towers.siglip import siglip
@@ -21,12 +27,12 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.vision import Vision
 
 
-def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
+def read_paddle(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: paddleocr_vl``: positions between grid points, a norm, two matrices for four patches each."""
-    outputs = around.language.hidden_size
-    around.outer.ignore("vision_start_token_id", "vision_end_token_id")
+    outputs = model.language.hidden_size
+    model.outer.ignore("vision_start_token_id", "vision_end_token_id")
     config.ignore("temporal_patch_size", "tokens_per_second", "model_type")
-    tower = siglip(config, around, "paddleocr:paddleocr", attention="packed-separate")
+    tower = siglip(config, model, "paddleocr:paddleocr", attention="packed-separate")
     merge = config.integer("spatial_merge_size", default=2) ** 2
     wide = tower.hidden * merge
     first = linear("linear_1", wide, wide, "projector", "none", bias=True)
@@ -49,7 +55,7 @@ def read_paddle(config: ConfigReader, around: AroundTower) -> Vision:
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
-    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
     position = interpolated_positions(ctx, table)
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     if not (leaf or ctx.setting.trained or (ctx.setting.adapter is not None and ctx.setting.adapter.targets)):
@@ -59,9 +65,9 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm``, and ``projector``, which puts four patches side by side by a copy."""
-    x = last_rows(ctx, vision, x)
+    x = last_hidden_state(ctx, vision, x)
     x = copy(ctx.tape, layer_norm(ctx, x, vision.projector[:2]), "merge patches")
-    return features(ctx, merge(ctx, vision, x, vision.projector[2:]))
+    return cat_image_tokens(ctx, merge(ctx, vision, x, vision.projector[2:]))
 
 
 FORWARDS = {

@@ -70,7 +70,7 @@ def norm_pair(name: str, width: int) -> tuple[ParameterTensor, ParameterTensor]:
     return ParameterTensor(name + ".weight", (width,), "norm"), ParameterTensor(name + ".bias", (width,), "norm")
 
 
-def square(config: ConfigReader, key: str, default: int) -> int:
+def square_side(config: ConfigReader, key: str, default: int) -> int:
     """A side in pixels, stated as one number or as two equal ones."""
     value = config.raw(key)
     if isinstance(value, (list, tuple)):
@@ -81,7 +81,7 @@ def square(config: ConfigReader, key: str, default: int) -> int:
     return config.integer(key, default=default)
 
 
-def split_width(config: ConfigReader, width: int, heads: int) -> None:
+def require_divisible_heads(config: ConfigReader, width: int, heads: int) -> None:
     """Every head needs as many channels."""
     if width % heads:
         config.fail("num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")

@@ -29,10 +29,17 @@ from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import masked_attention
-from memcheck.families.towers.forward_parts import convolve, hooked, pooled_beside, pooling, two_matrices, with_class
+from memcheck.families.towers.forward_parts import (
+    attention_pooling_head,
+    average_pool,
+    patch_convolution,
+    prepend_class_token,
+    projector_mlp,
+    require_input_grads,
+)
 from memcheck.families.towers.idefics2 import with_positions_of_rows
 from memcheck.families.towers.parts import norm_pair
-from memcheck.families.towers.processors import closest_grid
+from memcheck.families.towers.processors import closest_aspect_ratio_grid
 from memcheck.families.towers.siglip import SiglipSizes, masked, pooling_head, siglip
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -110,12 +117,12 @@ POOLED = 2
 """Rows and columns of patches that become one image token (``AvgPool2d``)."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: phi4_multimodal``, whose towers are modules of the language model."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
-    tower = siglip(config, around, "phi4:phi4", attention="phi4:masked_apart", defaults=SILENT)
+    tower = siglip(config, model, "phi4:phi4", attention="phi4:masked_apart", defaults=SILENT)
     side = tower.patch * isqrt(tower.tile)
     config.ignore("model_type", "image_token_id")
     crop, layer = config.integer("crop_size", default=side), config.raw("feature_layer")
@@ -158,7 +165,7 @@ def read(config: ConfigReader, around: AroundTower) -> Vision:
 def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embedding``. Positions are looked up for every row."""
     weight, bias, table = vision.stem
-    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
     x = with_positions_of_rows(ctx, x, table)
     _, masks = masked(ctx, x, leaf=False)
     return x, held + masks
@@ -170,14 +177,14 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
     normed = Value(ctx.tape.new(x.shape, x.dtype, "post_layernorm"), x.shape, x.dtype)
     turned = Value(ctx.tape.new(x.shape, x.dtype, "rows of all squares side by side"), x.shape, x.dtype)
-    pooled_beside(ctx, vision, x)
+    attention_pooling_head(ctx, vision, x)
     ctx.named = []  # `get_img_features` has taken its layer out of the tower's output
     del normed, turned
-    x = pooling(ctx, vision, x)
+    x = average_pool(ctx, vision, x)
     x = _cut(ctx, x)
-    x = with_class(ctx, x, each, tokens)
-    x = with_class(ctx, x, whole, tokens)
-    x = two_matrices(ctx, vision, x, tuple(matrices))
+    x = prepend_class_token(ctx, x, each, tokens)
+    x = prepend_class_token(ctx, x, whole, tokens)
+    x = projector_mlp(ctx, vision, x, tuple(matrices))
     return copy(ctx.tape, x, "cat image tokens")
 
 
@@ -201,7 +208,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     side = across * vision.patch
     columns, rows = math.ceil(width / side), math.ceil(height / side)
     if columns * rows > MOST:
-        columns, rows = closest_grid(height, width, side, MOST)
+        columns, rows = closest_aspect_ratio_grid(height, width, side, MOST)
     wide, high = side * columns / width, side * rows / height
     inner = (side * columns, int(height * wide)) if wide < high else (int(width * high), side * rows)
     if min(*inner, side) < NARROWEST:
@@ -221,9 +228,9 @@ def _filled(padding: int, patches: int, vision: Vision) -> int:
     return -(-(patches - padding // vision.patch) // 2)
 
 
-def masked_apart(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def masked_apart(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Phi-4: under a padding mask, and what is added to patches that lie apart in memory has gradients that do."""
-    out = masked_attention(ctx, a, x)
+    out = masked_attention(ctx, attention, x)
     del x
     return gradient_copied(ctx.tape, out, adapted=ctx.setting.adapter is not None)
 

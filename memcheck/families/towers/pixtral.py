@@ -23,9 +23,15 @@ from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import projected
-from memcheck.families.towers.forward_parts import convolve, given_out, hooked, linear_layer, two_matrices
-from memcheck.families.towers.parts import LayerNames, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.attention import separate_attention
+from memcheck.families.towers.forward_parts import (
+    linear_layer,
+    patch_convolution,
+    projector_mlp,
+    require_input_grads,
+    return_image_tokens,
+)
+from memcheck.families.towers.parts import LayerNames, require_divisible_heads, square_side, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -41,10 +47,10 @@ NAMES = LayerNames(
 )
 
 
-def read_mistral3(config: ConfigReader, around: AroundTower) -> Vision:
+def read_mistral3(config: ConfigReader, model: AroundTower) -> Vision:
     """Mistral 3: an RMSNorm, a matrix that merges four patches, and LLaVA's two."""
-    outer, outputs = around.outer, around.language.hidden_size
-    tower = pixtral(config, around, "pixtral:mistral3")
+    outer, outputs = model.outer, model.language.hidden_size
+    tower = pixtral(config, model, "pixtral:mistral3")
     merge = outer.integer("spatial_merge_size", default=2) ** 2
     layer = outer.raw("vision_feature_layer")
     if layer not in (None, -1):
@@ -59,21 +65,21 @@ def read_mistral3(config: ConfigReader, around: AroundTower) -> Vision:
     return tower._replace(projector=projector, merge=merge, processor="pixtral:process")
 
 
-def read_lighton(config: ConfigReader, around: AroundTower) -> Vision:
+def read_lighton(config: ConfigReader, model: AroundTower) -> Vision:
     """LightOnOCR: Mistral 3 with other names, and no break after a row (modeling_lighton_ocr.py)."""
-    tower = read_mistral3(config, around)
+    tower = read_mistral3(config, model)
     return tower._replace(path="vision_encoder", projector_path="vision_projection", activation="gelu")
 
 
-def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
+def pixtral(config: ConfigReader, model: AroundTower, kind: str) -> Vision:
     """The tower alone."""
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 1024), square(config, "patch_size", 16)
+    side, patch = square_side(config, "image_size", 1024), square_side(config, "patch_size", 16)
     config.ignore("model_type", "rope_parameters", "rope_theta", "initializer_range", "rope_scaling", "vocab_size")
     if config.integer("head_dim", default=width // heads) != width // heads:
         config.fail("head_dim", "head_dim is not the tower's width over its heads, which its class takes")
@@ -86,7 +92,7 @@ def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
         blocks=((block, depth),),
         channels=colours * patch * patch,
         merge=1,
-        outputs=around.language.hidden_size,
+        outputs=model.language.hidden_size,
         stem=(
             ParameterTensor("patch_conv.weight", (width, colours, patch, patch), "vision"),
             ParameterTensor("ln_pre.weight", (width,), "norm"),
@@ -96,7 +102,7 @@ def pixtral(config: ConfigReader, around: AroundTower, kind: str) -> Vision:
         patch=patch,
         side=side,
         heads=heads,
-        activation=around.outer.activation("projector_hidden_act", default="gelu"),
+        activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
         layers="transformer.layers",
         projector_path="multi_modal_projector",
@@ -111,7 +117,7 @@ def pixtral_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[
     """
     tape = ctx.tape
     weight, norm = vision.stem
-    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, None), leaf=leaf)
+    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, None), leaf=leaf)
     x = rms_norm_pieces(tape, copy(tape, x, "cat pictures"), ctx.parameter(norm.name, norm.shape))
     shape = (ctx.tokens, vision.hidden // vision.heads)
     held += [tape.value(shape, x.dtype, "rotary table") for _ in range(2)]
@@ -125,7 +131,7 @@ def pixtral_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[
 
 def pixtral_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``multi_modal_projector``."""
-    return given_out(ctx, two_matrices(ctx, vision, x, vision.projector), joins=True)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector), joins=True)
 
 
 def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -135,7 +141,7 @@ def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     x = copy(tape, copy(tape, x, "unfold"), "cat pictures")
     x = linear_layer(ctx, x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge), merging)
-    return given_out(ctx, two_matrices(ctx, vision, x, tuple(matrices)), joins=True)
+    return return_image_tokens(ctx, projector_mlp(ctx, vision, x, tuple(matrices)), joins=True)
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
@@ -157,9 +163,9 @@ def resized(vision: Vision, height: int, width: int, longest: int) -> ProcessedP
     return ProcessedPicture(pictures=1, patches=tokens * vision.merge, tokens=tokens, separators=rows)
 
 
-def one_sequence(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def one_sequence(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
-    return projected(ctx, a, x, rotation="half", one=ctx.setting.params)
+    return separate_attention(ctx, attention, x, rotation="half", one=ctx.setting.params)
 
 
 FORWARDS = {

@@ -19,7 +19,7 @@ def process_square(vision: Vision, height: int, width: int, frames: int | None, 
     )
 
 
-def crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: float = 1.2) -> int:
+def pan_and_scan_crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: float = 1.2) -> int:
     """Tiles of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py)."""
     longer, shorter = max(height, width), min(height, width)
     if longer / shorter < ratio:
@@ -30,25 +30,25 @@ def crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: fl
 
 INTERNVL_TILES = 12
 """Most tiles of a picture in addition to the overview."""
-WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+DEFAULT_PROCESSOR = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
 
 
 def process_internvl(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """The grid whose sides are most like the picture's, and a thumbnail; a clip's frames are one tile each."""
     no_limits(limits)
     if frames is not None:
-        return tiled(vision, frames, 2 * frames)
+        return equal_tiles(vision, frames, 2 * frames)
     tiles = internvl_tiles(height, width, vision.patch * math.isqrt(vision.tile - vision.classes), INTERNVL_TILES)
-    return tiled(vision, tiles, 2)._replace(defaults=(("max_patches", INTERNVL_TILES, WHY),))
+    return equal_tiles(vision, tiles, 2)._replace(defaults=(("max_patches", INTERNVL_TILES, DEFAULT_PROCESSOR),))
 
 
 def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
     """Tiles of a picture, the thumbnail of several included (``get_optimal_tiled_canvas``)."""
-    columns, rows = closest_grid(height, width, side, most)
+    columns, rows = closest_aspect_ratio_grid(height, width, side, most)
     return columns * rows + (columns * rows > 1)
 
 
-def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
+def closest_aspect_ratio_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
     """Columns and rows of at most ``most`` tiles, whose sides are most like the picture's."""
     grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1) if c * r <= most]
     grids.sort(key=lambda grid: grid[0] * grid[1])
@@ -62,7 +62,7 @@ def closest_grid(height: int, width: int, side: int, most: int) -> tuple[int, in
     return best
 
 
-def tiled(vision: Vision, tiles: int, separators: int) -> ProcessedPicture:
+def equal_tiles(vision: Vision, tiles: int, separators: int) -> ProcessedPicture:
     """Equal tiles, each with the tower's rows and image tokens of a tile."""
     return ProcessedPicture(
         pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators
@@ -79,9 +79,9 @@ IMAGE_MINIMAX = (56 * 56, 28 * 28 * 576)
 """MiniMax M3 VL: 3136 to 451584 pixels."""
 VIDEO_2, VIDEO_3 = (128 * 28 * 28, 768 * 28 * 28), (128 * 32 * 32, 768 * 32 * 32)
 """Limits for each frame; Qwen3-VL's: of all frames of a clip."""
-STEEPEST = 200
+MAX_ASPECT_RATIO = 200
 """Sides whose quotient is higher are refused."""
-JOINED = 2
+TEMPORAL_PATCH = 2
 """Frames that become one row of patches (``temporal_patch_size``)."""
 
 
@@ -91,20 +91,20 @@ PIXEL_LIMITED = tuple(f"processors:process_{name}" for name in ("2", "3", "glm",
 
 def process_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen2-VL and Qwen2.5-VL. A clip's frames are scaled one by one, and a last odd one is there twice."""
-    own = _limits(IMAGE_2 if frames is None else VIDEO_2, limits)
-    sides = resize(height, width, vision.patch * 2, own)
-    return _seen(vision, sides, 1 if frames is None else -(-frames // JOINED), own, limits)
+    own = _pixel_limits(IMAGE_2 if frames is None else VIDEO_2, limits)
+    sides = smart_resize(height, width, vision.patch * 2, own)
+    return _patch_counts(vision, sides, 1 if frames is None else -(-frames // TEMPORAL_PATCH), own, limits)
 
 
 def process_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair also has a timestamp."""
-    own = _limits(IMAGE_3 if frames is None else VIDEO_3, limits)
+    own = _pixel_limits(IMAGE_3 if frames is None else VIDEO_3, limits)
     if frames is None:
-        return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
-    if frames < JOINED:
-        raise PictureError(f"a clip has at least {JOINED} frames", "write how many the processor keeps")
-    sides = resize(height, width, vision.patch * 2, own, frames)
-    return _seen(vision, sides, -(-frames // JOINED), own, limits)
+        return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, own), 1, own, limits)
+    if frames < TEMPORAL_PATCH:
+        raise PictureError(f"a clip has at least {TEMPORAL_PATCH} frames", "write how many the processor keeps")
+    sides = smart_resize(height, width, vision.patch * 2, own, frames)
+    return _patch_counts(vision, sides, -(-frames // TEMPORAL_PATCH), own, limits)
 
 
 def process_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
@@ -113,43 +113,43 @@ def process_glm(vision: Vision, height: int, width: int, frames: int | None, lim
     transformers 5.23 models/glm4v/image_processing_glm4v.py.
     """
     no_clips(frames)
-    own = _limits(IMAGE_GLM, limits)
-    return _seen(vision, resize(height, width, vision.patch * 2, own, JOINED), 1, own, limits)
+    own = _pixel_limits(IMAGE_GLM, limits)
+    return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, own, TEMPORAL_PATCH), 1, own, limits)
 
 
 def process_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
     no_clips(frames)
-    own, factor = _limits(IMAGE_PADDLE, limits), vision.patch * 2
+    own, factor = _pixel_limits(IMAGE_PADDLE, limits), vision.patch * 2
     if height < factor:
         height, width = factor, round(width * factor / height)
     if width < factor:
         height, width = round(height * factor / width), factor
-    return _seen(vision, resize(height, width, factor, own), 1, own, limits)
+    return _patch_counts(vision, smart_resize(height, width, factor, own), 1, own, limits)
 
 
 def process_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
     no_clips(frames)
-    own = _limits(IMAGE_MINIMAX, limits)
-    return _seen(vision, resize(height, width, vision.patch * 2, own), 1, own, limits)
+    own = _pixel_limits(IMAGE_MINIMAX, limits)
+    return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, own), 1, own, limits)
 
 
-def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:
+def smart_resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:
     """Height and width as the processor makes them: ``smart_resize``.
 
     Raises:
         PictureError: one side is more than 200 times the other.
     """
     if frames > 1:
-        height, width = _grown(height, width, factor)
-    if max(height, width) > STEEPEST * min(height, width):
+        height, width = _at_least_factor(height, width, factor)
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise PictureError(
-            f"a picture of {width} x {height} pixels: one side is more than {STEEPEST} times the other",
+            f"a picture of {width} x {height} pixels: one side is more than {MAX_ASPECT_RATIO} times the other",
             "the model's processor refuses it",
         )
     least, most = limits
-    deep = frames if frames == 1 else round(frames / JOINED) * JOINED
+    deep = frames if frames == 1 else round(frames / TEMPORAL_PATCH) * TEMPORAL_PATCH
     rows, columns = round(height / factor) * factor, round(width / factor) * factor
     if deep * rows * columns > most:
         shrink = math.sqrt(frames * height * width / most)
@@ -161,7 +161,7 @@ def resize(height: int, width: int, factor: int, limits: tuple[int, int], frames
     return rows, columns
 
 
-def _grown(height: int, width: int, factor: int) -> tuple[int, int]:
+def _at_least_factor(height: int, width: int, factor: int) -> tuple[int, int]:
     """Sides of a picture none of which is shorter than the factor."""
     if min(height, width) >= factor:
         return height, width
@@ -169,12 +169,12 @@ def _grown(height: int, width: int, factor: int) -> tuple[int, int]:
     return int(height * scale), int(width * scale)
 
 
-def _limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
+def _pixel_limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
     least, most = stated
     return released[0] if least is None else least, released[1] if most is None else most
 
 
-def _seen(
+def _patch_counts(
     vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits
 ) -> ProcessedPicture:
     patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)

@@ -23,7 +23,13 @@ from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.forward_parts import features, hooked, layer_norm, linear_layer, narrow_pixels
+from memcheck.families.towers.forward_parts import (
+    cast_pixel_values,
+    cat_image_tokens,
+    layer_norm,
+    linear_layer,
+    require_input_grads,
+)
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
@@ -34,9 +40,9 @@ from memcheck.record import Record
 HARMLESS = ("model_type", "tokens_per_second", "temporal_patch_size", "rope_parameters", "initializer_range", "dtype")
 
 
-def read_2(config: ConfigReader, around: AroundTower) -> Vision:
+def read_qwen2(config: ConfigReader, model: AroundTower) -> Vision:
     """Read the tower of Qwen2-VL: LayerNorm and QuickGELU. Its ``hidden_size`` repeats the language model's."""
-    hidden = around.language.hidden_size
+    hidden = model.language.hidden_size
     width = config.integer("embed_dim")
     heads = heads_of(config, width)
     outputs = config.integer("hidden_size")
@@ -69,14 +75,14 @@ def read_2(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def read_2_5(config: ConfigReader, around: AroundTower) -> Vision:
+def read_2_5(config: ConfigReader, model: AroundTower) -> Vision:
     """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
-    tower = windowed(config, around, "merger")
-    outputs_of(config, around.language.hidden_size)
+    tower = windowed_tower(config, model, "merger")
+    outputs_of(config, model.language.hidden_size)
     return tower
 
 
-def windowed(config: ConfigReader, around: AroundTower, merger_path: str) -> Vision:
+def windowed_tower(config: ConfigReader, model: AroundTower, merger_path: str) -> Vision:
     """Read Qwen2.5-VL's tower, whose image tokens may have another width than the language model.
 
     All layers attend within windows but those in ``fullatt_block_indexes``.
@@ -124,20 +130,20 @@ class MergerNames(Record):
     stacked: str = "deepstack_merger_list"
 
 
-def read_3(config: ConfigReader, around: AroundTower) -> Vision:
+def read_3(config: ConfigReader, model: AroundTower) -> Vision:
     """Qwen3-VL and Qwen3.5."""
-    stacks = around.outer.model_type.startswith(("cosmos3_omni", "qwen3_vl"))
-    return positioned(config, around, MergerNames(), (8, 16, 24) if stacks else ())
+    stacks = model.outer.model_type.startswith(("cosmos3_omni", "qwen3_vl"))
+    return deepstack_tower(config, model, MergerNames(), (8, 16, 24) if stacks else ())
 
 
-def positioned(config: ConfigReader, around: AroundTower, names: MergerNames, default: tuple[int, ...]) -> Vision:
+def deepstack_tower(config: ConfigReader, model: AroundTower, names: MergerNames, default: tuple[int, ...]) -> Vision:
     """Read Qwen3-VL's tower: LayerNorm, learned positions, and mergers after the layers in
     ``deepstack_visual_indexes``.
 
     ``default``: these layers where the configuration has none. Mergers of layers that do not exist are unused.
     """
     width = config.integer("hidden_size", default=1152)
-    heads, outputs = heads_of(config, width, 16), outputs_of(config, around.language.hidden_size)
+    heads, outputs = heads_of(config, width, 16), outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=4304)
     activation = config.activation(default="gelu_pytorch_tanh")
     mlp = packed_mlp(width, inner, activation, ("linear_fc1", "linear_fc2"), gated=False)
@@ -269,7 +275,7 @@ def outputs_of(config: ConfigReader, hidden: int) -> int:
 
 def qwen_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embed`` and the rotary tables."""
-    x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
+    x, held = require_input_grads(embedded_patches(ctx, vision), leaf=leaf)
     return x, held + rotary_tables(ctx, vision)
 
 
@@ -279,7 +285,7 @@ def qwen_project(ctx: Context, vision: Vision, x: Value) -> Value:
     weight, offset = ctx.parameter(norm.name, norm.shape), ctx.parameter(bias.name, bias.shape)
     x = fused_norm(ctx.tape, x, weight, offset, "layernorm")
     merged = merge(ctx, vision, x, vision.projector[2:])
-    return features(ctx, merged)
+    return cat_image_tokens(ctx, merged)
 
 
 def embedded_patches(ctx: Context, vision: Vision) -> Value:
@@ -292,7 +298,7 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     bias = [ctx.parameter(t.name, t.shape) for t in others if t.name.endswith("proj.bias")]
     dtype = tape.autocast or weight_parameter.dtype
-    pixels = narrow_pixels(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
+    pixels = cast_pixel_values(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
     if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
         ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
@@ -331,7 +337,7 @@ def qwen2_5_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[
 
     Returns the rows, and the rotary tables that all layers are given.
     """
-    x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
+    x, held = require_input_grads(embedded_patches(ctx, vision), leaf=leaf)
     order = ctx.tape.new((ctx.tokens // vision.merge,), "int64", "window index")
     x = index(ctx.tape, x, order, x.shape, "window order")
     return x, held + rotary_tables(ctx, vision)
@@ -344,7 +350,7 @@ def qwen2_5_project(ctx: Context, vision: Vision, x: Value) -> Value:
     merged = merge(ctx, vision, x, vision.projector[1:])
     del x
     order = ctx.tape.new(merged.shape[:1], "int64", "reverse index")
-    return features(ctx, index(ctx.tape, merged, order, merged.shape, "picture order"))
+    return cat_image_tokens(ctx, index(ctx.tape, merged, order, merged.shape, "picture order"))
 
 
 GRID_NEIGHBOURS = 4
@@ -353,7 +359,7 @@ GRID_NEIGHBOURS = 4
 
 def qwen3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
-    x, held = hooked(embedded_patches(ctx, vision), leaf=leaf)
+    x, held = require_input_grads(embedded_patches(ctx, vision), leaf=leaf)
     position = interpolated_positions(ctx, vision.stem[2])
     ctx.returned.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
@@ -363,10 +369,10 @@ def qwen3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Va
 def qwen3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``merger``. Image tokens of earlier rows are put together at the same time."""
     merger = vision.projector
-    return features(ctx, merge(ctx, vision, layer_norm(ctx, x, merger[:2]), merger[2:]))
+    return cat_image_tokens(ctx, merge(ctx, vision, layer_norm(ctx, x, merger[:2]), merger[2:]))
 
 
-def merged(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value) -> Value:
+def deepstack_merger(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value) -> Value:
     """``deepstack_merger_list``: a merger of earlier rows normalises the four that it merges."""
     wide = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
     return merge(ctx, vision, layer_norm(ctx, wide, tensors[:2]), tensors[2:])
@@ -406,5 +412,5 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
 FORWARDS = {
     "qwen": TowerForward(qwen_stem, qwen_project, loops=True),
     "qwen2_5": TowerForward(qwen2_5_stem, qwen2_5_project, loops=True),
-    "qwen3": TowerForward(qwen3_stem, qwen3_project, merged=merged, loops=True, hooked_by_swift=True),
+    "qwen3": TowerForward(qwen3_stem, qwen3_project, merged=deepstack_merger, loops=True, hooked_by_swift=True),
 }

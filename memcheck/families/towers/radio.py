@@ -21,17 +21,17 @@ from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import AroundTower
 from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import attend, in_pictures, output_of, projections
+from memcheck.families.towers.attention import attention_kernel, attention_per_picture, output_projection, projections
 from memcheck.families.towers.forward_parts import (
-    features,
+    cat_image_tokens,
+    hold_pixel_values,
     layer_norm,
     linear_layer,
-    picked,
-    shuffled,
-    two_matrices,
-    with_class,
+    pixel_shuffle,
+    prepend_class_token,
+    projector_mlp,
 )
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, tower_layer, tower_mlp
+from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
@@ -50,7 +50,7 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         return ()
     config = outer.section("audio_config")
     width, heads = config.integer("hidden_size", default=1024), config.integer("num_attention_heads", default=8)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
     bias, convolved = config.flag("attention_bias"), config.flag("convolution_bias", default=True)
@@ -130,12 +130,12 @@ HARMLESS = (
 """The input conditioner is taken out of the tower, and no dropout has the second probability."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> Vision:
+def read(config: ConfigReader, model: AroundTower) -> Vision:
     """``model_type: nemotron_h_omni``."""
-    outer, outputs = around.outer, around.language.hidden_size
+    outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("num_attention_heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
     patch, colours = config.integer("patch_size", default=16), config.integer("num_channels", default=3)
     side = config.integer("max_img_size", default=2048) // patch
@@ -200,11 +200,11 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     weight, table, learned = vision.stem
     patches = _patches(ctx, vision)
     params, shape = ctx.setting.params, (patches, vision.channels)
-    pixels = Value(None, shape, "fp32") if params == "fp32" else picked(ctx, vision, patches, params)
+    pixels = Value(None, shape, "fp32") if params == "fp32" else hold_pixel_values(ctx, vision, patches, params)
     x = linear_layer(ctx, pixels, weight)
     del pixels
     rows = add(ctx.tape, x, grid_positions(ctx, table, patches, x.dtype), "add positions")
-    joined = with_class(ctx, rows, learned, ctx.tokens)
+    joined = prepend_class_token(ctx, rows, learned, ctx.tokens)
     del x
     return joined, []
 
@@ -247,18 +247,18 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
     return tape.record(out, (tape.parameter(p),), run)
 
 
-def packed_one(ctx: Context, a: TowerAttention, x: Value) -> Value:
+def packed_one(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """RadioAttention.forward: a matrix each for q, k and v of all rows. One picture alone is a plain sequence,
     and eager probabilities of several are laid out over all rows, in a variable of the layer.
     """
-    q, k, v = projections(ctx, a, x)
+    q, k, v = projections(ctx, attention, x)
     del x
     rows = ctx.tokens
     if ctx.setting.pictures < 2:
-        return output_of(ctx, a, attend(ctx, q, k, v, 1, wide=a.softmax_fp32))
+        return output_projection(ctx, attention, attention_kernel(ctx, q, k, v, 1, wide=attention.softmax_fp32))
     if ctx.setting.attention == "eager":
-        ctx.unused.append(ctx.tape.value((a.heads, rows, rows), q.dtype, "attention probabilities"))
-    return in_pictures(ctx, a, q, k, v)
+        ctx.unused.append(ctx.tape.value((attention.heads, rows, rows), q.dtype, "attention probabilities"))
+    return attention_per_picture(ctx, attention, q, k, v)
 
 
 def _patches(ctx: Context, vision: Vision) -> int:
@@ -271,12 +271,12 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
     del x
-    rows = copy(tape, shuffled(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")
+    rows = copy(tape, pixel_shuffle(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")
     norm, *matrices = vision.projector
     weight = ctx.parameter(norm.name.removesuffix(".weight"), norm.shape)
     normed = rms_norm_pieces(tape, rows, weight, weight_in_fp32=True)
     del picked_rows
-    return features(ctx, two_matrices(ctx, vision, normed, tuple(matrices)))
+    return cat_image_tokens(ctx, projector_mlp(ctx, vision, normed, tuple(matrices)))
 
 
 FORWARDS = {

@@ -26,19 +26,26 @@ from memcheck.families.multimodal import AroundTower
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
-    convolve,
-    given_out,
-    hooked,
-    last_rows,
+    add_position_embedding,
+    average_pool,
+    hold_pixel_values,
+    last_hidden_state,
     linear_layer,
-    picked,
-    pooling,
-    shuffled,
-    two_matrices,
-    with_positions,
+    patch_convolution,
+    pixel_shuffle,
+    projector_mlp,
+    require_input_grads,
+    return_image_tokens,
 )
-from memcheck.families.towers.parts import SIGLIP, norm_pair, split_width, square, tower_layer, tower_mlp
-from memcheck.families.towers.processors import WHY, tiled
+from memcheck.families.towers.parts import (
+    SIGLIP,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
+from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -66,12 +73,12 @@ IDEFICS2 = SMALL._replace(patch=32)
 IDEFICS3 = SMALL._replace(width=1152, heads=16, patch=32)
 
 
-def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
+def read_gemma3(config: ConfigReader, model: AroundTower) -> Vision:
     """Read Gemma 3's tower: average pooling to ``mm_tokens_per_image``, an RMSNorm, and a matrix that is a bare
     parameter.
     """
-    outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:gemma3", attention="separate")
-    tokens = around.outer.integer("mm_tokens_per_image", default=256)
+    outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:gemma3", attention="separate")
+    tokens = model.outer.integer("mm_tokens_per_image", default=256)
     projector = (
         ParameterTensor("mm_input_projection_weight", (tower.hidden, outputs), "projector"),
         ParameterTensor("mm_soft_emb_norm.weight", (tower.hidden,), "norm"),
@@ -86,10 +93,10 @@ def read_gemma3(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
+def read_paligemma(config: ConfigReader, model: AroundTower) -> Vision:
     """Read PaliGemma's tower: every patch is an image token, projected by one matrix."""
-    outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:paligemma", attention="separate")
-    around.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
+    outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:paligemma", attention="separate")
+    model.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
     config.ignore("projection_dim", "projector_hidden_act", "num_image_tokens", "vocab_size")
     return tower._replace(
         projector=linear("linear", outputs, tower.hidden, "projector", "none", bias=True),
@@ -100,17 +107,17 @@ def read_paligemma(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
+def read_idefics3(config: ConfigReader, model: AroundTower) -> Vision:
     """Read the tower of Idefics 3 and SmolVLM: tiles with a padding mask, pixel shuffle by ``scale_factor``, one
     matrix.
     """
-    scale = around.outer.integer("scale_factor", default=2)
-    tower = siglip(config, around, "siglip:idefics3", attention="masked", defaults=IDEFICS3)
+    scale = model.outer.integer("scale_factor", default=2)
+    tower = siglip(config, model, "siglip:idefics3", attention="masked", defaults=IDEFICS3)
     config.ignore("size", "max_image_size", "tie_word_embeddings", "use_base_siglip")
-    around.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
+    model.outer.ignore("use_cache", "pixel_shuffle_factor", "use_reentrant_checkpointing")
     shuffled_width = tower.hidden * scale * scale
     return tower._replace(
-        projector=linear("modality_projection.proj", around.language.hidden_size, shuffled_width, "projector", "none"),
+        projector=linear("modality_projection.proj", model.language.hidden_size, shuffled_width, "projector", "none"),
         tile_tokens=tower.tile // (scale * scale),
         merge=scale * scale,
         processor="siglip:process_idefics3",
@@ -120,9 +127,9 @@ def read_idefics3(config: ConfigReader, around: AroundTower) -> Vision:
     )
 
 
-def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
+def read_deepseek(config: ConfigReader, model: AroundTower) -> Vision:
     """Read DeepSeek-VL's tower: every patch is an image token, projected by two matrices."""
-    outputs, tower = around.language.hidden_size, siglip(config, around, "siglip:deepseek_vl", attention="separate")
+    outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:deepseek_vl", attention="separate")
     first = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
         projector=first + linear("linear2", outputs, outputs, "projector", "none", bias=True),
@@ -136,17 +143,17 @@ def read_deepseek(config: ConfigReader, around: AroundTower) -> Vision:
 
 
 def siglip(
-    config: ConfigReader, around: AroundTower, kind: str, attention: str, defaults: SiglipSizes = SMALL
+    config: ConfigReader, model: AroundTower, kind: str, attention: str, defaults: SiglipSizes = SMALL
 ) -> Vision:
     """Read SigLIP's tower without a projector. ``defaults``: its sizes where the configuration has none."""
     width = config.integer("hidden_size", default=defaults.width)
     heads = config.integer("num_attention_heads", default=defaults.heads)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=defaults.inner)
     depth = config.integer("num_hidden_layers", default=defaults.depth, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side = square(config, "image_size", defaults.side)
-    patch = square(config, "patch_size", defaults.patch)
+    side = square_side(config, "image_size", defaults.side)
+    patch = square_side(config, "patch_size", defaults.patch)
     config.ignore("layer_norm_eps", "initializer_range", "rope_parameters")
     config.dropout("attention_dropout")
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)
@@ -163,7 +170,7 @@ def siglip(
         blocks=((tower_layer(width, heads, mlp, attention), depth),),
         channels=colours * patch * patch,
         merge=1,
-        outputs=around.language.hidden_size,
+        outputs=model.language.hidden_size,
         stem=stem,
         projector=(),
         hooked=True,
@@ -198,47 +205,49 @@ def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, 
 def siglip_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
-    x, held = hooked(convolve(ctx, vision, ctx.tokens, weight, bias), leaf=leaf)
-    return with_positions(ctx, x, table), held
+    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias), leaf=leaf)
+    return add_position_embedding(ctx, x, table), held
 
 
 def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """Compute ``post_layernorm``, average pooling, an RMSNorm and the projection: [image tokens, outputs]."""
     tape = ctx.tape
     matrix, norm = vision.projector
-    x = last_rows(ctx, vision, x)
-    x = pooling(ctx, vision, copy(tape, x, "contiguous"))
+    x = last_hidden_state(ctx, vision, x)
+    x = average_pool(ctx, vision, copy(tape, x, "contiguous"))
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape), unit_offset=True)
     x = copy(tape, x, "contiguous")  # the pooled channels lie apart: the product copies what it is given
     weight = tape.parameter(ctx.parameter(matrix.name, matrix.shape))
     transposed = Value(None, matrix.shape[::-1], weight.dtype, weight.origin)
-    return given_out(ctx, product(tape, x, transposed, matrix.name), joins=False)
+    return return_image_tokens(ctx, product(tape, x, transposed, matrix.name), joins=False)
 
 
 def paligemma_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``multi_modal_projector``."""
-    x = last_rows(ctx, vision, x)
-    return given_out(ctx, linear_layer(ctx, x, vision.projector[0], bias=True), joins=False)
+    x = last_hidden_state(ctx, vision, x)
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0], bias=True), joins=False)
 
 
 def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``aligner``."""
-    return given_out(ctx, two_matrices(ctx, vision, last_rows(ctx, vision, x), vision.projector), joins=False)
+    return return_image_tokens(
+        ctx, projector_mlp(ctx, vision, last_hidden_state(ctx, vision, x), vision.projector), joins=False
+    )
 
 
 def idefics3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     """Compute ``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
     weight, bias, table = vision.stem
-    pixels = picked(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
-    x = convolve(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
+    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
-    x = with_positions(ctx, x, table)
+    x = add_position_embedding(ctx, x, table)
     return masked(ctx, x, leaf=leaf)
 
 
 def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
     """Return the rows, and the padding mask [pictures, 1, patches, patches] that every layer is given."""
-    x, held = hooked(x, leaf=leaf)
+    x, held = require_input_grads(x, leaf=leaf)
     if ctx.setting.attention not in ("flash", "flex"):
         patches_per_picture = ctx.tokens // max(1, ctx.setting.pictures)
         shape = (
@@ -255,8 +264,8 @@ def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
 
 def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:
     """``post_layernorm`` and ``connector``."""
-    x = shuffled(ctx, vision, last_rows(ctx, vision, x))
-    return given_out(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
+    x = pixel_shuffle(ctx, vision, last_hidden_state(ctx, vision, x))
+    return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
 
 FORWARDS = {
@@ -278,8 +287,8 @@ def process_idefics3(vision: Vision, height: int, width: int, frames: int | None
     side = vision.patch * math.isqrt(vision.tile)
     rows, columns = idefics3_grid(height, width, side, IDEFICS3_TILES * side)
     separators = rows * columns * 2 + rows + 4
-    default = ("longest_edge", IDEFICS3_TILES * side, WHY)
-    return tiled(vision, rows * columns + 1, separators)._replace(defaults=(default,))
+    default = ("longest_edge", IDEFICS3_TILES * side, DEFAULT_PROCESSOR)
+    return equal_tiles(vision, rows * columns + 1, separators)._replace(defaults=(default,))
 
 
 def idefics3_grid(height: int, width: int, side: int, longest: int) -> tuple[int, int]:

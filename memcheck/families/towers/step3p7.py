@@ -7,7 +7,14 @@ so that the tower is idle: steps are of text alone.
 from __future__ import annotations
 
 from memcheck.families.multimodal import AroundTower
-from memcheck.families.towers.parts import LayerNames, norm_pair, split_width, square, tower_layer, tower_mlp
+from memcheck.families.towers.parts import (
+    LayerNames,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -18,15 +25,15 @@ WIDER = 8960 / 1536
 """``mlp_ratio`` of the class."""
 
 
-def read(config: ConfigReader, around: AroundTower) -> IdleTowers:
+def read(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """``model_type: step3p7``. Its inner width is always the ratio's."""
     width = config.integer("hidden_size", "width", default=1536)
     heads = config.integer("num_attention_heads", "heads", default=16)
-    split_width(config, width, heads)
+    require_divisible_heads(config, width, heads)
     inner = int(width * config.number("mlp_ratio", default=WIDER))
     depth = config.integer("num_hidden_layers", "layers", default=47, maximum=MAX_LAYERS)
     colours = config.integer("num_channels", default=3)
-    side, patch = square(config, "image_size", 728), square(config, "patch_size", 14)
+    side, patch = square_side(config, "image_size", 728), square_side(config, "patch_size", 14)
     config.ignore("model_type", "intermediate_size", "hidden_act", "layer_scale_init_value", "ls_init_value")
     config.ignore("layer_norm_eps", "initializer_range", "max_position_embeddings", "rope_parameters")
     config.dropout("attention_dropout")
@@ -40,7 +47,7 @@ def read(config: ConfigReader, around: AroundTower) -> IdleTowers:
     for name, rows in (("downsampler1", width), ("downsampler2", 2 * width)):
         tensors.append(ParameterTensor(f"{name}.weight", (2 * rows, rows, 3, 3), "vision"))
         tensors.append(vector(f"{name}.bias", 2 * rows, "vision"))
-    outputs, bias = around.language.hidden_size, around.outer.flag("projector_bias")
+    outputs, bias = model.language.hidden_size, model.outer.flag("projector_bias")
     projector = linear("multi_modal_projector", outputs, 4 * width, "projector", "none", bias=bias)
     return IdleTowers(
         (

@@ -333,7 +333,7 @@ def _gathered(
     """
     if not _copies_parameters(job):
         return found
-    a = job.architecture
+    architecture = job.architecture
     sequential = bool(job.option("stage3_allgather_sequential", False))
     limits = GatherLimits(
         ways=job.layout.shard_group,
@@ -346,8 +346,11 @@ def _gathered(
         tuple([(unit, len(list(same))) for unit, same in groupby(map(tuple, units))]),
         _persisting(job, hidden),
         limits,
-        leaves=isinstance(a, Architecture) and a.model_type in LEAVES,
-        tied=isinstance(a, Architecture) and a.tie_word_embeddings and a.head and len(units) > 1,
+        leaves=isinstance(architecture, Architecture) and architecture.model_type in LEAVES,
+        tied=isinstance(architecture, Architecture)
+        and architecture.tie_word_embeddings
+        and architecture.head
+        and len(units) > 1,
         recomputes=recomputes,
         around=0 if job.method == "full" else 2,
     )

@@ -17,15 +17,17 @@ def capped(tape: Tape, x: Value) -> Value:
     return scale(tape, unary(tape, scale(tape, x, "softcap"), "tanh"), "softcap")
 
 
-def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Run attention with capped scores (Gemma 2): all scores, an fp32 softmax, probabilities in q's dtype.
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Scores are [batch, heads, sequence, sequence].
     """
     tape = ctx.tape
     b, h, s, d = q.shape
-    window_mask = _window_mask(ctx, q.dtype) if a.window is not None else None
-    v_not_contiguous = b > 1 and a.kv_heads == a.heads  # a view of the matrix of q, k and v, which the product copies
+    window_mask = _window_mask(ctx, q.dtype) if attention.window is not None else None
+    v_not_contiguous = (
+        b > 1 and attention.kv_heads == attention.heads
+    )  # a view of the matrix of q, k and v, which the product copies
     scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores"), "attention scaling")
     scores = capped(tape, scores)
     mask = window_mask or _causal_mask(ctx, q.dtype)

@@ -24,8 +24,8 @@ PIECE = 128
 """Tokens of each sequence whose logits are made at once, and over which one cross entropy runs."""
 
 
-def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
-    """Compute logits and loss of LitGPT in chunks of 128 tokens. ``h``: the normed hidden states, [tokens, hidden].
+def litgpt_loss(ctx: Context, hidden: Value, weights: Weights, head: Head) -> Value:
+    """Compute logits and loss of LitGPT in chunks of 128 tokens. ``hidden``: the normed states, [tokens, hidden].
 
     The last step's logits, and its graph if the script keeps it, live until this step's logits replace them.
     """
@@ -38,8 +38,8 @@ def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
     if head.graph_before:
         last_step.append(tape.new((head.graph_before,), "int8", "inputs in the graph of the step before"))
     compute_logits = _chunked_logits if ctx.setting.adapter is not None else _whole_logits
-    chunk_logits = compute_logits(ctx, h, weights, head, sizes)
-    del h
+    chunk_logits = compute_logits(ctx, hidden, weights, head, sizes)
+    del hidden
     last_step.clear()
     losses = []
     for _, copies in sizes:
@@ -48,10 +48,10 @@ def litgpt_loss(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _chunked_logits(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
+def _chunked_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
     """Compute chunked logits as finetune/lora.py does: the head runs on slices of the hidden states."""
     tape = ctx.tape
-    chunk_inputs = tape.views(h, *((size, ctx.hidden) for size, _ in sizes))
+    chunk_inputs = tape.views(hidden, *((size, ctx.hidden) for size, _ in sizes))
     model_logits, logits = [], []
     for chunk_input, (_, copies) in zip(chunk_inputs, sizes, strict=True):
         with counted_as(tape, copies):
@@ -63,14 +63,14 @@ def _chunked_logits(ctx: Context, h: Value, weights: Weights, head: Head, sizes:
     return logits
 
 
-def _whole_logits(ctx: Context, h: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
+def _whole_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, sizes: list[Pieces]) -> list[Value]:
     """Compute all logits at once, [tokens, vocab], and view them in chunks, as finetune/full.py and pretrain.py do.
 
     finetune/full.py cuts off the last position, which copies the logits if there are several sequences. pretrain.py has
     a target for each position.
     """
     tape = ctx.tape
-    logits = cast(tape, _logits(ctx, h, weights, head), "fp32", "convert_output")
+    logits = cast(tape, _logits(ctx, hidden, weights, head), "fp32", "convert_output")
     ctx.kept.append(logits)
     shape, dtype = logits.shape, logits.dtype
     if ctx.setting.option("script") == "pretrain":
@@ -82,8 +82,8 @@ def _whole_logits(ctx: Context, h: Value, weights: Weights, head: Head, sizes: l
     return tape.views(cut, *((size, shape[-1]) for size, _ in sizes))
 
 
-def _logits(ctx: Context, h: Value, weights: Weights, head: Head) -> Value:
-    logits = adapted_linear(ctx, h, weights, "lm_head")
+def _logits(ctx: Context, hidden: Value, weights: Weights, head: Head) -> Value:
+    logits = adapted_linear(ctx, hidden, weights, "lm_head")
     if not head.softcap:
         return logits
     from memcheck.frameworks.litgpt.capped import capped

@@ -76,50 +76,50 @@ def norm(ctx: Context, spec: Norm | None, x: Value) -> Value:
     return cast(tape, mul(tape, normed, factor), x.dtype)
 
 
-def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
-    """Compute logits and cross entropy on chunks of tokens. ``h``: [tokens, hidden]. Returns the loss."""
+def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value:
+    """Compute logits and cross entropy on chunks of tokens. ``hidden``: [tokens, hidden]. Returns the loss."""
     from memcheck.frameworks.litgpt.head import litgpt_loss
 
-    return litgpt_loss(ctx, h, weights, head)
+    return litgpt_loss(ctx, hidden, weights, head)
 
 
-def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     """Run LitGPT's CausalSelfAttention, ``x``: [tokens, hidden]; so is what is returned.
 
     One matrix makes q, k and v. Keys and values are repeated for every query head, even a single one.
     """
     tape = ctx.tape
-    b, s, d = ctx.batch, ctx.sequence, a.head_dim
-    qkv = _qkv(ctx, a, x)
-    q, k, v = tape.views(qkv, (b, a.heads, s, d), (b, a.kv_heads, s, d), (b, a.kv_heads, s, d))
-    q, k = norm(ctx, a.query_norm, q), norm(ctx, a.key_norm, k)
-    q_roped, k_roped = _apply_rope(tape, q, a.rotary_dim), _apply_rope(tape, k, a.rotary_dim)
+    b, s, d = ctx.batch, ctx.sequence, attention.head_dim
+    qkv = _qkv(ctx, attention, x)
+    q, k, v = tape.views(qkv, (b, attention.heads, s, d), (b, attention.kv_heads, s, d), (b, attention.kv_heads, s, d))
+    q, k = norm(ctx, attention.query_norm, q), norm(ctx, attention.key_norm, k)
+    q_roped, k_roped = _apply_rope(tape, q, attention.rotary_dim), _apply_rope(tape, k, attention.rotary_dim)
     q, k = _cat_rotary(tape, q_roped, q), _cat_rotary(tape, k_roped, k)
-    if a.kv_heads != a.heads:  # a single head, too: "flash attention requires it in training mode"
-        k, v = _repeated(tape, k, a.heads), _repeated(tape, v, a.heads)
-    if a.softcap:
+    if attention.kv_heads != attention.heads:  # a single head, too: "flash attention requires it in training mode"
+        k, v = _repeated(tape, k, attention.heads), _repeated(tape, v, attention.heads)
+    if attention.softcap:
         from memcheck.frameworks.litgpt.capped import capped_attention
 
-        out = capped_attention(ctx, a, q, k, v)
+        out = capped_attention(ctx, attention, q, k, v)
     else:
-        mask = _window_mask(ctx, a, q.dtype)
+        mask = _window_mask(ctx, attention, q.dtype)
         label = "efficient attention" if mask is not None else "flash attention"
         out = kernels.flash(tape, q, k, v, d, label=label, extra=mask)
         del mask
     out = copy(tape, out, "y.reshape")  # q is contiguous head by head, so the output is
-    tensor = linear_tensors(a.tensors)[-1]
-    result = _linear(ctx, out.view(ctx.tokens, a.heads * d), tensor, a.out_bias)
+    tensor = linear_tensors(attention.tensors)[-1]
+    result = _linear(ctx, out.view(ctx.tokens, attention.heads * d), tensor, attention.out_bias)
     del qkv, q_roped, k_roped  # variables to the end
     return result
 
 
-def _window_mask(ctx: Context, a: Attention, dtype: str) -> Storage | None:
+def _window_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | None:
     """Make the mask of a sliding window, [sequence, sequence], or return None without one.
 
     Every layer makes its own, and the memory-efficient kernel keeps it. config.py gives Phi 3 a ``sliding_window_size``
     and Mistral none.
     """
-    if a.window is None or a.fused_form != "slices":
+    if attention.window is None or attention.fused_form != "slices":
         return None
     shape = (ctx.sequence, ctx.sequence)
     causal = ctx.tape.new(shape, dtype, "causal mask")
@@ -151,24 +151,24 @@ def _cat_rotary(tape: Tape, rotated: Value, x: Value) -> Value:
     return cat(tape, (rotated, unrotated), x.shape, "cat rotary")
 
 
-def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:
+def _mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
     """Run LLaMAMLP or GemmaMLP (fc_1, fc_2, proj), or GptNeoxMLP (fc, proj). ``x``: [tokens, hidden].
 
     LitGPT stores a fused gate and up projection as two matrices.
     """
     tape = ctx.tape
-    tensors = linear_tensors(m.tensors)
-    if not m.gated:
-        hidden = _activation(tape, _linear(ctx, x, tensors[0], m.bias), m.activation)
-        return _linear(ctx, hidden, tensors[-1], m.bias)
+    tensors = linear_tensors(mlp.tensors)
+    if not mlp.gated:
+        hidden = _activation(tape, _linear(ctx, x, tensors[0], mlp.bias), mlp.activation)
+        return _linear(ctx, hidden, tensors[-1], mlp.bias)
     gate_matrix, up_matrix = tensors[0], tensors[1]
-    if m.fused_gate_up:
+    if mlp.fused_gate_up:
         rows, columns = gate_matrix.shape
         gate_matrix = up_matrix = gate_matrix._replace(shape=(rows // 2, columns))
-    gate = _linear(ctx, x, gate_matrix, m.bias)
-    up = _linear(ctx, x, up_matrix, m.bias)
-    hidden = mul(tape, _activation(tape, gate, m.activation), up)
-    return _linear(ctx, hidden, tensors[-1], m.bias)
+    gate = _linear(ctx, x, gate_matrix, mlp.bias)
+    up = _linear(ctx, x, up_matrix, mlp.bias)
+    hidden = mul(tape, _activation(tape, gate, mlp.activation), up)
+    return _linear(ctx, hidden, tensors[-1], mlp.bias)
 
 
 def _activation(tape: Tape, x: Value, name: str) -> Value:
@@ -180,31 +180,31 @@ def _linear(ctx: Context, x: Value, tensor: ParameterTensor, bias: bool) -> Valu
     return adapted_linear(ctx, x, ctx.weights(tensor, bias), tensor.name)
 
 
-def adapted_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
+def adapted_linear(ctx: Context, x: Value, weights: Weights, label: str) -> Value:
     """Run LoRALinear: ``linear(x) + (dropout(x) @ A.T @ B.T) * scaling``, or only the base product without
     an adapter.
     """
     tape = ctx.tape
-    pretrained = frozen_linear(ctx, x, w, label)
-    if w.lora_a is None or w.lora_b is None:
+    pretrained = frozen_linear(ctx, x, weights, label)
+    if weights.lora_a is None or weights.lora_b is None:
         return pretrained
     dropped = dropout(tape, x, lora_dropout(ctx))
-    down = product(tape, dropped, tape.parameter(w.lora_a), f"{label}.lora_A")
-    up = product(tape, down, tape.parameter(w.lora_b), f"{label}.lora_B")
+    down = product(tape, dropped, tape.parameter(weights.lora_a), f"{label}.lora_A")
+    up = product(tape, down, tape.parameter(weights.lora_b), f"{label}.lora_B")
     del dropped, down
     return add(tape, pretrained, scale(tape, up, "lora scaling"), "lora sum")
 
 
-def frozen_linear(ctx: Context, x: Value, w: Weights, label: str) -> Value:
+def frozen_linear(ctx: Context, x: Value, weights: Weights, label: str) -> Value:
     """Run the base product of a layer, with a quantized weight if the plan quantizes.
 
     In 4 bit the function keeps its input (bitsandbytes 0.42.0, ``ctx.tensors = (A, B)``). The weight is dequantized to
     fp16, in which Fabric quantized it (plugins/precision/bitsandbytes.py), and cast once more.
     """
     adapter = ctx.setting.adapter
-    w.quantized = adapter is not None and adapter.quantized
-    w.keeps_input, w.dequantized = True, "fp16"
-    return dense(ctx.tape, x, w, label)
+    weights.quantized = adapter is not None and adapter.quantized
+    weights.keeps_input, weights.dequantized = True, "fp16"
+    return dense(ctx.tape, x, weights, label)
 
 
 def lora_dropout(ctx: Context) -> float:
@@ -213,17 +213,19 @@ def lora_dropout(ctx: Context) -> float:
     return float(stated) if isinstance(stated, (int, float)) else LORA_DROPOUT
 
 
-def _qkv(ctx: Context, a: Attention, x: Value) -> Value:
+def _qkv(ctx: Context, attention: Attention, x: Value) -> Value:
     """Run LoRAQKVLinear: [tokens, hidden] to q, k and v together, [tokens, (heads + 2 * kv_heads) * head_dim].
 
     Updates of the adapted parts are padded with zeros to the width of all three.
     """
     tape, adapter = ctx.tape, ctx.setting.adapter
-    tensors = linear_tensors(a.tensors)[:-1]
-    part_widths = tuple(heads * a.head_dim for heads in (a.heads, a.kv_heads, a.kv_heads))
+    tensors = linear_tensors(attention.tensors)[:-1]
+    part_widths = tuple(
+        heads * attention.head_dim for heads in (attention.heads, attention.kv_heads, attention.kv_heads)
+    )
     base = Weights(
         ctx.parameter("self_attn.qkv", (sum(part_widths), ctx.hidden)),
-        ctx.parameter("self_attn.qkv.bias", (sum(part_widths),)) if a.qkv_bias else None,
+        ctx.parameter("self_attn.qkv.bias", (sum(part_widths),)) if attention.qkv_bias else None,
     )
     pretrained = frozen_linear(ctx, x, base, "self_attn.qkv")
     names = [t.name.removesuffix(".weight") for t in tensors]
@@ -236,7 +238,7 @@ def _qkv(ctx: Context, a: Attention, x: Value) -> Value:
     down = ctx.register(Parameter("lora_A", down_shape, adapter.dtype, True, has_grad=has_grad))
     up = ctx.register(Parameter("lora_B", up_shape, adapter.dtype, True, has_grad=has_grad))
     after_a = product(tape, dropout(tape, x, lora_dropout(ctx)), tape.parameter(down), "lora_A")
-    after_b = _conv1d(tape, after_a, up, len(adapted_widths) if a.heads != a.kv_heads else 1)
+    after_b = _conv1d(tape, after_a, up, len(adapted_widths) if attention.heads != attention.kv_heads else 1)
     padded = after_b if all(is_adapted) else _zero_pad(tape, after_b, sum(part_widths))
     scaled = scale(tape, padded, "lora scaling")
     return add(tape, pretrained, scaled, "lora sum")

@@ -209,16 +209,16 @@ def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str)
     return tape.record(out, (x, *(tape.parameter(n) for n in norm_parameters)), run, saves=saved)
 
 
-def adapted_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
+def adapted_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None) -> Value:
     """Compute TE's norm, gather and product, with the LoRA adapter on the normalised input."""
     if is_bridged(ctx.setting) and spec is not None:
-        return normalised_column(ctx, x, p, label, spec)
-    tape, outputs = ctx.tape, p.weight.shape[0]
+        return normalised_column(ctx, x, projection, label, spec)
+    tape, outputs = ctx.tape, projection.weight.shape[0]
     normalised = normalise_for_adapter(ctx, x, spec, label)
     del x
     out = tape.value((*normalised.shape[:-1], outputs), normalised.dtype, label)
     base = operator(tape, out, normalised, label + " dX")
-    return column_adapter(ctx, normalised, base, p.weight.name, outputs, ctx.tp)
+    return column_adapter(ctx, normalised, base, projection.weight.name, outputs, ctx.tp)
 
 
 def _adapter(ctx: Context) -> Adapter:

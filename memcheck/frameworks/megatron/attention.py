@@ -19,7 +19,7 @@ from memcheck.models.types import Attention, Norm
 
 
 def self_attention(
-    ctx: Context, a: Attention, x: Value, spec: Norm | None, *, recompute: bool
+    ctx: Context, attention: Attention, x: Value, spec: Norm | None, *, recompute: bool
 ) -> tuple[Value, Projection]:
     """Compute self-attention [tokens, hidden], and return its output projection for the bias that is added later.
 
@@ -27,43 +27,47 @@ def self_attention(
     the core attention again (``core_attn``).
     """
     tape = ctx.tape
-    local_heads = -(-a.heads // ctx.tp)
-    local_kv_heads = max(1, a.kv_heads // ctx.tp)
-    qkv_width = (a.heads * (2 if a.output_gate else 1) + 2 * a.kv_heads) * a.head_dim
-    qkv_projection = projection(ctx, "self_attention.linear_qkv", -(-qkv_width // ctx.tp), ctx.hidden, bias=a.qkv_bias)
+    local_heads = -(-attention.heads // ctx.tp)
+    local_kv_heads = max(1, attention.kv_heads // ctx.tp)
+    qkv_width = (attention.heads * (2 if attention.output_gate else 1) + 2 * attention.kv_heads) * attention.head_dim
+    qkv_projection = projection(
+        ctx, "self_attention.linear_qkv", -(-qkv_width // ctx.tp), ctx.hidden, bias=attention.qkv_bias
+    )
     qkv = column(ctx, x, qkv_projection, "linear_qkv", spec)
     del x
-    if a.kv_heads < ctx.tp:
+    if attention.kv_heads < ctx.tp:
         qkv = _gather_qkv(tape, qkv, qkv_width)
     rows = qkv.shape[0]
     gates: tuple[Value, ...] = ()
-    kv_shapes = (rows, local_kv_heads * a.head_dim), (rows, local_kv_heads * a.head_dim)
-    if a.output_gate and is_bridged(ctx.setting):
-        q, key, value = tape.views(qkv, (rows, 2 * local_heads * a.head_dim), *kv_shapes)
+    kv_shapes = (rows, local_kv_heads * attention.head_dim), (rows, local_kv_heads * attention.head_dim)
+    if attention.output_gate and is_bridged(ctx.setting):
+        q, key, value = tape.views(qkv, (rows, 2 * local_heads * attention.head_dim), *kv_shapes)
         q, gate = _split_interleaved(tape, copy(tape, q, "query reshape") if local_kv_heads > 1 else q)
         q, gates = copy(tape, q, "contiguous q"), (gate,)
     else:
-        query_shape = (rows, local_heads * a.head_dim)
-        q, *gate_views, key, value = tape.views(qkv, query_shape, *([query_shape] if a.output_gate else []), *kv_shapes)
+        query_shape = (rows, local_heads * attention.head_dim)
+        q, *gate_views, key, value = tape.views(
+            qkv, query_shape, *([query_shape] if attention.output_gate else []), *kv_shapes
+        )
         gates = tuple(gate_views)
         if local_heads > local_kv_heads > 1:  # heads of different groups are not adjacent
             q = copy(tape, q, "query reshape")
             gates = tuple([copy(tape, t, "gate reshape") for t in gates])
     del qkv
-    rotates = a.rotary_dim > 0
-    q = _head_norm(ctx, a.query_norm, q, "q_layernorm")
-    key = _head_norm(ctx, a.key_norm, key, "k_layernorm")
+    rotates = attention.rotary_dim > 0
+    q = _head_norm(ctx, attention.query_norm, q, "q_layernorm")
+    key = _head_norm(ctx, attention.key_norm, key, "k_layernorm")
     qkv_output = q, key  # Attention.forward's qkv_output, to its end, as its query, key and value are
     if rotates:
-        q, key = rotary(ctx, q, a.rotary_dim), rotary(ctx, key, a.rotary_dim)
-    packed = not rotates and local_heads == local_kv_heads and a.query_norm is None
+        q, key = rotary(ctx, q, attention.rotary_dim), rotary(ctx, key, attention.rotary_dim)
+    packed = not rotates and local_heads == local_kv_heads and attention.query_norm is None
     kernel = Kernel(
         heads=local_heads,
         kv_heads=local_kv_heads,
-        qk_dim=a.head_dim,
-        v_dim=a.head_dim,
+        qk_dim=attention.head_dim,
+        v_dim=attention.head_dim,
         packed=packed,
-        dropout=attention_dropout(ctx, a.dropout),
+        dropout=attention_dropout(ctx, attention.dropout),
     )
     if recompute:
         out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
@@ -75,8 +79,8 @@ def self_attention(
         ctx,
         "self_attention.linear_proj",
         ctx.hidden,
-        -(-a.heads * a.head_dim // ctx.tp),
-        bias=a.out_bias,
+        -(-attention.heads * attention.head_dim // ctx.tp),
+        bias=attention.out_bias,
         adds=False,
     )
     out = row(ctx, out, output_projection, "linear_proj", keeps_input=True)

@@ -70,7 +70,7 @@ def bridged_column(ctx: Context, x: Value, base: Value, name: str, outputs: int)
     return _add_scaled(ctx, base, update)
 
 
-def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm) -> Value:
+def normalised_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm) -> Value:
     """Compute a layer that normalises first, and add the output of its adapter, which takes this rank's normalised
     tokens.
 
@@ -108,9 +108,11 @@ def normalised_column(ctx: Context, x: Value, p: Projection, label: str, spec: N
     normalised = tape.record(normalised, (x, *(tape.parameter(n) for n in norm_parameters)), normalise, saves=saved)
     del x
     summed = tape.new(gathered_shape, dtype, label + " all-gather") if gathers_input else None
-    base = tape.record(tape.value((*gathered_shape[:-1], p.weight.shape[0]), dtype, label), (normalised,), multiply)
+    base = tape.record(
+        tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label), (normalised,), multiply
+    )
     del summed
-    return bridged_column(ctx, normalised, base, p.weight.name, p.weight.shape[0])
+    return bridged_column(ctx, normalised, base, projection.weight.name, projection.weight.shape[0])
 
 
 def bridged_row(ctx: Context, x: Value, base: Value, name: str) -> Value:

@@ -31,22 +31,22 @@ class Kernel(Record):
     dropout: float = 0.0
 
 
-def core_attention(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
+def core_attention(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> Value:
     """Compute attention over all heads of this rank with the backend that the plan names: [tokens, heads * v_dim].
 
     ``q``: [tokens, heads * qk_dim]. ``key``, ``value``: [tokens, kv_heads * dim].
     """
     backend = ctx.setting.attention
     if not uses_te(ctx.setting) or backend == "local":
-        return _unfused(ctx, k, q, key, value, local=True)
+        return _unfused(ctx, kernel, q, key, value, local=True)
     if backend in ("unfused", "eager"):
-        return _unfused(ctx, k, q, key, value, local=False)
-    if not k.packed:
+        return _unfused(ctx, kernel, q, key, value, local=False)
+    if not kernel.packed:
         # get_qkv_layout: anything but views of one buffer, or three tensors of their own, is made contiguous
         key, value = contiguous(ctx.tape, key, "contiguous k"), contiguous(ctx.tape, value, "contiguous v")
     if backend == "flash":
-        return _flash(ctx, k, q, key, value)
-    return _fused(ctx, k, q, key, value)
+        return _flash(ctx, kernel, q, key, value)
+    return _fused(ctx, kernel, q, key, value)
 
 
 def contiguous(tape: Tape, x: Value, label: str) -> Value:
@@ -56,25 +56,27 @@ def contiguous(tape: Tape, x: Value, label: str) -> Value:
     return copy(tape, x, label)
 
 
-def _flash(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
+def _flash(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> Value:
     """Compute attention with FlashAttention, which takes [batch, sequence, heads, head_dim].
 
     Batches larger than one are transposed into copies. Version 2 has one width for queries, keys and values: narrower
     values are padded, and so is the output that it saves (dot_product_attention.py, ``_pad_qkv_head_dim``).
     """
     tape = ctx.tape
-    v_dim = k.v_dim
-    if v_dim != k.qk_dim:
-        value = _resize_heads(tape, value, k.heads * k.qk_dim, "padded v")
-        k = k._replace(v_dim=k.qk_dim)
+    v_dim = kernel.v_dim
+    if v_dim != kernel.qk_dim:
+        value = _resize_heads(tape, value, kernel.heads * kernel.qk_dim, "padded v")
+        kernel = kernel._replace(v_dim=kernel.qk_dim)
     transposes = ctx.setting.batch > 1
-    if transposes or k.packed:
+    if transposes or kernel.packed:
         q, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (q, key, value))
-    out = _saving_kernel(ctx, k, q, key, value, grouped_backward=True)
+    out = _saving_kernel(ctx, kernel, q, key, value, grouped_backward=True)
     del q, key, value
     if transposes:
         out = copy(tape, out, "transpose(0, 1).contiguous()")
-    return out if v_dim == k.v_dim else _resize_heads(tape, out, k.heads * v_dim, "output without its padding")
+    return (
+        out if v_dim == kernel.v_dim else _resize_heads(tape, out, kernel.heads * v_dim, "output without its padding")
+    )
 
 
 def _resize_heads(tape: Tape, x: Value, width: int, label: str) -> Value:
@@ -82,23 +84,28 @@ def _resize_heads(tape: Tape, x: Value, width: int, label: str) -> Value:
     return operator(tape, tape.value((x.shape[0], width), x.dtype, label), x, label + " backward")
 
 
-def _fused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value) -> Value:
+def _fused(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> Value:
     """cuDNN's fused attention in [sequence, batch, heads, head_dim]."""
-    return _saving_kernel(ctx, k, q, key, value, grouped_backward=False)
+    return _saving_kernel(ctx, kernel, q, key, value, grouped_backward=False)
 
 
-def _saving_kernel(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool) -> Value:
+def _saving_kernel(
+    ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool
+) -> Value:
     """Run a fused attention kernel that saves q, k, v, the output and fp32 softmax statistics.
 
     Context parallelism exchanges tokens around it.
     """
     widths = AttentionWidths(
-        heads=k.heads, qk_dim=k.qk_dim, v_dim=k.v_dim, expands=grouped_backward and k.kv_heads != k.heads
+        heads=kernel.heads,
+        qk_dim=kernel.qk_dim,
+        v_dim=kernel.v_dim,
+        expands=grouped_backward and kernel.kv_heads != kernel.heads,
     )
     return context_attention(ctx, widths, q, key, value)
 
 
-def _unfused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, local: bool) -> Value:
+def _unfused(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value, *, local: bool) -> Value:
     """Compute attention as separate kernels: scores, scaled masked softmax, dropout and the product with the values.
 
     The scores are [batch, heads, sequence, sequence]. ``local``: Megatron's own module, whose ``baddbmm`` input is the
@@ -106,31 +113,33 @@ def _unfused(ctx: Context, k: Kernel, q: Value, key: Value, value: Value, *, loc
     """
     tape, setting = ctx.tape, ctx.setting
     batch, length = setting.batch, setting.sequence
-    if not k.packed and not local:
+    if not kernel.packed and not local:
         key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
     caller_kv = key, value  # the caller's, to the end
     mask = None if local else tape.new((length, length), "bool", "get_full_mask")
-    if k.kv_heads != k.heads:
-        key, value = (_repeat_kv_heads(tape, t, k.heads * d) for t, d in ((key, k.qk_dim), (value, k.v_dim)))
-    scores_shape = (batch, k.heads, length, length)
+    if kernel.kv_heads != kernel.heads:
+        key, value = (
+            _repeat_kv_heads(tape, t, kernel.heads * d) for t, d in ((key, kernel.qk_dim), (value, kernel.v_dim))
+        )
+    scores_shape = (batch, kernel.heads, length, length)
     # local: the first argument of baddbmm is the global memory buffer; TE allocates one
     baddbmm_input = None if local else tape.new(scores_shape, q.dtype, "matmul input buffer")
     scores = batched(tape, q, key, scores_shape, "attention scores")  # a local variable to the end of forward()
     del baddbmm_input, q, key
-    weights = dropout(tape, _scaled_softmax(ctx, k, scores, value.dtype), k.dropout)
-    out = batched(tape, weights, value, (batch * length, k.heads * k.v_dim), "attention output")
+    weights = dropout(tape, _scaled_softmax(ctx, kernel, scores, value.dtype), kernel.dropout)
+    out = batched(tape, weights, value, (batch * length, kernel.heads * kernel.v_dim), "attention output")
     out = copy(tape, out, "contiguous")
     del weights, value, scores, mask, caller_kv
     return out
 
 
-def _scaled_softmax(ctx: Context, k: Kernel, scores: Value, dtype: str) -> Value:
+def _scaled_softmax(ctx: Context, kernel: Kernel, scores: Value, dtype: str) -> Value:
     """Compute the masked softmax of the scores: one fused kernel that saves its result, or torch's operators.
 
     torch's softmax is in fp32 (``attention_softmax_in_fp32``) and its result is cast back to ``dtype``.
     """
     tape, setting = ctx.tape, ctx.setting
-    if has_fused_softmax(setting, k.heads):
+    if has_fused_softmax(setting, kernel.heads):
         out = tape.value(scores.shape, scores.dtype, "masked softmax")
         shape = scores.shape
         return operator(tape, out, scores, (shape, dtype, "masked softmax backward"), saves=(out,))

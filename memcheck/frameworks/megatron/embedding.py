@@ -34,7 +34,7 @@ class MegatronEmbedding(Record):
 
 
 def megatron_embedding_curve(
-    e: MegatronEmbedding,
+    embedding: MegatronEmbedding,
     setting: Setting,
     forward: Callable[[Context, MegatronEmbedding], Value] | None = None,
     *,
@@ -46,10 +46,10 @@ def megatron_embedding_curve(
     """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
-    y = (forward or embedding_forward)(ctx, e)
+    y = (forward or embedding_forward)(ctx, embedding)
     forward_high = high(tape)
     output = (y.shape, y.dtype)
-    held = y.storage.bytes if e.waits and y.storage is not None else 0
+    held = y.storage.bytes if embedding.waits and y.storage is not None else 0
     y.storage = None
     saved = turn(tape)
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
@@ -65,20 +65,20 @@ def megatron_embedding_curve(
     )
 
 
-def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
+def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     """Word embeddings, with learned positions where there are any, as the first layer takes them."""
     tape, setting, tp = ctx.tape, ctx.setting, ctx.tp
     scattered = scatters(ctx)
     # the embedding reduce-scatters by itself unless positions are added in between
-    at_once = scattered and e.positions == 0
-    x = _table(ctx, e)
+    at_once = scattered and embedding.positions == 0
+    x = _table(ctx, embedding)
     shape, dtype = x.shape, x.dtype
     if at_once:
         x = _scatter(ctx, _transposed(ctx, x))
     elif tp > 1:
         x = operator(tape, x, x, GRAD_UNCHANGED)  # all-reduced in place
-    if e.positions:
-        where = ctx.parameter("position_embeddings", (e.positions, setting.hidden))
+    if embedding.positions:
+        where = ctx.parameter("position_embeddings", (embedding.positions, setting.hidden))
         looked_up = tape.value((ctx.tokens, setting.hidden), dtype, "position embeddings")
         position = operator(tape, looked_up, tape.parameter(where), "embedding backward")
         summed = tape.value(shape, dtype, "word + position")
@@ -88,14 +88,18 @@ def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
         x = _transposed(ctx, x)
         if scattered:
             x = _split(ctx, x)
-    return dropout(tape, x, hidden_dropout(ctx, e.dropout))
+    return dropout(tape, x, hidden_dropout(ctx, embedding.dropout))
 
 
-def _table(ctx: Context, e: MegatronEmbedding) -> Value:
+def _table(ctx: Context, embedding: MegatronEmbedding) -> Value:
     """Rows of the vocabulary shard: keeps the masked token ids and their mask."""
     tape, setting = ctx.tape, ctx.setting
     weight = Parameter(
-        "word_embeddings", (-(-e.vocab // ctx.tp), setting.hidden), setting.params, e.trained, has_grad=True
+        "word_embeddings",
+        (-(-embedding.vocab // ctx.tp), setting.hidden),
+        setting.params,
+        embedding.trained,
+        has_grad=True,
     )
     ctx.register(weight)
     ids = tape.new((ctx.tokens,), "int64", "masked token ids") if ctx.tp > 1 else None
@@ -103,7 +107,7 @@ def _table(ctx: Context, e: MegatronEmbedding) -> Value:
     out = tape.value((ctx.tokens, setting.hidden), setting.compute, "word embeddings")
     shape, dtype = weight.shape, weight.dtype
     kept = (ids, mask)
-    tied = e.tied
+    tied = embedding.tied
 
     def run(grad: Storage) -> list[Storage | None]:
         table = tape.new(shape, dtype, "embedding backward")

@@ -12,26 +12,28 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
 
-def states_floor(job: TrainingJob, a: Architecture) -> int:
+def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known.
 
     Contiguous buffers hold the gradients all step, too.
     """
     if job.freeze or job.option("mtp_num_layers") or job.method != "full":
         return 0
-    layers, worst = a.layers(), 0
+    layers, worst = architecture.layers(), 0
     code = code_of(job.framework.style)
-    of_block = {id(block): tuple(block_tensors(block, job, a.hidden_size)) for block, _ in a.blocks}
-    held = stages(a.num_layers, job)
+    of_block = {
+        id(block): tuple(block_tensors(block, job, architecture.hidden_size)) for block, _ in architecture.blocks
+    }
+    held = stages(architecture.num_layers, job)
     contents = [tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank]) for rank in held]
     for rank in fullest(job, contents):
         units: list[tuple[LocalTensor, ...]] = []
         chunks = held[rank]
-        shares = a.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
+        shares = architecture.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
         for chunk in chunks:
-            units += [tuple(embedding_tensors(a, job))] if chunk.embedding else []
+            units += [tuple(embedding_tensors(architecture, job))] if chunk.embedding else []
             units += [of_block[id(layers[i])] for i in chunk.layers]
-            units += [tuple(head_tensors(a, job, shares=shares))] if chunk.head else []
+            units += [tuple(head_tensors(architecture, job, shares=shares))] if chunk.head else []
         tensors = counted(units)
         worst = max(worst, sum(n_bytes for _, n_bytes in code.resident(job, tensors).components))
     return worst

@@ -98,17 +98,17 @@ def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradient
     return loss
 
 
-def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradients) -> Value:
+def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gradients) -> Value:
     """Compute the logits [tokens, vocab / tp] of this rank's vocabulary shard.
 
-    Under sequence parallelism ``h`` is gathered into the global buffer. Megatron-FSDP asks for the buffer of the
+    Under sequence parallelism ``hidden`` is gathered into the global buffer. Megatron-FSDP asks for the buffer of the
     weight's gradient when there is one: before the product that adds to it (``weight.get_main_grad()`` in
     tensor_parallel/layers.py), or to copy autograd's gradient (_grad_acc in megatron_fsdp.py), when the logits'
     gradient has died.
     """
     tape, setting = ctx.tape, ctx.setting
     gathers_input = scatters(ctx)
-    shape, dtype = h.shape, h.dtype
+    shape, dtype = hidden.shape, hidden.dtype
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight = Parameter(
         "output_layer", (-(-head.vocab // ctx.tp), ctx.hidden), setting.params, head.trained, has_grad=True
@@ -120,8 +120,8 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
     elif head.main_gradient is not None and not fuses_wgrad(setting):
         weight.sink = lambda _: _make_main_gradient(tape, weight, head, gradients)
     out = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, "logits")
-    needs_input_grad, needs_weight_grad = h.origin is not None, weight.requires_grad
-    saved_input = h.storage if needs_weight_grad else None
+    needs_input_grad, needs_weight_grad = hidden.origin is not None, weight.requires_grad
+    saved_input = hidden.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
         dx = tape.new(gathered_shape, dtype, "output layer dX")
@@ -132,7 +132,7 @@ def output_layer(ctx: Context, head: MegatronHead, h: Value, gradients: Gradient
             _make_main_gradient(tape, weight, head, gradients)
         return [reduced if needs_input_grad else None, dw]
 
-    return tape.record(out, (h, tape.parameter(weight)), run, saves=(saved_input,))
+    return tape.record(out, (hidden, tape.parameter(weight)), run, saves=(saved_input,))
 
 
 def _make_main_gradient(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:

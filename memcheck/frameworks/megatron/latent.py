@@ -28,36 +28,46 @@ from memcheck.models.types import LatentAttention, Norm
 
 
 def latent_attention(
-    ctx: Context, a: LatentAttention, x: Value, *, recompute: bool, up_proj: bool
+    ctx: Context, attention: LatentAttention, x: Value, *, recompute: bool, up_proj: bool
 ) -> tuple[Value, Projection]:
     """``x``: the normalised hidden states. ``recompute``: ``core_attn``; ``up_proj``: ``mla_up_proj``."""
     tape = ctx.tape
     owner = "self_attention."
-    heads = a.heads // ctx.tp
-    q_dim = a.qk_nope_head_dim + a.qk_rope_head_dim
+    heads = attention.heads // ctx.tp
+    q_dim = attention.qk_nope_head_dim + attention.qk_rope_head_dim
     compressed = x
-    if a.q_lora_rank:
+    if attention.q_lora_rank:
         compressed = replicated(
-            ctx, x, projection(ctx, owner + "linear_q_down_proj", a.q_lora_rank, ctx.hidden), "linear_q_down_proj"
+            ctx,
+            x,
+            projection(ctx, owner + "linear_q_down_proj", attention.q_lora_rank, ctx.hidden),
+            "linear_q_down_proj",
         )
-        q_up = projection(ctx, owner + "linear_q_up_proj", heads * q_dim, a.q_lora_rank)
-        q_norm: Norm | None = Norm("rmsnorm", a.q_lora_rank)
+        q_up = projection(ctx, owner + "linear_q_up_proj", heads * q_dim, attention.q_lora_rank)
+        q_norm: Norm | None = Norm("rmsnorm", attention.q_lora_rank)
     else:
         q_up, q_norm = projection(ctx, owner + "linear_q_proj", heads * q_dim, ctx.hidden), None
-    down = projection(ctx, owner + "linear_kv_down_proj", a.kv_lora_rank + a.qk_rope_head_dim, ctx.hidden)
+    down = projection(
+        ctx, owner + "linear_kv_down_proj", attention.kv_lora_rank + attention.qk_rope_head_dim, ctx.hidden
+    )
     combined = replicated(ctx, x, down, "linear_kv_down_proj")
     del x
     rows = combined.shape[0]
-    kv, k_rotary = tape.views(combined, (rows, a.kv_lora_rank), (rows, a.qk_rope_head_dim))
+    kv, k_rotary = tape.views(combined, (rows, attention.kv_lora_rank), (rows, attention.qk_rope_head_dim))
     del combined
     if scatters(ctx):
         k_rotary = gather_sequence(ctx, k_rotary, "gather k_pos_emb")
-    kv_up = projection(ctx, owner + "linear_kv_up_proj", heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank)
+    kv_up = projection(
+        ctx,
+        owner + "linear_kv_up_proj",
+        heads * (attention.qk_nope_head_dim + attention.v_head_dim),
+        attention.kv_lora_rank,
+    )
 
-    def up(c: Context, t: tuple[Value, ...]) -> tuple[Value, ...]:
-        q = column(c, t[0], q_up, "linear_q_up_proj", q_norm)
-        both = column(c, t[1], kv_up, "linear_kv_up_proj", Norm("rmsnorm", a.kv_lora_rank))
-        return _rotate(c, a, heads, q, both, t[2])
+    def up(ctx: Context, t: tuple[Value, ...]) -> tuple[Value, ...]:
+        q = column(ctx, t[0], q_up, "linear_q_up_proj", q_norm)
+        both = column(ctx, t[1], kv_up, "linear_kv_up_proj", Norm("rmsnorm", attention.kv_lora_rank))
+        return _rotate(ctx, attention, heads, q, both, t[2])
 
     dropped = Discarded(ctx) if up_proj else None
     inputs = (compressed, kv, k_rotary)
@@ -68,9 +78,9 @@ def latent_attention(
         heads=heads,
         kv_heads=heads,
         qk_dim=q_dim,
-        v_dim=a.v_head_dim,
+        v_dim=attention.v_head_dim,
         packed=False,
-        dropout=attention_dropout(ctx, a.dropout),
+        dropout=attention_dropout(ctx, attention.dropout),
     )
     if recompute:
         out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
@@ -78,28 +88,35 @@ def latent_attention(
         out = core_attention(ctx, kernel, q, key, value)
     if dropped is not None:
         out = dropped.discard(out)
-    proj = projection(ctx, owner + "linear_proj", ctx.hidden, heads * a.v_head_dim, bias=a.bias, adds=False)
+    proj = projection(
+        ctx, owner + "linear_proj", ctx.hidden, heads * attention.v_head_dim, bias=attention.bias, adds=False
+    )
     out = row(ctx, out, proj, "linear_proj", keeps_input=True)
     del held
     return out, proj
 
 
 def _rotate(
-    ctx: Context, a: LatentAttention, heads: int, q: Value, both: Value, k_rotary: Value
+    ctx: Context, attention: LatentAttention, heads: int, q: Value, both: Value, k_rotary: Value
 ) -> tuple[Value, Value, Value]:
     """Rotary embedding and assembly of q, k and v, fused (q in place) or in pieces."""
     tape = ctx.tape
     rows = q.shape[0]
-    key_shape, value_shape = (rows, heads * (a.qk_nope_head_dim + a.qk_rope_head_dim)), (rows, heads * a.v_head_dim)
+    key_shape, value_shape = (
+        (rows, heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)),
+        (rows, heads * attention.v_head_dim),
+    )
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
         q = operator(tape, Value(q.storage, q.shape, q.dtype), q, GRAD_UNCHANGED)
         return (q, *_fused_key_value(ctx, both, k_rotary, key_shape, value_shape))
-    q_plain, q_part = tape.views(q, (rows, heads * a.qk_nope_head_dim), (rows, heads * a.qk_rope_head_dim))
-    k_plain, value = tape.views(both, (rows, heads * a.qk_nope_head_dim), value_shape)
+    q_plain, q_part = tape.views(
+        q, (rows, heads * attention.qk_nope_head_dim), (rows, heads * attention.qk_rope_head_dim)
+    )
+    k_plain, value = tape.views(both, (rows, heads * attention.qk_nope_head_dim), value_shape)
     shape = q.shape
     del q, both
-    q_part = rotary(ctx, q_part, a.qk_rope_head_dim)
-    k_rotary = rotary(ctx, k_rotary, a.qk_rope_head_dim)
+    q_part = rotary(ctx, q_part, attention.qk_rope_head_dim)
+    k_rotary = rotary(ctx, k_rotary, attention.qk_rope_head_dim)
     query = cat(tape, (q_plain, q_part), shape, "cat query")
     key = cat(tape, (k_plain, k_rotary), key_shape, "cat key")
     return query, key, contiguous(tape, value, "contiguous v")

@@ -92,8 +92,8 @@ def _mlp_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) ->
     if isinstance(m, Mlp):
         found: list[Projection] = []
 
-        def forward(c: Context, t: tuple[Value, ...]) -> Value:
-            out, fc2 = mlp(c, m, t[0], fused)
+        def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
+            out, fc2 = mlp(ctx, m, t[0], fused)
             found.append(fc2)
             return out
 
@@ -108,12 +108,12 @@ def _mlp_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) ->
     return bias_dropout_add(ctx, out, bias, x, p)
 
 
-def _experts(ctx: Context, m: Moe, h: Value, modules: tuple[str, ...]) -> Value:
+def _experts(ctx: Context, m: Moe, hidden: Value, modules: tuple[str, ...]) -> Value:
     from memcheck.frameworks.megatron.moe import moe
 
     if "moe" in modules:
-        return checkpoint(ctx, lambda c, t: moe(c, m, t[0], modules), (h,), routed=True)
-    return moe(ctx, m, h, modules)
+        return checkpoint(ctx, lambda c, t: moe(c, m, t[0], modules), (hidden,), routed=True)
+    return moe(ctx, m, hidden, modules)
 
 
 def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recompute: bool) -> Value:
@@ -123,10 +123,10 @@ def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recomp
             x = megatron_block(ctx, block, x)
         return x
 
-    def forward(c: Context, t: tuple[Value, ...]) -> Value:
+    def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
         y = t[0]
         for block in blocks:
-            y = megatron_block(c, block, y)
+            y = megatron_block(ctx, block, y)
         return y
 
     distribute = bool(ctx.setting.option("distribute_saved_activations"))

@@ -93,7 +93,7 @@ def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: 
     return operator(tape, out, inputs, kind + " backward", saves=saves)
 
 
-def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None = None) -> Value:
+def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None = None) -> Value:
     """Compute a column-parallel linear layer, with the norm before it where TE fuses the two, and its LoRA adapter.
 
     ``x``: [this rank's tokens, inputs]. Returns [tokens, outputs / tp]; under sequence parallelism the tokens of the
@@ -103,22 +103,26 @@ def column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None 
         from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps
         from memcheck.frameworks.megatron.bridge_adapters import bridged_column, is_bridged
 
-        if wraps(ctx.setting.adapter, p.weight.name):
+        if wraps(ctx.setting.adapter, projection.weight.name):
             if uses_te(ctx.setting) and spec is not None:
-                return adapted_column(ctx, x, p, label, spec)
+                return adapted_column(ctx, x, projection, label, spec)
             x = norm(ctx, spec, x)
-            base = _te_column(ctx, x, p, label, None) if uses_te(ctx.setting) else _local_column(ctx, x, p, label)
+            base = (
+                _te_column(ctx, x, projection, label, None)
+                if uses_te(ctx.setting)
+                else _local_column(ctx, x, projection, label)
+            )
             if is_bridged(ctx.setting):
-                return bridged_column(ctx, x, base, p.weight.name, p.weight.shape[0])
+                return bridged_column(ctx, x, base, projection.weight.name, projection.weight.shape[0])
             gathered = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
             del x
-            return column_adapter(ctx, gathered, base, p.weight.name, p.weight.shape[0], ctx.tp)
+            return column_adapter(ctx, gathered, base, projection.weight.name, projection.weight.shape[0], ctx.tp)
     if uses_te(ctx.setting):
-        return _te_column(ctx, x, p, label, spec)
-    return _local_column(ctx, norm(ctx, spec, x), p, label)
+        return _te_column(ctx, x, projection, label, spec)
+    return _local_column(ctx, norm(ctx, spec, x), projection, label)
 
 
-def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | None) -> Value:
+def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None) -> Value:
     """Compute TE's column-parallel layer: norm, gather and product in one autograd function.
 
     Saves x, the normalised input (in fp8 where TE multiplies in fp8) and the norm's statistics per row. Under sequence
@@ -142,16 +146,16 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
         if spec.kind.startswith("layernorm"):
             stats.append(tape.new(rows, "fp32", label + " mean"))
     needs_input_grad = x.origin is not None
-    needs_weight_grad = p.weight.requires_grad
+    needs_weight_grad = projection.weight.requires_grad
     gathered = tape.new(gathered_shape, input_dtype, label + " all-gather") if gathers_input else None
     rowwise_input = (
         rows_in_fp8(ctx, x_shape, label) if needs_weight_grad and tape.grad_enabled and not gathers_input else None
     )
-    out = tape.value((*gathered_shape[:-1], p.weight.shape[0]), dtype, label)
+    out = tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label)
     del gathered, rowwise_input
     saved = [x.storage if spec is not None else None, product_input if needs_weight_grad else None, *stats]
     del product_input, stats
-    weight, bias = p.weight, p.bias
+    weight, bias = projection.weight, projection.bias
     norm_parameters = [n for n in (norm_weight, norm_bias) if n is not None]
 
     def run(grad: Storage) -> list[Storage | None]:
@@ -168,7 +172,7 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
         dx = tape.new(gathered_shape, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
         dw = _weight_gradient(ctx, weight, label)
-        db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and p.adds_bias else None
+        db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and projection.adds_bias else None
         del gathered, cast
         saved[1] = None  # clear_tensor_data(ln_out)
         input_gradient: Storage | None = reduced
@@ -177,16 +181,16 @@ def _te_column(ctx: Context, x: Value, p: Projection, label: str, spec: Norm | N
             input_gradient = tape.new(x_shape, dtype, label + " norm backward")
             norm_gradients = [tape.new(n.shape, n.dtype, label + " norm backward") for n in norm_parameters]
         del dx, reduced
-        weight_gradients: list[Storage | None] = [dw, db] if bias is not None and p.adds_bias else [dw]
+        weight_gradients: list[Storage | None] = [dw, db] if bias is not None and projection.adds_bias else [dw]
         return [input_gradient if needs_input_grad else None, *norm_gradients, *weight_gradients]
 
     inputs = [x, *(tape.parameter(n) for n in norm_parameters), tape.parameter(weight)]
-    if bias is not None and p.adds_bias:
+    if bias is not None and projection.adds_bias:
         inputs.append(tape.parameter(bias))
     return tape.record(out, tuple(inputs), run, saves=saved)
 
 
-def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
+def _local_column(ctx: Context, x: Value, projection: Projection, label: str) -> Value:
     """Compute the local spec's column-parallel layer: product and bias, without a fused norm.
 
     Saves the input if the weight is trained. Under sequence parallelism the input is gathered into the global memory
@@ -196,9 +200,9 @@ def _local_column(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     gathers_input = scatters(ctx)
     x_shape, dtype = x.shape, x.dtype
     gathered_shape = (ctx.tokens, x_shape[-1]) if gathers_input else x_shape
-    out = tape.value((*gathered_shape[:-1], p.weight.shape[0]), dtype, label)
-    weight, bias = p.weight, p.bias
-    adds_bias = bias is not None and p.adds_bias
+    out = tape.value((*gathered_shape[:-1], projection.weight.shape[0]), dtype, label)
+    weight, bias = projection.weight, projection.bias
+    adds_bias = bias is not None and projection.adds_bias
     if adds_bias:
         unbiased, out = out, tape.value(out.shape, dtype, label + " + bias")
         del unbiased
@@ -243,7 +247,7 @@ def gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
     return [in_fp8(ctx, grad.shape, label + " gradient in fp8") for _ in range(2)]
 
 
-def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool = False) -> Value:
+def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_input: bool = False) -> Value:
     """Compute a row-parallel layer: reduce-scattered under sequence parallelism, otherwise all-reduced in place.
 
     ``x``: [tokens, inputs / tp]. Its bias is left to the bias-dropout-add after it. ``keeps_input``: in fp8 too the
@@ -253,8 +257,8 @@ def row(ctx: Context, x: Value, p: Projection, label: str, *, keeps_input: bool 
     tape = ctx.tape
     scattered = scatters(ctx)
     x_shape, dtype = x.shape, x.dtype
-    full_shape = (*x_shape[:-1], p.weight.shape[0])
-    weight = p.weight
+    full_shape = (*x_shape[:-1], projection.weight.shape[0])
+    weight = projection.weight
     needs_input_grad, needs_weight_grad = x.origin is not None, weight.requires_grad
     saved_input = _saved_input(ctx, x, label, keeps_input=keeps_input) if needs_weight_grad else None
     rowwise_input = rows_in_fp8(ctx, x_shape, label)
@@ -288,7 +292,7 @@ def _saved_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> St
     return in_fp8(ctx, x.shape, label + " input")
 
 
-def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
+def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Value:
     """Compute a linear layer that every tensor rank holds whole and applies to its own tokens.
 
     ``parallel_mode="duplicated"``: x [tokens, inputs] becomes [tokens, outputs]. Saves the input if the weight is
@@ -296,10 +300,10 @@ def replicated(ctx: Context, x: Value, p: Projection, label: str) -> Value:
     """
     tape = ctx.tape
     x_shape, dtype = x.shape, x.dtype
-    weight, needs_input_grad = p.weight, x.origin is not None
+    weight, needs_input_grad = projection.weight, x.origin is not None
     saved_input = _saved_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
     rowwise_input = rows_in_fp8(ctx, x_shape, label)
-    out = tape.value((*x_shape[:-1], p.weight.shape[0]), dtype, label)
+    out = tape.value((*x_shape[:-1], projection.weight.shape[0]), dtype, label)
     del rowwise_input
 
     def run(grad: Storage) -> list[Storage | None]:

@@ -12,15 +12,15 @@ from memcheck.frameworks.megatron.linear import Projection, column, projection, 
 from memcheck.models.types import Mlp, Norm
 
 
-def mlp(ctx: Context, m: Mlp, x: Value, spec: Norm | None, owner: str = "mlp") -> tuple[Value, Projection]:
+def mlp(ctx: Context, mlp: Mlp, x: Value, spec: Norm | None, owner: str = "mlp") -> tuple[Value, Projection]:
     """The MLP's output and its second projection (whose bias the bias-dropout-add adds).
 
     ``spec``: the norm before it, where linear_fc1 does it (TE).
     """
-    width = -(-m.width // ctx.tp)
-    fc1 = projection(ctx, owner + ".linear_fc1", width * (2 if m.gated else 1), ctx.hidden, bias=m.bias, adds=False)
-    fc2 = projection(ctx, owner + ".linear_fc2", ctx.hidden, width, bias=m.bias, adds=False)
+    width = -(-mlp.width // ctx.tp)
+    fc1 = projection(ctx, owner + ".linear_fc1", width * (2 if mlp.gated else 1), ctx.hidden, bias=mlp.bias, adds=False)
+    fc2 = projection(ctx, owner + ".linear_fc2", ctx.hidden, width, bias=mlp.bias, adds=False)
     inner = column(ctx, x, fc1, owner + ".linear_fc1", spec)
     del x
-    inner = activate(ctx, inner, fc1.bias, gated=m.gated, activation=m.activation)
+    inner = activate(ctx, inner, fc1.bias, gated=mlp.gated, activation=mlp.activation)
     return row(ctx, inner, fc2, owner + ".linear_fc2"), fc2

@@ -35,7 +35,7 @@ from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.models.types import Mlp, Moe
 
 
-def capacity(tokens: int, m: Moe, setting: Setting) -> int | None:
+def capacity(tokens: int, moe: Moe, setting: Setting) -> int | None:
     """Return the number of tokens that each expert takes (``get_capacity``), or None when no token is dropped.
 
     That is ``ceil(tokens * top_k / experts * moe_expert_capacity_factor)``.
@@ -43,7 +43,7 @@ def capacity(tokens: int, m: Moe, setting: Setting) -> int | None:
     capacity_factor = setting.option("moe_expert_capacity_factor")
     if capacity_factor is None:
         return None
-    return math.ceil(tokens * m.experts_per_token / m.experts * float(str(capacity_factor)))
+    return math.ceil(tokens * moe.experts_per_token / moe.experts * float(str(capacity_factor)))
 
 
 def pads(setting: Setting) -> bool:
@@ -51,15 +51,15 @@ def pads(setting: Setting) -> bool:
     return bool(setting.option("moe_pad_expert_input_to_capacity"))
 
 
-def routed_tokens(tokens: int, m: Moe, setting: Setting) -> int:
+def routed_tokens(tokens: int, moe: Moe, setting: Setting) -> int:
     """Return how many token copies this rank sends to experts: top-k copies per token, cut or padded to capacity."""
-    per_expert = capacity(tokens, m, setting)
+    per_expert = capacity(tokens, moe, setting)
     if per_expert is None:
-        return tokens * m.experts_per_token
-    return per_expert * m.experts if pads(setting) else min(per_expert * m.experts, tokens * m.experts_per_token)
+        return tokens * moe.experts_per_token
+    return per_expert * moe.experts if pads(setting) else min(per_expert * moe.experts, tokens * moe.experts_per_token)
 
 
-def route(ctx: Context, m: Moe, x: Value) -> Value:
+def route(ctx: Context, moe: Moe, x: Value) -> Value:
     """Compute the routing probabilities [tokens, experts] of the tokens ``x`` [tokens, hidden].
 
     Records what the router saves: its input, the top-k indices (int64), its scores (fp32) and the routing map (bool).
@@ -68,8 +68,8 @@ def route(ctx: Context, m: Moe, x: Value) -> Value:
     tape, setting = ctx.tape, ctx.setting
     tokens = x.shape[0]
     dtype = str(setting.option("moe_router_dtype") or x.dtype)
-    weight = ctx.parameter("mlp.router", (m.experts, ctx.hidden))
-    all_experts, top_k = (tokens, m.experts), (tokens, m.experts_per_token)
+    weight = ctx.parameter("mlp.router", (moe.experts, ctx.hidden))
+    all_experts, top_k = (tokens, moe.experts), (tokens, moe.experts_per_token)
     logits = tape.value(all_experts, dtype, "router logits")
     saved_x = x.storage
     logits = operator(tape, logits, (x, tape.parameter(weight)), ["router dX", "router dW"], saves=(x,))
@@ -77,7 +77,7 @@ def route(ctx: Context, m: Moe, x: Value) -> Value:
     saved: list[Storage | None] = [tape.new(top_k, "int64", "top-k experts")]
     if setting.option("moe_z_loss_coeff") is not None:  # moe_utils.py, z_loss_func: logsumexp keeps both its ends
         saved += [logits.storage, tape.new((tokens,), dtype, "logsumexp of router logits")]
-    if m.router == "softmax-topk":
+    if moe.router == "softmax-topk":
         saved.append(tape.new(top_k, "fp32", "softmax of the chosen"))
     else:
         saved.append(tape.new(all_experts, "fp32", "router scores"))
@@ -105,19 +105,19 @@ def _balanced_by_loss(setting: Setting) -> bool:
     return str(setting.option("moe_router_load_balancing_type", "aux_loss")).endswith("aux_loss")
 
 
-def moe(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
+def moe(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     """Compute the output [tokens, hidden] of the routed and the shared experts for this rank's tokens ``x``.
 
     ``modules``: the layer parts that selective recompute runs again (``recompute_modules``).
     """
     tape, setting = ctx.tape, ctx.setting
-    probs = route(ctx, m, x)
+    probs = route(ctx, moe, x)
     dispatcher = str(setting.option("moe_token_dispatcher_type", "allgather"))
     dispatch = {"allgather": _dispatch_all_gather, "flex": _dispatch_flex, "alltoall": _dispatch_all_to_all}[dispatcher]
-    shared_output = _shared_experts(ctx, m, x, modules) if m.shared_width else None
-    tokens, weights, combine = dispatch(ctx, m, x, probs)
+    shared_output = _shared_experts(ctx, moe, x, modules) if moe.shared_width else None
+    tokens, weights, combine = dispatch(ctx, moe, x, probs)
     del probs
-    output = experts(ctx, m, tokens, weights, "moe_act" in modules)
+    output = experts(ctx, moe, tokens, weights, "moe_act" in modules)
     combined = combine.preprocess(output)
     del tokens, weights  # local variables around both (routed_experts_compute)
     for stage in (combine.communicate, combine.postprocess):
@@ -136,8 +136,8 @@ class _Combine:
     Each call returns a new tensor before the caller drops the previous one. The base class returns its input unchanged.
     """
 
-    def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...]) -> None:
-        self.ctx, self.m, self.rows = ctx, m, rows
+    def __init__(self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...]) -> None:
+        self.ctx, self.m, self.rows = ctx, moe, rows
         self.held = held
         """Local variables of the layer's forward, which live until it returns."""
 
@@ -158,7 +158,7 @@ def _fuses_permutation(setting: Setting) -> bool:
     return bool(setting.option("moe_permute_fusion"))
 
 
-def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Value, Value]:
+def permute(ctx: Context, moe: Moe, x: Value, probs: Value, rows: int) -> tuple[Value, Value]:
     """Copy the tokens of ``x`` into expert order: [rows, hidden], with their routing weights [rows].
 
     Backward keeps the index maps, not the tokens (moe_utils.py, permute). ``rows``: token copies after the permutation.
@@ -167,9 +167,9 @@ def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Va
     permuted = tape.value((rows, x.shape[-1]), x.dtype, "permuted tokens")
     weights = tape.value((rows,), probs.dtype, "permuted probabilities")
     if _fuses_permutation(ctx.setting):
-        saved: list[Storage] = [tape.new((x.shape[0], 2 * m.experts + 1), "int32", "row id map")]
+        saved: list[Storage] = [tape.new((x.shape[0], 2 * moe.experts + 1), "int32", "row id map")]
     else:
-        saved = [tape.new((rows,), "int64", "sorted indices"), tape.new((m.experts, x.shape[0]), "bool", "mask")]
+        saved = [tape.new((rows,), "int64", "sorted indices"), tape.new((moe.experts, x.shape[0]), "bool", "mask")]
     carrier = operator(
         tape, Value(None, (), x.dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=saved
     )
@@ -180,7 +180,7 @@ def permute(ctx: Context, m: Moe, x: Value, probs: Value, rows: int) -> tuple[Va
     return permuted, operator(tape, weights, carrier, GRAD_UNCHANGED)
 
 
-def unpermute(ctx: Context, m: Moe, x: Value, rows: int) -> Value:
+def unpermute(ctx: Context, moe: Moe, x: Value, rows: int) -> Value:
     """Sum the expert outputs of each token into a new tensor [rows, hidden].
 
     Backward uses the maps that :func:`permute` has saved, so this adds no saved tensor.
@@ -217,9 +217,9 @@ class _AllToAllCombine(_Combine):
     """
 
     def __init__(
-        self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], sent: int, received: int, dtype: str
+        self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...], sent: int, received: int, dtype: str
     ) -> None:
-        super().__init__(ctx, m, rows, held)
+        super().__init__(ctx, moe, rows, held)
         self.sent, self.received, self.dtype = sent, received, dtype
 
     def preprocess(self, out: Value) -> Value:
@@ -237,16 +237,16 @@ class _AllToAllCombine(_Combine):
         return unpermute(self.ctx, self.m, out, self.rows)
 
 
-def _dispatch_all_to_all(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
+def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched:
     """Send token copies to the ranks of their experts by an all-to-all (``MoEAlltoAllTokenDispatcher``).
 
     Returns the received tokens [received * expert_tensor, hidden], their routing weights, and how to combine them. The
     plan's expert imbalance scales the number of received copies.
     """
     tape, setting = ctx.tape, ctx.setting
-    sent = routed_tokens(x.shape[0], m, setting)
+    sent = routed_tokens(x.shape[0], moe, setting)
     received = sent if setting.expert == 1 or pads(setting) else int(sent * setting.expert_imbalance)
-    permuted, weights = permute(ctx, m, x, probs, sent)
+    permuted, weights = permute(ctx, moe, x, probs, sent)
     tokens = permuted
     if setting.expert > 1:
         tokens = _new_rows(tape, tokens, received, "dispatch all-to-all")
@@ -256,10 +256,10 @@ def _dispatch_all_to_all(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispat
         gathered_rows = received * setting.expert_tensor
         tokens = _new_rows(tape, tokens, gathered_rows, "all-gather over the expert-tensor group")
         weights = _new_rows(tape, weights, gathered_rows, "all-gather over the expert-tensor group")
-    if m.experts // setting.expert > 1:
+    if moe.experts // setting.expert > 1:
         tokens = _new_rows(tape, tokens, tokens.shape[0], "sort chunks by expert")
         weights = _new_rows(tape, weights, weights.shape[0], "sort chunks by expert")
-    return tokens, weights, _AllToAllCombine(ctx, m, x.shape[0], held, sent, received, probs.dtype)
+    return tokens, weights, _AllToAllCombine(ctx, moe, x.shape[0], held, sent, received, probs.dtype)
 
 
 class _AllGatherCombine(_Combine):
@@ -267,8 +267,8 @@ class _AllGatherCombine(_Combine):
     the dtype of the routing probabilities.
     """
 
-    def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], dtype: str) -> None:
-        super().__init__(ctx, m, rows, held)
+    def __init__(self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...], dtype: str) -> None:
+        super().__init__(ctx, moe, rows, held)
         self.dtype = dtype
 
     def preprocess(self, out: Value) -> Value:
@@ -282,7 +282,7 @@ class _AllGatherCombine(_Combine):
         return _reduce_scatter(tape, out, self.rows, self.dtype, "reduce-scatter over the expert group")
 
 
-def _dispatch_all_gather(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
+def _dispatch_all_gather(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched:
     """Gather the tokens of all ranks of the group and keep the copies for local experts.
 
     ``MoEAllGatherTokenDispatcher``. Returns the local copies [copies, hidden], their routing weights, and how to
@@ -295,18 +295,18 @@ def _dispatch_all_gather(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispat
     if group > 1:
         gathered = _into_global_buffer(tape, x, rows * group)
         gathered_probs = _new_rows(tape, probs, rows * group, "all-gather probabilities")
-    copies = routed_tokens(rows * group, m, setting) // setting.expert
+    copies = routed_tokens(rows * group, moe, setting) // setting.expert
     if setting.expert > 1 and not pads(setting):
         copies = int(copies * setting.expert_imbalance)
-    tokens, weights = permute(ctx, m, gathered, gathered_probs, copies)
-    return tokens, weights, _AllGatherCombine(ctx, m, rows, (gathered,), gathered_probs.dtype)
+    tokens, weights = permute(ctx, moe, gathered, gathered_probs, copies)
+    return tokens, weights, _AllGatherCombine(ctx, moe, rows, (gathered,), gathered_probs.dtype)
 
 
 class _FlexCombine(_Combine):
     """Combines for the flex dispatcher: unpermutes on the expert's rank, then runs DeepEP's fused combine."""
 
-    def __init__(self, ctx: Context, m: Moe, rows: int, held: tuple[Value, ...], received: int) -> None:
-        super().__init__(ctx, m, rows, held)
+    def __init__(self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...], received: int) -> None:
+        super().__init__(ctx, moe, rows, held)
         self.received = received
 
     def preprocess(self, out: Value) -> Value:
@@ -317,7 +317,7 @@ class _FlexCombine(_Combine):
         return out if single_rank else _new_rows(self.ctx.tape, out, self.rows, "fused combine")
 
 
-def _dispatch_flex(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
+def _dispatch_flex(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched:
     """Send each token once to every rank that has one of its experts, and copy it there (flex dispatcher, DeepEP).
 
     Every rank of an expert-tensor group has a part of the expert, so the routing map names all of them
@@ -328,34 +328,34 @@ def _dispatch_flex(ctx: Context, m: Moe, x: Value, probs: Value) -> Dispatched:
     ways, tensor_ways = setting.expert, setting.expert_tensor
     exchanges = ways * tensor_ways > 1
     rows = x.shape[0]
-    ranks_per_token = ways * (1 - (1 - 1 / ways) ** m.experts_per_token) if ways > 1 else 1.0
+    ranks_per_token = ways * (1 - (1 - 1 / ways) ** moe.experts_per_token) if ways > 1 else 1.0
     load_factor = tensor_ways * (setting.expert_imbalance if ways > 1 else 1.0)
     received = int(rows * ranks_per_token * load_factor)
     received_tokens = _new_rows(tape, x, received, "fused dispatch") if exchanges else x
     received_probs = _new_rows(tape, probs, received, "fused dispatch") if exchanges else probs
-    copies = int(routed_tokens(rows, m, setting) * load_factor)
-    tokens, weights = permute(ctx, m, received_tokens, received_probs, copies)
-    return tokens, weights, _FlexCombine(ctx, m, rows, (received_tokens,), received)
+    copies = int(routed_tokens(rows, moe, setting) * load_factor)
+    tokens, weights = permute(ctx, moe, received_tokens, received_probs, copies)
+    return tokens, weights, _FlexCombine(ctx, moe, rows, (received_tokens,), received)
 
 
-def experts(ctx: Context, m: Moe, tokens: Value, weights: Value, recompute_activation: bool) -> Value:
+def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, recompute_activation: bool) -> Value:
     """Compute linear_fc1, the activation times the routing weight, and linear_fc2 of this rank's experts.
 
     ``tokens``: [copies, hidden], sorted by expert. ``weights``: [copies]. Returns [copies, hidden].
     ``recompute_activation``: discard the activation's output and compute it again in backward (``moe_act``).
     """
     setting = ctx.setting
-    local_experts = max(1, -(-m.experts // setting.expert))
-    width = -(-m.width // setting.expert_tensor)
-    fc1 = _expert_weights(ctx, "linear_fc1", local_experts, width * (2 if m.gated else 1), ctx.hidden)
+    local_experts = max(1, -(-moe.experts // setting.expert))
+    width = -(-moe.width // setting.expert_tensor)
+    fc1 = _expert_weights(ctx, "linear_fc1", local_experts, width * (2 if moe.gated else 1), ctx.hidden)
     fc2 = _expert_weights(ctx, "linear_fc2", local_experts, ctx.hidden, width)
     fc1_output = _grouped_linear(ctx, tokens, fc1, "experts.linear_fc1")
     del tokens
     discarded = Discarded(ctx) if recompute_activation else None
     if discarded is not None:
-        (activated,) = discarded.run(lambda c, t: (_weighted_activation(c, m, t[0], t[1]),), (fc1_output, weights))
+        (activated,) = discarded.run(lambda c, t: (_weighted_activation(c, moe, t[0], t[1]),), (fc1_output, weights))
     else:
-        activated = _weighted_activation(ctx, m, fc1_output, weights)
+        activated = _weighted_activation(ctx, moe, fc1_output, weights)
     del fc1_output
     output = _grouped_linear(ctx, activated, fc2, "experts.linear_fc2")
     del activated
@@ -372,12 +372,12 @@ def _uses_grouped_gemm(setting: Setting) -> bool:
     return uses_te(setting) and bool(setting.option("moe_grouped_gemm", True))
 
 
-def _weighted_activation(ctx: Context, m: Moe, x: Value, weights: Value) -> Value:
+def _weighted_activation(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Apply the activation to ``x`` [copies, width] and multiply each row by its routing weight."""
-    if fuses_activation(ctx.setting, m.gated, m.activation, False):
+    if fuses_activation(ctx.setting, moe.gated, moe.activation, False):
         return weighted_swiglu(ctx, x, weights)
     tape = ctx.tape
-    activated = activate(ctx, x, None, gated=m.gated, activation=m.activation)
+    activated = activate(ctx, x, None, gated=moe.gated, activation=moe.activation)
     return mul(tape, activated, weights.view(weights.shape[0], 1), "activation * probability")
 
 
@@ -424,14 +424,16 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
     return add_adapter(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
 
 
-def _shared_experts(ctx: Context, m: Moe, x: Value, modules: tuple[str, ...]) -> Value:
+def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     """Compute the shared experts: a dense MLP over the layer's own tokens, with a gate per token where there is one."""
-    dense = Mlp(m.shared_width, m.gated, m.activation)
+    dense = Mlp(moe.shared_width, moe.gated, moe.activation)
 
-    def forward(c: Context, t: tuple[Value, ...]) -> Value:
-        gathers_itself = overlaps_shared_experts(c) and scatters(c)
-        out = _on_all_tokens(c, dense, t[0]) if gathers_itself else mlp(c, dense, t[0], None, "mlp.shared_experts")[0]
-        return _gate_shared_experts(c, t[0], out) if m.shared_gate else out
+    def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
+        gathers_itself = overlaps_shared_experts(ctx) and scatters(ctx)
+        out = (
+            _on_all_tokens(ctx, dense, t[0]) if gathers_itself else mlp(ctx, dense, t[0], None, "mlp.shared_experts")[0]
+        )
+        return _gate_shared_experts(ctx, t[0], out) if moe.shared_gate else out
 
     if "shared_experts" in modules and not overlaps_shared_experts(ctx):
         return checkpoint(ctx, forward, (x,))

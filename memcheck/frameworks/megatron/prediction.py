@@ -23,7 +23,7 @@ from memcheck.models.types import Architecture, Block, Norm
 
 
 def prediction_units(
-    job: TrainingJob, a: Architecture, depth: int, setting: Setting, *, embeds: bool, inventory: bool = False
+    job: TrainingJob, architecture: Architecture, depth: int, setting: Setting, *, embeds: bool, inventory: bool = False
 ) -> list[Unit]:
     """``depth`` prediction layers, and after them the logits and the loss of each. The layer is the model's last one.
 
@@ -31,30 +31,30 @@ def prediction_units(
 
     ``embeds``: this rank needs a copy of the embedding (language_module.py, setup_embeddings_and_output_layer).
     """
-    block = a.blocks[-1][0]
+    block = architecture.blocks[-1][0]
     # with the method "block" prediction layers are not recomputed (multi_token_prediction.py, _checkpointed_forward)
     full = setting.option("recompute_granularity") == "full" and setting.option("recompute_method") != "block"
-    curve = _layer(block, a.final_norm, setting, full, inventory)
-    head = MegatronHead(padded_vocabulary(a.vocab_size, job), None, tied=False)
+    curve = _layer(block, architecture.final_norm, setting, full, inventory)
+    head = MegatronHead(padded_vocabulary(architecture.vocab_size, job), None, tied=False)
     logits = _logits(head, setting, inventory)
-    tensors = prediction_tensors(job, a, block)
+    tensors = prediction_tensors(job, architecture, block)
     units: list[Unit] = []
     losses: list[Unit] = []
     for i in range(depth):
-        own = embedding_tensors(a, job) if embeds and i == 0 else ()
+        own = embedding_tensors(architecture, job) if embeds and i == 0 else ()
         layer = () if i > 0 and job.option("mtp_use_repeated_layer") else tensors
         units.append(Unit(kind="block", name=f"prediction layer {i}", tensors=(*own, *layer), fresh=curve, again=curve))
         losses.append(Unit(kind="loss", name=f"prediction loss {i}", tensors=(), fresh=logits, again=logits))
     return units + losses
 
 
-def prediction_tensors(job: TrainingJob, a: Architecture, block: Block) -> tuple[LocalTensor, ...]:
+def prediction_tensors(job: TrainingJob, architecture: Architecture, block: Block) -> tuple[LocalTensor, ...]:
     """The two input norms, the projection of [embedding, hidden], the layer, its final norm."""
-    h = a.hidden_size
-    rows = -(-h // job.layout.tensor)
-    norms = [LocalTensor(f"mtp.{n}.weight", (h,), True) for n in ("enorm", "hnorm", "final_layernorm")]
-    projection_weight = LocalTensor("mtp.linear_eh_proj.weight", (rows, 2 * h), True, matrix=True)
-    return (*norms, projection_weight, *block_tensors(block, job, h))
+    hidden = architecture.hidden_size
+    rows = -(-hidden // job.layout.tensor)
+    norms = [LocalTensor(f"mtp.{n}.weight", (hidden,), True) for n in ("enorm", "hnorm", "final_layernorm")]
+    projection_weight = LocalTensor("mtp.linear_eh_proj.weight", (rows, 2 * hidden), True, matrix=True)
+    return (*norms, projection_weight, *block_tensors(block, job, hidden))
 
 
 @lru_cache(maxsize=128)
@@ -86,14 +86,14 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
     return found._replace(lingers=2 * found.lingers) if recompute else found
 
 
-def _gather_features(ctx: Context, h: Value, shape: tuple[int, ...]) -> Value:
+def _gather_features(ctx: Context, hidden: Value, shape: tuple[int, ...]) -> Value:
     """``gather_from_tensor_model_parallel_region``, then ``scatter_to_sequence_parallel_region``.
 
     The rows that this rank takes are contiguous, so that they stay a view of all (mappings.py, _split_along_first_dim).
     """
-    tape, dtype = ctx.tape, h.dtype
+    tape, dtype = ctx.tape, hidden.dtype
     out = Value(tape.new((ctx.tokens, ctx.hidden), dtype, "gather eh_proj"), shape, dtype)
-    return operator(tape, out, h, "gather eh_proj backward")
+    return operator(tape, out, hidden, "gather eh_proj backward")
 
 
 _logits = lru_cache(maxsize=128)(

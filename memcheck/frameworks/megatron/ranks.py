@@ -290,7 +290,7 @@ class _RankBuilder:
 
         A tensor that several units share as one object is counted once, times its number of units.
         """
-        job, a = self.job, self.architecture
+        job, architecture = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
         all_units = [u for chunk in units for u in chunk]
         unit_runs = runs_of(all_units)
@@ -302,8 +302,8 @@ class _RankBuilder:
         distinct_layers = dict(zip(map(id, layers), layers, strict=True))
         blocks = Blocks(list(distinct_layers.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
-        workspace_components = code.always(job, a, self.setting, blocks, self.device)
-        boundary_bytes = _boundary_bytes(job, a) if job.layout.pipeline > 1 else 0
+        workspace_components = code.always(job, architecture, self.setting, blocks, self.device)
+        boundary_bytes = _boundary_bytes(job, architecture) if job.layout.pipeline > 1 else 0
         interleaved, overlaps_p2p = len(chunks) > 1, job.option("overlap_p2p_communication") is not False
         is_fsdp = fsdp.is_sharded(job)
         rank = Rank(
@@ -339,12 +339,12 @@ def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
     return code_of(job.framework.style).place(job, place)
 
 
-def _boundary_bytes(job: TrainingJob, a: Architecture) -> int:
+def _boundary_bytes(job: TrainingJob, architecture: Architecture) -> int:
     """Return the bytes of the hidden states sent between pipeline stages (schedules.py, get_tensor_shapes)."""
     tokens = job.micro_batch_size * (job.sequence_length // job.layout.context)
     if job.layout.sequence and job.layout.tensor > 1:
         tokens //= job.layout.tensor
-    return rounded(tokens * a.hidden_size * DTYPE_BYTES[job.recipe.compute])
+    return rounded(tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute])
 
 
 class MegatronWorst:

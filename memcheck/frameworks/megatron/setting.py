@@ -147,11 +147,11 @@ def fp8_format(job: TrainingJob) -> object:
 def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
     """The plan's options, with its activation checkpointing and fp8 recipe under Megatron's argument names."""
     options = dict(job.options)
-    c = job.checkpointing
-    if "recompute_granularity" not in options and c.mode != "none":
-        options["recompute_granularity"] = c.mode
-    if c.modules and "recompute_modules" not in options:
-        options["recompute_modules"] = tuple(c.modules)
+    checkpointing = job.checkpointing
+    if "recompute_granularity" not in options and checkpointing.mode != "none":
+        options["recompute_granularity"] = checkpointing.mode
+    if checkpointing.modules and "recompute_modules" not in options:
+        options["recompute_modules"] = tuple(checkpointing.modules)
     if options.pop("moe_layer_recompute", False):  # deprecated for recompute_modules moe (transformer_config.py)
         options["recompute_granularity"] = "selective"
         named = options.get("recompute_modules")

@@ -71,101 +71,107 @@ def _linear(name: str, rows: int, columns: int, *, bias: bool) -> list[LocalTens
 
 
 def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
-    a, tp = block.mixer, layout.tensor
-    if isinstance(a, Attention):
-        width = (a.heads * (2 if a.output_gate else 1) + 2 * a.kv_heads) * a.head_dim
-        found = _linear("self_attention.linear_qkv", -(-width // tp), hidden, bias=a.qkv_bias)
-        found += _linear("self_attention.linear_proj", hidden, -(-a.heads * a.head_dim // tp), bias=a.out_bias)
-        found += _norm(a.query_norm, "self_attention.q_layernorm")
-        return found + _norm(a.key_norm, "self_attention.k_layernorm")
-    if isinstance(a, LatentAttention):
-        return _latent(a, tp, hidden)
-    if a is None:
+    mixer, tp = block.mixer, layout.tensor
+    if isinstance(mixer, Attention):
+        width = (mixer.heads * (2 if mixer.output_gate else 1) + 2 * mixer.kv_heads) * mixer.head_dim
+        found = _linear("self_attention.linear_qkv", -(-width // tp), hidden, bias=mixer.qkv_bias)
+        found += _linear(
+            "self_attention.linear_proj", hidden, -(-mixer.heads * mixer.head_dim // tp), bias=mixer.out_bias
+        )
+        found += _norm(mixer.query_norm, "self_attention.q_layernorm")
+        return found + _norm(mixer.key_norm, "self_attention.k_layernorm")
+    if isinstance(mixer, LatentAttention):
+        return _latent(mixer, tp, hidden)
+    if mixer is None:
         return []
-    if isinstance(a, Mixer) and a.kind == "gated-delta-net":
-        return _delta_net(a, tp, hidden, biased=block.input_norm is not None and block.input_norm.bias)
+    if isinstance(mixer, Mixer) and mixer.kind == "gated-delta-net":
+        return _delta_net(mixer, tp, hidden, biased=block.input_norm is not None and block.input_norm.bias)
     ways = (tp, layout.expert, layout.expert_tensor)
     return [
         LocalTensor(t.name, local_tensor(t, c, *ways), True, matrix=len(t.shape) > 1)
         for t, c in block_component_tensors(block)
-        if c is a
+        if c is mixer
     ]
 
 
-def _latent(a: LatentAttention, tp: int, hidden: int) -> list[LocalTensor]:
+def _latent(attention: LatentAttention, tp: int, hidden: int) -> list[LocalTensor]:
     owner = "self_attention."
-    q = a.heads * (a.qk_nope_head_dim + a.qk_rope_head_dim) // tp
+    q = attention.heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim) // tp
     found: list[LocalTensor] = []
-    if a.q_lora_rank:
-        found += [_matrix(owner + "linear_q_down_proj.weight", a.q_lora_rank, hidden)]
-        found += [_matrix(owner + "linear_q_up_proj.weight", q, a.q_lora_rank)]
-        found += [_vector(owner + "linear_q_up_proj.layer_norm_weight", a.q_lora_rank)]
+    if attention.q_lora_rank:
+        found += [_matrix(owner + "linear_q_down_proj.weight", attention.q_lora_rank, hidden)]
+        found += [_matrix(owner + "linear_q_up_proj.weight", q, attention.q_lora_rank)]
+        found += [_vector(owner + "linear_q_up_proj.layer_norm_weight", attention.q_lora_rank)]
     else:
         found += [_matrix(owner + "linear_q_proj.weight", q, hidden)]
-    found += [_matrix(owner + "linear_kv_down_proj.weight", a.kv_lora_rank + a.qk_rope_head_dim, hidden)]
-    up = a.heads * (a.qk_nope_head_dim + a.v_head_dim) // tp
-    found += [_matrix(owner + "linear_kv_up_proj.weight", up, a.kv_lora_rank)]
-    found += [_vector(owner + "linear_kv_up_proj.layer_norm_weight", a.kv_lora_rank)]
-    return [*found, _matrix(owner + "linear_proj.weight", hidden, a.heads * a.v_head_dim // tp)]
+    found += [
+        _matrix(owner + "linear_kv_down_proj.weight", attention.kv_lora_rank + attention.qk_rope_head_dim, hidden)
+    ]
+    up = attention.heads * (attention.qk_nope_head_dim + attention.v_head_dim) // tp
+    found += [_matrix(owner + "linear_kv_up_proj.weight", up, attention.kv_lora_rank)]
+    found += [_vector(owner + "linear_kv_up_proj.layer_norm_weight", attention.kv_lora_rank)]
+    return [*found, _matrix(owner + "linear_proj.weight", hidden, attention.heads * attention.v_head_dim // tp)]
 
 
-def _delta_net(a: Mixer, tp: int, hidden: int, *, biased: bool) -> list[LocalTensor]:
+def _delta_net(mixer: Mixer, tp: int, hidden: int, *, biased: bool) -> list[LocalTensor]:
     """Megatron-core's GatedDeltaNet: one matrix makes q, k, v, the gate, beta and alpha. ``biased``: its norm is."""
-    owner, keys = "self_attention.", (a.key_heads or a.heads) * a.key_dim
-    values = a.heads * a.head_dim
-    heads, mixed = -(-a.heads // tp), -(-(2 * keys + values) // tp)
+    owner, keys = "self_attention.", (mixer.key_heads or mixer.heads) * mixer.key_dim
+    values = mixer.heads * mixer.head_dim
+    heads, mixed = -(-mixer.heads // tp), -(-(2 * keys + values) // tp)
     width = mixed + -(-values // tp) + 2 * heads
     return [
         _vector(owner + "dt_bias", heads),
         _vector(owner + "A_log", heads),
         _matrix(owner + "in_proj.weight", width, hidden),
-        LocalTensor(name=owner + "conv1d.weight", shape=(mixed, 1, a.kernel), trained=True, dtype=None),
-        _vector(owner + "out_norm.weight", a.head_dim),
-        *([_vector(owner + "out_norm.bias", a.head_dim)] if biased else []),
+        LocalTensor(name=owner + "conv1d.weight", shape=(mixed, 1, mixer.kernel), trained=True, dtype=None),
+        _vector(owner + "out_norm.weight", mixer.head_dim),
+        *([_vector(owner + "out_norm.bias", mixer.head_dim)] if biased else []),
         _matrix(owner + "out_proj.weight", hidden, -(-values // tp)),
     ]
 
 
-def _mlp(m: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
-    width = -(-m.width // layout.tensor)
-    found = _linear(owner + ".linear_fc1", width * (2 if m.gated else 1), hidden, bias=m.bias)
-    return found + _linear(owner + ".linear_fc2", hidden, width, bias=m.bias)
+def _mlp(mlp: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
+    width = -(-mlp.width // layout.tensor)
+    found = _linear(owner + ".linear_fc1", width * (2 if mlp.gated else 1), hidden, bias=mlp.bias)
+    return found + _linear(owner + ".linear_fc2", hidden, width, bias=mlp.bias)
 
 
-def _moe(m: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
-    if m.experts > MOST_EXPERTS:
+def _moe(moe: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
+    if moe.experts > MOST_EXPERTS:
         raise UnsupportedError(f"more than {MOST_EXPERTS:,} experts have no memory model here", "take fewer", "/model")
-    local = -(-m.experts // layout.expert)
-    width = -(-m.width // layout.expert_tensor)
-    found = [_matrix("mlp.router.weight", m.experts, hidden)]
+    local = -(-moe.experts // layout.expert)
+    width = -(-moe.width // layout.expert_tensor)
+    found = [_matrix("mlp.router.weight", moe.experts, hidden)]
     for e in range(local):
-        rows = width * (2 if m.gated else 1)
+        rows = width * (2 if moe.gated else 1)
         found.append(_matrix(f"mlp.experts.linear_fc1.weight{e}", rows, hidden, expert=True))
         found.append(_matrix(f"mlp.experts.linear_fc2.weight{e}", hidden, width, expert=True))
-        if m.bias:
+        if moe.bias:
             found.append(_vector(f"mlp.experts.linear_fc1.bias{e}", rows, expert=True))
             found.append(_vector(f"mlp.experts.linear_fc2.bias{e}", hidden, expert=True))
-    if m.shared_width:
-        shared = Mlp(m.shared_width, m.gated, m.activation)
+    if moe.shared_width:
+        shared = Mlp(moe.shared_width, moe.gated, moe.activation)
         found += _mlp(shared, layout, hidden, "mlp.shared_experts")
-        if m.shared_gate:
+        if moe.shared_gate:
             found.append(_matrix("mlp.shared_experts.gate_weight", 1, hidden))
     return found
 
 
-def embedding_tensors(a: Architecture, job: TrainingJob) -> tuple[LocalTensor, ...]:
+def embedding_tensors(architecture: Architecture, job: TrainingJob) -> tuple[LocalTensor, ...]:
     """The vocabulary shard and learned positions."""
-    vocab = padded_vocabulary(a.vocab_size, job) // job.layout.tensor
-    found = [_matrix("embedding.word_embeddings.weight", vocab, a.hidden_size)]
-    if a.learned_positions:
-        found.append(_matrix("embedding.position_embeddings.weight", a.learned_positions, a.hidden_size))
+    vocab = padded_vocabulary(architecture.vocab_size, job) // job.layout.tensor
+    found = [_matrix("embedding.word_embeddings.weight", vocab, architecture.hidden_size)]
+    if architecture.learned_positions:
+        found.append(
+            _matrix("embedding.position_embeddings.weight", architecture.learned_positions, architecture.hidden_size)
+        )
     return tuple(found)
 
 
-def head_tensors(a: Architecture, job: TrainingJob, *, shares: bool) -> tuple[LocalTensor, ...]:
+def head_tensors(architecture: Architecture, job: TrainingJob, *, shares: bool) -> tuple[LocalTensor, ...]:
     """Final norm and output layer. ``shares``: the embedding's table of the same rank is the output weight."""
-    found = _norm(a.final_norm, "decoder.final_layernorm")
+    found = _norm(architecture.final_norm, "decoder.final_layernorm")
     if not shares:
-        vocab = padded_vocabulary(a.vocab_size, job) // job.layout.tensor
-        found.append(_matrix("output_layer.weight", vocab, a.hidden_size))
+        vocab = padded_vocabulary(architecture.vocab_size, job) // job.layout.tensor
+        found.append(_matrix("output_layer.weight", vocab, architecture.hidden_size))
     return tuple(found)

@@ -33,21 +33,21 @@ from memcheck.record import Record
 
 
 @lru_cache(maxsize=16)
-def idle_tower_tensors(a: Architecture) -> tuple[LocalTensor, ...]:
+def idle_tower_tensors(architecture: Architecture) -> tuple[LocalTensor, ...]:
     """List the frozen tensors outside the language model, which the first stage holds under mcore-bridge.
 
     Source: mcore-bridge 1.2 ``model/mm_gpt_model.py`` (MultimodalGPTModel: ``self.visual`` where ``pre_process``) and
     ``model/mm_gpts/utils.py`` (HuggingFaceVit: transformers' own modules in the model's dtype, whole on every tensor
     rank). A batch of text alone sends one blank picture of a few patches through it, of which only a sum is read.
     """
-    if a.vision is None and not a.others:
+    if architecture.vision is None and not architecture.others:
         return ()
     from memcheck.frameworks.torch.rank_tensors import Holding
     from memcheck.frameworks.torch.rank_tensors import block_tensors as whole_block_tensors
     from memcheck.frameworks.torch.tower_tensors import idle_blocks
 
     tensors: list[LocalTensor] = []
-    for block, n, _ in idle_blocks(a, sees=False):
+    for block, n, _ in idle_blocks(architecture, sees=False):
         tensors += n * whole_block_tensors(block, Holding(trained=False))
     return tuple(tensors)
 
@@ -63,7 +63,7 @@ class SharedLayers(Record):
 
 def chunk_units(
     job: TrainingJob,
-    a: Architecture,
+    architecture: Architecture,
     chunk: Chunk,
     setting: Setting,
     *,
@@ -79,7 +79,7 @@ def chunk_units(
     which are not built again.
     """
     units: list[Unit] = []
-    alike = SharedLayers(a.layers(), {}) if alike is None else alike
+    alike = SharedLayers(architecture.layers(), {}) if alike is None else alike
     frozen = frozen_layers(job.freeze)
     adapter = setting.adapter
     table_trained = adapter is None and "embed" not in job.freeze
@@ -95,47 +95,48 @@ def chunk_units(
     )
     if chunk.embedding:
         embedding = MegatronEmbedding(
-            vocab=padded_vocabulary(a.vocab_size, job),
-            positions=a.learned_positions,
-            dropout=a.embedding_dropout,
+            vocab=padded_vocabulary(architecture.vocab_size, job),
+            positions=architecture.learned_positions,
+            dropout=architecture.embedding_dropout,
             tied=shares,
             trained=table_trained,
             waits=not setting.input_grad and (adapter is not None or 0 in frozen),
         )
-        _require_embedding_covered(a, embedding, whole(setting))
+        _require_embedding_covered(architecture, embedding, whole(setting))
         curve = _embedding_curve(embedding, setting, inventory)
         units.append(
             Unit(
                 kind="embedding",
                 name="embedding",
-                tensors=_freeze_unless(embedding_tensors(a, job), table_trained) + idle_tower_tensors(a),
+                tensors=_freeze_unless(embedding_tensors(architecture, job), table_trained)
+                + idle_tower_tensors(architecture),
                 fresh=curve,
                 again=curve,
             )
         )
-    layer_units, setting = _layer_units(job, a, chunk.layers, setting, alike, inventory)
+    layer_units, setting = _layer_units(job, architecture, chunk.layers, setting, alike, inventory)
     units += layer_units
     if chunk.mtp:
-        units += _prediction_layers(job, a, chunk, setting, inventory, embeds=not embeds)
+        units += _prediction_layers(job, architecture, chunk, setting, inventory, embeds=not embeds)
     if chunk.head:
         trained = table_trained if shares else adapter is None and "head" not in job.freeze
         main_gradient_dtype = gradient_dtype(job) if is_sharded(job) else None
         other_tensors = [t for unit in units if unit.kind == "embedding" for t in unit.tensors if t.trained]
         head = MegatronHead(
-            vocab=padded_vocabulary(a.vocab_size, job),
-            final_norm=a.final_norm,
+            vocab=padded_vocabulary(architecture.vocab_size, job),
+            final_norm=architecture.final_norm,
             tied=shares,
             trained=trained,
             main_gradient=main_gradient_dtype,
             beside=sum([t.numel for t in other_tensors]) if main_gradient_dtype is not None and not shares else 0,
         )
-        _require_head_covered(a, head, whole(setting))
+        _require_head_covered(architecture, head, whole(setting))
         curve = _head_curve(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)
         units.append(
             Unit(
                 kind="head",
                 name="head and loss",
-                tensors=_freeze_unless(head_tensors(a, job, shares=shares), trained),
+                tensors=_freeze_unless(head_tensors(architecture, job, shares=shares), trained),
                 fresh=curve,
                 again=curve,
             )
@@ -144,7 +145,12 @@ def chunk_units(
 
 
 def _layer_units(
-    job: TrainingJob, a: Architecture, numbers: tuple[int, ...], setting: Setting, alike: SharedLayers, inventory: bool
+    job: TrainingJob,
+    architecture: Architecture,
+    numbers: tuple[int, ...],
+    setting: Setting,
+    alike: SharedLayers,
+    inventory: bool,
 ) -> tuple[list[Unit], Setting]:
     """Build the units of a chunk's layers, and return the setting of the units after them.
 
@@ -169,7 +175,7 @@ def _layer_units(
             for block in blocks:
                 _require_block_covered(block, whole(layer_setting._replace(adapter=None)))
             curve = _layers_curve(blocks, layer_setting._replace(trained=trained), recompute, inventory)
-            block_lists = [block_tensors(b, job, a.hidden_size) for b in blocks]
+            block_lists = [block_tensors(b, job, architecture.hidden_size) for b in blocks]
             if adapter is not None:
                 block_lists = [_with_adapters(tensors, layer_setting, adapter) for tensors in block_lists]
             tensors = block_lists[0] if len(block_lists) == 1 else tuple(chain.from_iterable(block_lists))
@@ -279,22 +285,29 @@ def _require_block_covered(block: Block, setting: Setting) -> None:
 
 
 @lru_cache(maxsize=256)
-def _require_embedding_covered(a: Architecture, e: MegatronEmbedding, setting: Setting) -> None:
-    """Check that the embedding's forward pass covers all its parameters. ``e``: its table is padded."""
-    numel = sum(t.count for t in outer_tensors(a._replace(final_norm=None, head=False, vocab_size=e.vocab)))
+def _require_embedding_covered(architecture: Architecture, embedding: MegatronEmbedding, setting: Setting) -> None:
+    """Check that the embedding's forward pass covers all its parameters. ``embedding``: its table is padded."""
+    numel = sum(
+        t.count for t in outer_tensors(architecture._replace(final_norm=None, head=False, vocab_size=embedding.vocab))
+    )
     require_covered(
-        touched(lambda ctx: code_of(setting.style).embedding(ctx, e), setting), numel, "the embedding", "megatron"
+        touched(lambda ctx: code_of(setting.style).embedding(ctx, embedding), setting),
+        numel,
+        "the embedding",
+        "megatron",
     )
 
 
 @lru_cache(maxsize=256)
-def _require_head_covered(a: Architecture, head: MegatronHead, setting: Setting) -> None:
+def _require_head_covered(architecture: Architecture, head: MegatronHead, setting: Setting) -> None:
     """Check that the head's forward pass covers the final norm and the output weight.
 
     ``head``: its weight is padded, and counted even where the embedding's table is the same tensor.
     """
-    norm = a.final_norm
-    numel = sum(t.count for t in norm_tensors(norm)) + head.vocab * (a.hidden_size + int(a.head_bias))
+    norm = architecture.final_norm
+    numel = sum(t.count for t in norm_tensors(norm)) + head.vocab * (
+        architecture.hidden_size + int(architecture.head_bias)
+    )
 
     def run(ctx: Context) -> None:
         shape = (ctx.tokens, ctx.hidden)
@@ -317,8 +330,8 @@ def _layers_curve(blocks: tuple[Block, ...], setting: Setting, recompute: bool, 
 
 
 @lru_cache(maxsize=256)
-def _embedding_curve(e: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
-    return megatron_embedding_curve(e, setting, code_of(setting.style).embedding, inventory=inventory)
+def _embedding_curve(embedding: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
+    return megatron_embedding_curve(embedding, setting, code_of(setting.style).embedding, inventory=inventory)
 
 
 @lru_cache(maxsize=256)
@@ -327,8 +340,8 @@ def _head_curve(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
 
 
 def _prediction_layers(
-    job: TrainingJob, a: Architecture, chunk: Chunk, setting: Setting, inventory: bool, *, embeds: bool
+    job: TrainingJob, architecture: Architecture, chunk: Chunk, setting: Setting, inventory: bool, *, embeds: bool
 ) -> list[Unit]:
     from memcheck.frameworks.megatron.prediction import prediction_units
 
-    return prediction_units(job, a, chunk.mtp, setting, embeds=embeds, inventory=inventory)
+    return prediction_units(job, architecture, chunk.mtp, setting, embeds=embeds, inventory=inventory)

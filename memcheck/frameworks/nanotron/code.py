@@ -41,21 +41,23 @@ def setting_of(job: TrainingJob, architecture: Architecture, setting: Setting) -
     return setting._replace(attention="flash", main_grad=None, has_grad=not accumulates(job), options=options)
 
 
-def always(_job: TrainingJob, a: Architecture, setting: Setting, held: ChunkContents, _device: Device) -> Components:
+def always(
+    _job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, _device: Device
+) -> Components:
     """Tables of each layer, the gathered rows, the micro-batch.
 
     Llama's layers have a second rotary module, of which training uses no more than the frequencies; where pairs are
     interleaved it has the angles of every position (RotaryEmbedding.init_rotary_embeddings, ``trainer.py`` calls it).
     """
     tokens, item = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute]
-    gathered = rounded(tokens * a.hidden_size * item) if scatters(setting) else 0
+    gathered = rounded(tokens * architecture.hidden_size * item) if scatters(setting) else 0
     buffers = gathers_again(setting) + is_async(setting)  # "allgather" and "allgather2"
     mixer = held.blocks[0].mixer if held.blocks else None
     dim = mixer.head_dim if isinstance(mixer, Attention) else 0
     half = setting.sequence * dim // 2
     tables = 2 * rounded(half * item) + rounded(4 * dim // 2)
     if not is_qwen(setting):
-        positions = a.max_position_embeddings if setting.option("rope_interleaved") else 0
+        positions = architecture.max_position_embeddings if setting.option("rope_interleaved") else 0
         tables += rounded(4 * dim * positions) if positions else rounded(4 * dim // 2)
     columns = QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH
     batch = sum(rounded(n * tokens) for n in columns) if held.embedding or held.head else 0

@@ -16,17 +16,17 @@ from memcheck.frameworks.nanotron.layers import is_qwen
 from memcheck.frameworks.nanotron.linear import column, norm, scatters
 
 
-def embedding_forward(ctx: Context, e: MegatronEmbedding) -> Value:
+def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     """Rows of the vocabulary's shard, times a mask where there are several shards."""
     tape, setting = ctx.tape, ctx.setting
-    has_grad = setting.has_grad or e.tied  # the head's gradient of the table is there already
-    rows = -(-e.vocab // ctx.tp)
+    has_grad = setting.has_grad or embedding.tied  # the head's gradient of the table is there already
+    rows = -(-embedding.vocab // ctx.tp)
     weight = ctx.register(Parameter("token_embedding", (rows, setting.hidden), setting.params, True, has_grad=has_grad))
     shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute, weight.shape
     several = ctx.tp > 1
     kept = [tape.new((ctx.tokens,), "int64", "masked token ids")] if several else []
     out = tape.value(shape, dtype, "token embedding")
-    tied = e.tied
+    tied = embedding.tied
 
     def run(grad: Storage) -> list[Storage | None]:
         found = tape.new(table, dtype, "embedding backward")

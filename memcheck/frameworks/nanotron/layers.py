@@ -59,23 +59,23 @@ def _block(ctx: Context, block: Block, x: Value) -> Value:
     return out
 
 
-def _widths(ctx: Context, a: Attention) -> tuple[int, int]:
+def _widths(ctx: Context, attention: Attention) -> tuple[int, int]:
     """Columns of this rank's queries, and of its keys."""
-    return a.heads // ctx.tp * a.head_dim, a.kv_heads // ctx.tp * a.head_dim
+    return attention.heads // ctx.tp * attention.head_dim, attention.kv_heads // ctx.tp * attention.head_dim
 
 
-def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     """Compute Llama's attention: q, k and v are copied separately, then k and v are joined and interleaved in copies.
 
     The caller's variables hold the first copies until the layer's output is computed.
     """
-    if a.qkv_bias:
+    if attention.qkv_bias:
         pointer = "/training/options/model_class"
         raise UnsupportedError("nanotron's Llama has no biases", "write `model_class: qwen2`", pointer)
-    tape, (query_width, kv_width) = ctx.tape, _widths(ctx, a)
+    tape, (query_width, kv_width) = ctx.tape, _widths(ctx, attention)
     tokens = ctx.tokens
     qkv = column(ctx, x, "qkv_proj", query_width + 2 * kv_width)
-    if a.kv_heads != a.heads:
+    if attention.kv_heads != attention.heads:
         views = tape.views(qkv, (tokens, query_width), (tokens, kv_width), (tokens, kv_width))
         q, k, v = (copy(tape, view, "contiguous") for view in views)
         del views
@@ -85,21 +85,21 @@ def _attention(ctx: Context, a: Attention, x: Value) -> Value:
     kv = copy(tape, joined, "permute keys and values")
     del joined
     keys, values = tape.views(kv, (tokens, kv_width), (tokens, kv_width))
-    out = _flash(ctx, a, q, keys, values)
+    out = _flash(ctx, attention, q, keys, values)
     del keys, values, kv
     result = row(ctx, out, "o_proj", ctx.hidden, strided=ctx.setting.batch > 1)
     del out, q, k, v, qkv, x
     return result
 
 
-def _packed_attention(ctx: Context, a: Attention, x: Value) -> Value:
+def _packed_attention(ctx: Context, attention: Attention, x: Value) -> Value:
     """Compute Qwen 2's attention: q, and k with v, are slices of one tensor; their gradients are padded to its size."""
-    query_width, kv_width = _widths(ctx, a)
+    query_width, kv_width = _widths(ctx, attention)
     tokens = ctx.tokens
-    qkv = column(ctx, x, "qkv_proj", query_width + 2 * kv_width, bias=a.qkv_bias)
+    qkv = column(ctx, x, "qkv_proj", query_width + 2 * kv_width, bias=attention.qkv_bias)
     q = _slice(ctx, qkv, (tokens, query_width))
     kv = _slice(ctx, qkv, (tokens, 2 * kv_width))
-    out = _flash(ctx, a, q, kv, None)
+    out = _flash(ctx, attention, q, kv, None)
     result = row(ctx, out, "o_proj", ctx.hidden)
     del out, q, kv, qkv, x
     return result
@@ -111,13 +111,13 @@ def _slice(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
     return operator(tape, Value(x.storage, shape, x.dtype), x, "slice backward")
 
 
-def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> Value:
+def _flash(ctx: Context, attention: Attention, q: Value, k: Value, v: Value | None) -> Value:
     """Run flash-attn 2 on the rows of all sequences: [tokens, heads * head_dim]. Without ``v``, ``k`` holds both.
 
     Backward allocates fp32 sums of the queries' gradients, one fp32 number per row and head, and dK and dV for every
     query head where several share one.
     """
-    tape, heads, dim = ctx.tape, a.heads // ctx.tp, a.head_dim
+    tape, heads, dim = ctx.tape, attention.heads // ctx.tp, attention.head_dim
     tokens, padded_tokens = ctx.tokens, ctx.tokens + PADDED_ROWS * ctx.setting.batch
     out = Value(tape.output("attention", q.shape, q.dtype, "flash attention"), q.shape, q.dtype)
     logsumexp = tape.new((tokens, heads), "fp32", "flash attention logsumexp")
@@ -128,21 +128,21 @@ def _flash(ctx: Context, a: Attention, q: Value, k: Value, v: Value | None) -> V
         ((padded_tokens, heads), "fp32", "softmax_d"),
         ((padded_tokens, heads * padded_head_dim), "fp32", "dq_accum"),
     ]
-    if a.kv_heads != a.heads:
+    if attention.kv_heads != attention.heads:
         backward_temporaries += [((tokens, heads * dim), q.dtype, "dk, dv of every query head")] * 2
     return operator(
         tape, out, inputs, "flash attention backward", saves=(*inputs, out, logsumexp), later=backward_temporaries
     )
 
 
-def _mlp(ctx: Context, m: Mlp, x: Value) -> Value:
+def _mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
     """Compute ``down_proj(silu(gate) * up)``; gate and up are one product, which stays in a variable to the end."""
-    tape, width = ctx.tape, m.width // ctx.tp
-    if not m.gated:
+    tape, width = ctx.tape, mlp.width // ctx.tp
+    if not mlp.gated:
         raise UnsupportedError("nanotron's feed-forward layers are gated")
     merged = column(ctx, x, "gate_up_proj", 2 * width)
     gate, up = tape.views(merged, (ctx.tokens, width), (ctx.tokens, width))
-    product = mul(tape, unary(tape, gate, "silu" if m.activation == "swish" else m.activation), up, "glu")
+    product = mul(tape, unary(tape, gate, "silu" if mlp.activation == "swish" else mlp.activation), up, "glu")
     del gate, up
     out = row(ctx, product, "down_proj", ctx.hidden)
     del product, merged, x

@@ -18,11 +18,11 @@ def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
     Raises:
         UnsupportedError: a rank gets no layer, on which nanotron's ranks end in an error.
     """
-    a, ways = job.architecture, job.layout.pipeline
-    if not isinstance(a, Architecture):
+    architecture, ways = job.architecture, job.layout.pipeline
+    if not isinstance(architecture, Architecture):
         raise UnsupportedError("nanotron cuts a pipeline by what its layers cost, which are not known here")
-    head = padded_vocabulary(a.vocab_size, job) * a.hidden_size
-    costs = [_cost(block, a.hidden_size) for block in a.layers()]
+    head = padded_vocabulary(architecture.vocab_size, job) * architecture.hidden_size
+    costs = [_cost(block, architecture.hidden_size) for block in architecture.layers()]
     total, done, rank = sum(costs) + head, 0, 0
     held: list[list[int]] = [[] for _ in range(ways)]
     for index, cost in enumerate(costs):
@@ -39,6 +39,6 @@ def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
 
 
 def _cost(block: Block, hidden: int) -> int:
-    a, m = block.mixer, block.mlp
-    attention = 4 * a.heads * a.head_dim * hidden if isinstance(a, Attention) else 0
-    return attention + (3 * m.width * hidden if isinstance(m, Mlp) else 0)
+    mixer, mlp = block.mixer, block.mlp
+    attention = 4 * mixer.heads * mixer.head_dim * hidden if isinstance(mixer, Attention) else 0
+    return attention + (3 * mlp.width * hidden if isinstance(mlp, Mlp) else 0)

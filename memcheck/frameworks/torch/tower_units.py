@@ -17,7 +17,7 @@ from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.families.tower import tower_forward
-from memcheck.families.towers.forward_parts import added, put, scatter
+from memcheck.families.towers.forward_parts import add_image_tokens, index_put, masked_scatter
 from memcheck.frameworks.torch.dtypes import stream_dtype, widened_tower
 from memcheck.frameworks.torch.fsdp import casts_inputs
 from memcheck.frameworks.torch.idle_towers import idle_units, passing_unit, told_apart
@@ -411,8 +411,8 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             lingers.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         if vision.placement == "added":
-            features = added(ctx, rows, features)
-        rows = (put if vision.placement == "put" else scatter)(ctx, rows, features)
+            features = add_image_tokens(ctx, rows, features)
+        rows = (index_put if vision.placement == "put" else masked_scatter)(ctx, rows, features)
         if end.scaled:
             ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows

@@ -15,43 +15,43 @@ from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import LatentAttention, Norm, ParameterTensor
 
 
-def latent_attention(ctx: Context, a: LatentAttention, x: Value) -> Value:
+def latent_attention(ctx: Context, attention: LatentAttention, x: Value) -> Value:
     """Run multi-head latent attention as torchtitan writes it, ``x``: [tokens, hidden]; so is what is returned.
 
     Unlike in transformers, a norm is one kernel, ``cat`` assembles the key, and flash attention takes heads of unequal
     width. Source: torchtitan models/deepseek_v3/model.py.
     """
     tape = ctx.tape
-    tensors = {tokens.name.split(".")[-2]: tokens for tokens in linear_tensors(a.tensors)}
+    tensors = {tokens.name.split(".")[-2]: tokens for tokens in linear_tensors(attention.tensors)}
     tokens = ctx.tokens
-    heads = -(-a.heads // ctx.tp)
-    nope, rope, v_dim = a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim
+    heads = -(-attention.heads // ctx.tp)
+    nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
     x = enter_tensor_parallel(ctx, x)
-    q = _queries(ctx, a, tensors, x).view(tokens, heads, nope + rope)
+    q = _queries(ctx, attention, tensors, x).view(tokens, heads, nope + rope)
     q_pass, q_rot = tape.views(q, (tokens, heads, nope), (tokens, heads, rope))
     tensor = tensors["kv_a_proj_with_mqa"]
-    compressed = linear(tape, x, ctx.replicated(tensor, a.bias), tensor.name)
-    latent, k_rot = tape.views(compressed, (tokens, a.kv_lora_rank), (tokens, 1, rope))
+    compressed = linear(tape, x, ctx.replicated(tensor, attention.bias), tensor.name)
+    latent, k_rot = tape.views(compressed, (tokens, attention.kv_lora_rank), (tokens, 1, rope))
     table_rows = tape.new((tokens, rope), "fp32", "rope rows (complex)")
     q_rotated, k_rotated = rotate_complex(tape, q_rot, k_rot, table_rows)
     query = cat(tape, (q_pass, q_rotated), (tokens, heads, nope + rope), "cat queries")
-    latent = _norm(ctx, a.kv_lora_rank, latent, "kv_norm")
+    latent = _norm(ctx, attention.kv_lora_rank, latent, "kv_norm")
     tensor = tensors["kv_b_proj"]
     expanded = linear(tape, latent, ctx.weights(tensor, False), tensor.name).view(tokens, heads, nope + v_dim)
     k_pass, value = tape.views(expanded, (tokens, heads, nope), (tokens, heads, v_dim))
     key = _cat_key(ctx, k_pass, k_rotated, (tokens, heads, nope + rope))
     out = kernels.flash(tape, query, key, value, v_dim, label="varlen attention", ring=ctx.setting.context)
     tensor = tensors["o_proj"]
-    result = linear(tape, out.view(tokens, heads * v_dim), ctx.weights(tensor, a.bias), tensor.name)
+    result = linear(tape, out.view(tokens, heads * v_dim), ctx.weights(tensor, attention.bias), tensor.name)
     return leave_tensor_parallel(ctx, result)
 
 
-def _queries(ctx: Context, a: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:
+def _queries(ctx: Context, attention: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:
     tape = ctx.tape
-    if a.q_lora_rank is None:
+    if attention.q_lora_rank is None:
         return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
-    low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], a.bias), tensors["q_a_proj"].name)
-    low = _norm(ctx, a.q_lora_rank, low, "q_norm")
+    low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
+    low = _norm(ctx, attention.q_lora_rank, low, "q_norm")
     return linear(tape, low, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
 
 

@@ -131,54 +131,54 @@ def _feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
     return moe(ctx, m, x)
 
 
-def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     """Run GQAttention, ``x``: [tokens, hidden]; so is what is returned.
 
     One matrix makes q, k and v, which are copied to be contiguous. Rotary embedding runs in fp32.
     """
     tape = ctx.tape
     x = enter_tensor_parallel(ctx, x)
-    q, k, v = _fused_qkv(ctx, a, x)
+    q, k, v = _fused_qkv(ctx, attention, x)
     del x
-    q = norm(ctx, a.query_norm, q, "q_norm")
-    k = norm(ctx, a.key_norm, k, "k_norm")
-    q, k = _rotary(ctx, a, q, k)
-    out = kernels.flash(tape, q, k, v, a.head_dim, label="varlen attention", ring=ctx.setting.context)
-    width = -(-a.heads // ctx.tp) * a.head_dim
-    tensor = linear_tensors(a.tensors)[-1]
-    result = linear(tape, out.view(ctx.tokens, width), ctx.weights(tensor, a.out_bias), tensor.name)
+    q = norm(ctx, attention.query_norm, q, "q_norm")
+    k = norm(ctx, attention.key_norm, k, "k_norm")
+    q, k = _rotary(ctx, attention, q, k)
+    out = kernels.flash(tape, q, k, v, attention.head_dim, label="varlen attention", ring=ctx.setting.context)
+    width = -(-attention.heads // ctx.tp) * attention.head_dim
+    tensor = linear_tensors(attention.tensors)[-1]
+    result = linear(tape, out.view(ctx.tokens, width), ctx.weights(tensor, attention.out_bias), tensor.name)
     del out, q, k, v
     return leave_tensor_parallel(ctx, result)
 
 
-def _fused_qkv(ctx: Context, a: Attention, x: Value) -> tuple[Value, Value, Value]:
+def _fused_qkv(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Value, Value]:
     """Run FusedQKVLinear: ``split`` along the heads of each group, then ``.contiguous()`` of each part.
 
     ``x``: [tokens, hidden]. Returns q, k, v as [tokens, heads, head_dim].
     """
     tape = ctx.tape
-    tensors = linear_tensors(a.tensors)[:-1]
+    tensors = linear_tensors(attention.tensors)[:-1]
     rows, columns = sum(tokens.shape[0] for tokens in tensors), tensors[0].shape[1]
     fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", shard="column", linear=True)
-    qkv = linear(tape, x, ctx.weights(fused, a.qkv_bias), fused.name)
-    heads, kv_heads = -(-a.heads // ctx.tp), max(1, -(-a.kv_heads // ctx.tp))
-    tokens, head_dim = ctx.tokens, a.head_dim
+    qkv = linear(tape, x, ctx.weights(fused, attention.qkv_bias), fused.name)
+    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    tokens, head_dim = ctx.tokens, attention.head_dim
     q, k, v = tape.views(qkv, (tokens, heads, head_dim), (tokens, kv_heads, head_dim), (tokens, kv_heads, head_dim))
     del qkv
     return copy(tape, q, "contiguous q"), copy(tape, k, "contiguous k"), copy(tape, v, "contiguous v")
 
 
-def _rotary(ctx: Context, a: Attention, q: Value, k: Value) -> tuple[Value, Value]:
+def _rotary(ctx: Context, attention: Attention, q: Value, k: Value) -> tuple[Value, Value]:
     """Apply rotary embedding to q and k, [tokens, heads, head_dim].
 
     Each layer picks its rows of the table and keeps them. The complex form multiplies complex numbers, the other one
     uses cos and sin; both run in fp32.
     """
     tape = ctx.tape
-    if rotates_complex(a):
-        table_rows = tape.new((ctx.tokens, a.head_dim), "fp32", "rope rows (complex)")
+    if rotates_complex(attention):
+        table_rows = tape.new((ctx.tokens, attention.head_dim), "fp32", "rope rows (complex)")
         return rotate_complex(tape, q, k, table_rows)
-    table_rows = tape.new((ctx.tokens, 2 * a.head_dim), "fp32", "rope rows (cos, sin)")
+    table_rows = tape.new((ctx.tokens, 2 * attention.head_dim), "fp32", "rope rows (cos, sin)")
     fp32_q, fp32_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     rotated_q = rotate_half(tape, fp32_q, "fp32", (table_rows,))
     rotated_k = rotate_half(tape, fp32_k, "fp32", (table_rows,))

@@ -22,7 +22,7 @@ from memcheck.frameworks.transformers.router import router_tensor
 from memcheck.models.types import Moe
 
 
-def moe(ctx: Context, m: Moe, x: Value) -> Value:
+def moe(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run torchtitan's MoE: router, routed experts, shared experts, sum. ``x``: [tokens, hidden] on this tensor rank.
 
     With expert parallelism the tokens stay sharded over tensor ranks (sequence parallelism) on their way to the
@@ -32,39 +32,39 @@ def moe(ctx: Context, m: Moe, x: Value) -> Value:
     tape = ctx.tape
     tokens_sharded = ctx.tp == 1 or (ctx.setting.expert > 1 and ctx.setting.expert_tensor == 1)
     expert_input = x if tokens_sharded else enter_tensor_parallel(ctx, x)
-    scores, ids = _route(ctx, m, expert_input)
-    routing_map = tape.new((expert_input.shape[0], m.experts), "bool", "routing map")
-    out = _routed(ctx, m, expert_input, scores, ids)
+    scores, ids = _route(ctx, moe, expert_input)
+    routing_map = tape.new((expert_input.shape[0], moe.experts), "bool", "routing map")
+    out = _routed(ctx, moe, expert_input, scores, ids)
     if not tokens_sharded:
         out = leave_tensor_parallel(ctx, out)
     del expert_input
-    if m.shared_width:
-        shared = mlp(ctx, shared_mlp(m), x)
+    if moe.shared_width:
+        shared = mlp(ctx, shared_mlp(moe), x)
         out = add(tape, out, shared, "routed + shared")
     del routing_map
     return out
 
 
-def _route(ctx: Context, m: Moe, x: Value) -> tuple[Value, Storage]:
+def _route(ctx: Context, moe: Moe, x: Value) -> tuple[Value, Storage]:
     """Replay TokenChoiceTopKRouter, and return scores and expert ids, [tokens, experts_per_token].
 
     Its gate runs under ``torch.autocast(dtype=torch.float32)``. CUDA accepts that dtype: the gate keeps an fp32 copy of
     its input and makes fp32 scores. The CPU does not accept it; option ``fp32_gate`` says which applies.
     """
     tape = ctx.tape
-    tensor = router_tensor(m)
+    tensor = router_tensor(moe)
     outer_autocast = tape.autocast
     if ctx.setting.option("fp32_gate", False):
         tape.autocast = "fp32"
     logits = linear(tape, x, ctx.replicated(tensor), "router.gate")
     tape.autocast = outer_autocast
-    probabilities = unary(tape, logits, "sigmoid") if m.router == "sigmoid" else softmax(tape, logits)
+    probabilities = unary(tape, logits, "sigmoid") if moe.router == "sigmoid" else softmax(tape, logits)
     del logits
     biased_scores = tape.value(probabilities.shape, "fp32", "scores + expert_bias")
     scores_for_choice = operator(tape, biased_scores, probabilities, GRAD_UNCHANGED)
-    values, ids = topk(tape, scores_for_choice, m.experts_per_token)
+    values, ids = topk(tape, scores_for_choice, moe.experts_per_token)
     scores = gather(tape, probabilities, ids)
-    if m.normalised_scores:
+    if moe.normalised_scores:
         scores = _divide_by_sum(tape, scores)
     scores = scale(tape, scores, "route scale")
     del values, scores_for_choice, biased_scores
@@ -78,14 +78,14 @@ def _divide_by_sum(tape: Tape, x: Value) -> Value:
     return operator(tape, tape.value(shape, dtype, "div"), x, "div backward", saves=(x, total))
 
 
-def _routed(ctx: Context, m: Moe, x: Value, scores: Value, ids: Storage) -> Value:
+def _routed(ctx: Context, moe: Moe, x: Value, scores: Value, ids: Storage) -> Value:
     """Dispatch tokens to their experts, run the experts, and combine their outputs. ``x``: [tokens, hidden].
 
     Rows between are [tokens * experts_per_token, hidden]. After the all-to-all of expert parallelism a rank has
     ``expert_imbalance`` times its even share.
     """
     tape = ctx.tape
-    hidden, k = x.shape[-1], m.experts_per_token
+    hidden, k = x.shape[-1], moe.experts_per_token
     sent_rows = x.shape[0] * k
     order = tape.new((sent_rows,), "int64", "argsort")
     sorted_scores = index(tape, scores.view(sent_rows), order, (sent_rows,), "sorted scores")
@@ -99,7 +99,9 @@ def _routed(ctx: Context, m: Moe, x: Value, scores: Value, ids: Storage) -> Valu
         rows = _all_to_all(tape, rows, (received_rows, hidden))
         permutation = tape.new((received_rows,), "int64", "permuted indices")
         rows = index(tape, rows, permutation, (received_rows, hidden), "permute")
-    expert_output = _experts(ctx, m, rows)  # a local variable of RoutedExperts.forward, like rows: both live to its end
+    expert_output = _experts(
+        ctx, moe, rows
+    )  # a local variable of RoutedExperts.forward, like rows: both live to its end
     out = expert_output
     if permutation is not None:
         out = _unpermute(tape, out, permutation)
@@ -118,16 +120,16 @@ def _unpermute(tape: Tape, x: Value, permutation: Storage) -> Value:
     return operator(tape, tape.value(x.shape, x.dtype, "unpermute"), x, "unpermute backward", saves=(permutation,))
 
 
-def _experts(ctx: Context, m: Moe, x: Value) -> Value:
+def _experts(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run GroupedExperts: ``w2(silu(w1 x) * w3 x)``, each one grouped product over the local experts.
 
     ``x``: rows sorted by expert, [rows, hidden]; so is what is returned.
     """
     tape, setting = ctx.tape, ctx.setting
     hidden = x.shape[-1]
-    local = -(-m.experts // setting.expert)
-    width = -(-m.width // setting.expert_tensor)
-    up, down = expert_tensors(m)
+    local = -(-moe.experts // setting.expert)
+    width = -(-moe.width // setting.expert_tensor)
+    up, down = expert_tensors(moe)
     offsets = tape.new((local,), "int32", "group offsets")
     up_shape, down_shape = (local, width, hidden), (local, hidden, width)
     gate = grouped_mm(tape, x, _weight(ctx, up.name + ".w1", up_shape), width, offsets, "experts.w1", up_shape)

@@ -12,7 +12,7 @@ from memcheck.autograd.tensor import Storage, Value
 from memcheck.models.types import Attention
 
 
-def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -> Value:
+def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Run Gemma 2's attention with capped scores, [batch, heads, sequence, sequence], which no kernel computes.
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], transposed, so that products copy them if there are several
@@ -23,7 +23,7 @@ def capped_attention(ctx: Context, a: Attention, q: Value, k: Value, v: Value) -
     not_contiguous = b > 1 and h > 1
     q = scale_in_place(tape, q, "attention scaling")
     scores = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (not_contiguous, not_contiguous))
-    masks = _masks(ctx, windowed=a.window is not None)
+    masks = _masks(ctx, windowed=attention.window is not None)
     scores = scale(tape, scores, "softcap")
     scores = unary(tape, scores, "tanh")
     scores = scale(tape, scores, "softcap")

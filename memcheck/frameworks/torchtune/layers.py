@@ -52,74 +52,87 @@ def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
     Only Gemma 2 has scales, which are norms. The outputs of attention and feed-forward are variables to the end. Their
     inputs are variables until the modules return. Source: modules/transformer.py.
     """
-    a, m = block.mixer, block.mlp
-    if not isinstance(a, Attention) or m is None or block.parallel:
+    mixer, mlp = block.mixer, block.mlp
+    if not isinstance(mixer, Attention) or mlp is None or block.parallel:
         return block_parts(ctx, block, x)  # which torchtune has no builder for
     normed = norm(ctx, block.input_norm, x)
-    attn_output = _attention(ctx, a, normed)
+    attn_output = _attention(ctx, mixer, normed)
     h = add(ctx.tape, norm(ctx, block.mixer_output_norm, attn_output), x, "residual")
     normed = norm(ctx, block.mlp_norm, h)
-    mlp_output = feed_forward(ctx, m, normed)
+    mlp_output = feed_forward(ctx, mlp, normed)
     del normed
     out = add(ctx.tape, h, norm(ctx, block.mlp_output_norm, mlp_output), "residual")
     del attn_output, mlp_output
     return out
 
 
-def _attention(ctx: Context, a: Attention, x: Value) -> Value:
+def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     """Run torchtune's MultiHeadAttention with flex attention, or with capped scores. ``x``: [tokens, hidden].
 
     Keys and values are repeated for every query head before the kernel.
     """
-    tape, tensors = ctx.tape, linear_tensors(a.tensors)
-    if a.fused_qkv:  # an architecture as transformers has it
+    tape, tensors = ctx.tape, linear_tensors(attention.tensors)
+    if attention.fused_qkv:  # an architecture as transformers has it
         fused_matrix = tensors[0]
-        projection_rows = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim)
+        projection_rows = (
+            attention.heads * attention.head_dim,
+            attention.kv_heads * attention.head_dim,
+            attention.kv_heads * attention.head_dim,
+        )
         projections = [fused_matrix._replace(shape=(tensor, fused_matrix.shape[1])) for tensor in projection_rows]
     else:
         projections = tensors[:3]
-    q = rotate(ctx, a, norm(ctx, a.query_norm, _heads(ctx, a, projections[0], x, a.heads), "qk_norm"))
-    k, v = (_heads(ctx, a, tensor, x, a.kv_heads) for tensor in projections[1:])
-    k = rotate(ctx, a, norm(ctx, a.key_norm, k, "qk_norm"))
-    if a.kv_heads != a.heads:
-        k, v = repeat_kv(tape, k, a.heads), repeat_kv(tape, v, a.heads)
-    if a.softcap:
+    q = rotate(
+        ctx,
+        attention,
+        norm(ctx, attention.query_norm, _heads(ctx, attention, projections[0], x, attention.heads), "qk_norm"),
+    )
+    k, v = (_heads(ctx, attention, tensor, x, attention.kv_heads) for tensor in projections[1:])
+    k = rotate(ctx, attention, norm(ctx, attention.key_norm, k, "qk_norm"))
+    if attention.kv_heads != attention.heads:
+        k, v = repeat_kv(tape, k, attention.heads), repeat_kv(tape, v, attention.heads)
+    if attention.softcap:
         from memcheck.frameworks.torchtune.capped import capped_attention
 
-        out = capped_attention(ctx, a, q, k, v)
+        out = capped_attention(ctx, attention, q, k, v)
     else:
-        out = kernels.flash(tape, q, k, v, a.head_dim, label="flex attention")
-    result = linear(tape, out.view(ctx.tokens, a.heads * a.head_dim), ctx.weights(tensors[-1], a.out_bias), "output")
+        out = kernels.flash(tape, q, k, v, attention.head_dim, label="flex attention")
+    result = linear(
+        tape,
+        out.view(ctx.tokens, attention.heads * attention.head_dim),
+        ctx.weights(tensors[-1], attention.out_bias),
+        "output",
+    )
     del out, q, k, v
     return result
 
 
-def _heads(ctx: Context, a: Attention, matrix: ParameterTensor, x: Value, heads: int) -> Value:
+def _heads(ctx: Context, attention: Attention, matrix: ParameterTensor, x: Value, heads: int) -> Value:
     """Project the input to heads, [batch, heads, sequence, head_dim]."""
-    out = linear(ctx.tape, x, ctx.weights(matrix, a.qkv_bias), matrix.name)
-    return out.view(ctx.batch, heads, ctx.sequence, a.head_dim)
+    out = linear(ctx.tape, x, ctx.weights(matrix, attention.qkv_bias), matrix.name)
+    return out.view(ctx.batch, heads, ctx.sequence, attention.head_dim)
 
 
-def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
-    """Compute the chunked losses from the normed hidden states ``h``, [tokens, hidden]. Returns None for any other
+def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value | None:
+    """Compute the chunked losses from the normed hidden states ``hidden``, [tokens, hidden]. Returns None for any other
     loss.
     """
     if head.loss.kind == "fused-linear":
-        return _linear_cross_entropy(ctx, head, h, weights)
-    return _chunked_output(ctx, head, h, weights) if head.loss.kind == "chunked" else None
+        return _linear_cross_entropy(ctx, head, hidden, weights)
+    return _chunked_output(ctx, head, hidden, weights) if head.loss.kind == "chunked" else None
 
 
-def _chunked_output(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+def _chunked_output(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value:
     """Replay CEWithChunkedOutputLoss: all chunks' logits live; each chunk is upcast and its loss computed by itself.
 
     The recipe's list refers to every chunk's logits until the loss returns.
     """
     tape, copies = ctx.tape, _copies(head)
     logits, losses = [], []
-    for chunk, copies_of_chunk in zip(_chunks(ctx, head, h), copies, strict=True):
+    for chunk, copies_of_chunk in zip(_chunks(ctx, head, hidden), copies, strict=True):
         with counted_as(tape, copies_of_chunk):
             logits.append(linear(tape, chunk, weights, "output"))
-    del h, chunk
+    del hidden, chunk
     for chunk_logits, copies_of_chunk in zip(logits, copies, strict=True):
         with counted_as(tape, copies_of_chunk):
             losses.append(_cross_entropy(ctx, head, chunk_logits))
@@ -127,28 +140,28 @@ def _chunked_output(ctx: Context, head: Head, h: Value, weights: Weights) -> Val
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _linear_cross_entropy(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+def _linear_cross_entropy(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value:
     """Replay LinearCrossEntropyLoss: for each chunk of tokens the logits, their fp32 copy and the loss.
 
     Autograd keeps what the cross entropy saves. A chunk's logits die before the next chunk's exist. Unmasked tokens are
     selected first: a copy of the hidden states, while the recipe still refers to the originals.
     """
     tape = ctx.tape
-    selected = copy(tape, h, "index_select")
+    selected = copy(tape, hidden, "index_select")
     losses = []
     for chunk, copies_of_chunk in zip(_chunks(ctx, head, selected), _copies(head), strict=True):
         with counted_as(tape, copies_of_chunk):
             chunk_logits = linear(tape, chunk, weights, "output")
             losses.append(_cross_entropy(ctx, head, chunk_logits))
             del chunk_logits
-    del h
+    del hidden
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _chunks(ctx: Context, head: Head, h: Value) -> tuple[Value, ...]:
+def _chunks(ctx: Context, head: Head, hidden: Value) -> tuple[Value, ...]:
     """Split the hidden states [tokens, hidden] into the chunks that are replayed."""
     rows = -(-ctx.tokens // head.loss.chunks)
-    return tuple(ctx.tape.views(h, *(((rows, ctx.hidden),) * len(_copies(head)))))
+    return tuple(ctx.tape.views(hidden, *(((rows, ctx.hidden),) * len(_copies(head)))))
 
 
 def _copies(head: Head) -> list[int]:

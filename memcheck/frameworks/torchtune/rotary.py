@@ -18,27 +18,27 @@ SCALED_FROM = 8192
 """Llama models of more positions are 3.1 or later: their rotation is scaled, and made once with adapters, too."""
 
 
-def turns_halves(a: Attention) -> bool:
+def turns_halves(attention: Attention) -> bool:
     """Phi 3's and Qwen's modules turn halves of a head; the others turn pairs."""
-    return is_phi3(a) or a.qkv_bias or a.query_norm is not None
+    return is_phi3(attention) or attention.qkv_bias or attention.query_norm is not None
 
 
-def is_phi3(a: Attention) -> bool:
+def is_phi3(attention: Attention) -> bool:
     """Phi 3 is the family of these whose rotation ends in a ``cat`` in transformers, too."""
-    return a.rotary_form == "cat"
+    return attention.rotary_form == "cat"
 
 
-def rotate(ctx: Context, a: Attention, x: Value) -> Value:
+def rotate(ctx: Context, attention: Attention, x: Value) -> Value:
     """Rotate heads, [batch, heads, sequence, head_dim], in fp32 and cast back.
 
     Qwen's module casts its rows of the table to the input's dtype instead.
     """
     tape = ctx.tape
-    if not turns_halves(a):
+    if not turns_halves(attention):
         return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
-    if is_phi3(a):
+    if is_phi3(attention):
         return cast(tape, rotate_half(tape, x, "fp32", holds=True), x.dtype)
-    rows, cast_to = (ctx.sequence, a.head_dim), () if x.dtype == "fp32" else ("cos", "sin")
+    rows, cast_to = (ctx.sequence, attention.head_dim), () if x.dtype == "fp32" else ("cos", "sin")
     return rotate_half(tape, x, x.dtype, tuple(tape.new(rows, x.dtype, name) for name in cast_to), holds=True)
 
 

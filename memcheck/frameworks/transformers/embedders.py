@@ -13,7 +13,7 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.towers.forward_parts import scatter
+from memcheck.families.towers.forward_parts import masked_scatter
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.models.vision import Embedder
 
@@ -78,7 +78,7 @@ def _with_pictures(
     if features.dtype != x.dtype:
         features = cast(tape, features, x.dtype)
         ctx.returned.append(Value(features.storage, features.shape, features.dtype))
-    return scatter(ctx, x, features)
+    return masked_scatter(ctx, x, features)
 
 
 def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:

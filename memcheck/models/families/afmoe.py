@@ -17,7 +17,7 @@ NORM = "rmsnorm-fp32-weight"
 def read(config: ConfigReader) -> Architecture:
     """``model_type: afmoe``."""
     size = read_sizes(config, head_dim=128)
-    h, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
     period = config.integer("global_attn_every_n_layers", default=4, null=4)
     types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
     attention = grouped_attention(
@@ -28,13 +28,13 @@ def read(config: ConfigReader) -> Architecture:
         key_norm=head_norm(NORM, size.head_dim, "k"),
         dropout=config.dropout("attention_dropout"),
         gate_matrix=True,
-        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, h, "attention", "column"),
+        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),
     )
     width, activation = config.integer("moe_intermediate_size"), config.activation()
     experts = config.integer("num_experts")
     config.ignore("route_scale")
     moe = routed(
-        h,
+        hidden,
         (experts, config.integer("num_experts_per_tok")),
         width,
         activation,
@@ -47,7 +47,7 @@ def read(config: ConfigReader) -> Architecture:
     router, *stacked = moe.tensors[:3]
     moe = moe._replace(tensors=(router, *moe.tensors[3:], *stacked))  # the class makes the shared experts first
     moe = with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
     dense = config.integer("num_dense_layers", default=1, minimum=0)
 
     def make(kind: tuple[str, bool]) -> Block:
@@ -55,10 +55,10 @@ def read(config: ConfigReader) -> Architecture:
         return Block(
             mixer=attention._replace(window=window) if sliding else attention._replace(rotary_dim=0),
             mlp=moe if kind[1] else mlp,
-            input_norm=rms_norm(h, "input_layernorm", NORM),
-            mlp_norm=rms_norm(h, "pre_mlp_layernorm", NORM),
-            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
-            mlp_output_norm=rms_norm(h, "post_mlp_layernorm", NORM),
+            input_norm=rms_norm(hidden, "input_layernorm", NORM),
+            mlp_norm=rms_norm(hidden, "pre_mlp_layernorm", NORM),
+            mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(hidden, "post_mlp_layernorm", NORM),
         )
 
     scaled = config.flag("mup_enabled")
@@ -67,7 +67,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         stack(((t, i >= dense) for i, t in enumerate(types)), make),
         tied=False,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         mask_windows=(None, window),
         embedding_scale="model" if scaled else "",
         fp32_params_of_fp16=("norm", "expert_bias"),

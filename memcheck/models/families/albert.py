@@ -23,8 +23,8 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: albert``. Nothing is dropped unless the configuration says so, as in the class."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     config.ignore("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor", "position_embedding_type")
-    h, narrow = size.hidden, config.integer("embedding_size", default=128)
-    if narrow == h:
+    hidden, narrow = size.hidden, config.integer("embedding_size", default=128)
+    if narrow == hidden:
         config.fail("embedding_size", "tables as wide as the layers have no memory model in ALBERT: it projects them")
     groups = config.integer("num_hidden_groups", default=1)
     inner = config.integer("inner_group_num", default=1)
@@ -42,14 +42,14 @@ def read(config: ConfigReader) -> Architecture:
     ((layer, _),) = found.blocks
     activation = config.activation(default="gelu_new")
     layer = layer._replace(
-        mlp=plain_mlp(h, config.integer("intermediate_size"), activation, "ffn", "ffn_output", bias=True),
-        input_norm=layer_norm(h, "attention.LayerNorm"),
-        mlp_norm=layer_norm(h, "full_layer_layer_norm"),
+        mlp=plain_mlp(hidden, config.integer("intermediate_size"), activation, "ffn", "ffn_output", bias=True),
+        input_norm=layer_norm(hidden, "attention.LayerNorm"),
+        mlp_norm=layer_norm(hidden, "full_layer_layer_norm"),
         mixer_dropout=True,
     )
-    project = linear("albert.encoder.embedding_hidden_mapping_in", h, narrow, "embedding", "none", bias=True)
+    project = linear("albert.encoder.embedding_hidden_mapping_in", hidden, narrow, "embedding", "none", bias=True)
     tables = tuple(t for t in found.extra_tensors if "embeddings_project" not in t.name)
-    head = linear("predictions.dense", narrow, h, "head", "none", bias=True)
+    head = linear("predictions.dense", narrow, hidden, "head", "none", bias=True)
     return found._replace(
         blocks=_applications(layer, size.layers, groups, inner),
         head_transform=activation,

@@ -25,13 +25,13 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("rope_theta", "model_max_length", "routed_scaling_factor", "kda_lower_bound")
     config.ignore("mtp_loss_scaling_factor", "pretraining_tp")
     size = latent_sizes(config)
-    h = size.hidden
-    gate = linear("self_attn.g_proj", size.heads, h, "attention", "column")
+    hidden = size.hidden
+    gate = linear("self_attn.g_proj", size.heads, hidden, "attention", "column")
     attention = latent_attention(config, size, whole_queries=True)
     attention = GatedLatentAttention(*attention._replace(tensors=attention.tensors + gate))
-    mixer = _delta(config, h, size.heads)
-    moe = experts(config, h, (GROUPS, CHOSEN_GROUPS))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
+    mixer = _delta(config, hidden, size.heads)
+    moe = experts(config, hidden, (GROUPS, CHOSEN_GROUPS))
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     group = config.integer("layer_group_size", default=GROUP)
     types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % group else "full_attention")
     dense = config.integer("first_k_dense_replace", default=DENSE, minimum=0)
@@ -39,7 +39,7 @@ def read(config: ConfigReader) -> Architecture:
 
     def make(kind: tuple[str, bool]) -> Block:
         chosen: Mixer | LatentAttention = mixer if kind[0] == "linear_attention" else attention
-        return pre_norm_block(h, chosen, moe if kind[1] else mlp)
+        return pre_norm_block(hidden, chosen, moe if kind[1] else mlp)
 
     note_mtp_layers(config)
     return decoder(
@@ -62,12 +62,12 @@ def _delta(config: ConfigReader, hidden: int, heads: int) -> Mixer:
     d = config.integer("linear_head_dim", default=config.integer("head_dim", default=128))
     kernel = config.integer("short_conv_kernel_size", default=4)
     kernel = config.integer("linear_conv_kernel_dim", default=kernel)
-    width, a = heads * d, "self_attn"
+    width, module = heads * d, "self_attn"
     forget = (
-        vector(f"{a}.forget_gate.A_log", heads, "mixer", "column"),
-        vector(f"{a}.forget_gate.dt_bias", width, "mixer", "column"),
-        *linear(f"{a}.forget_gate.f_proj", width, hidden, "mixer", "column"),
+        vector(f"{module}.forget_gate.A_log", heads, "mixer", "column"),
+        vector(f"{module}.forget_gate.dt_bias", width, "mixer", "column"),
+        *linear(f"{module}.forget_gate.f_proj", width, hidden, "mixer", "column"),
     )
-    gate = linear(f"{a}.g_proj", width, hidden, "mixer", "column")
+    gate = linear(f"{module}.g_proj", width, hidden, "mixer", "column")
     found = delta_mixer(hidden, (heads, d, kernel), forget, gate)
     return (BoundedLingDelta if config.flag("kda_safe_gate", default=True) else LingDelta)(*found)

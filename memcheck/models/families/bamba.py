@@ -24,13 +24,13 @@ HARMLESS = ("num_logits_to_keep", "time_step_limit", "z_loss_coefficient", "mamb
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bamba``: every layer has a network; ``attn_layer_indices`` are those with attention."""
     size = read_sizes(config, kv_heads="required")
-    h = size.hidden
-    mamba, attention = _mamba(config, h), _attention(config, size, 0.5)
+    hidden = size.hidden
+    mamba, attention = _mamba(config, hidden), _attention(config, size, 0.5)
     chosen = frozenset(config.integers("attn_layer_indices") or ())
     usual = ("full_attention" if i in chosen else "linear_attention" for i in range(size.layers))
     types = _types(config, tuple(usual))
     mlp = gated_mlp(
-        h,
+        hidden,
         config.integer("intermediate_size"),
         config.activation(),
         bias=config.flag("mlp_bias"),
@@ -41,28 +41,28 @@ def read(config: ConfigReader) -> Architecture:
         return Block(
             mixer=mamba if kind == "linear_attention" else attention,
             mlp=mlp,
-            input_norm=rms_norm(h, "input_layernorm"),
-            mlp_norm=rms_norm(h, "pre_ff_layernorm"),
+            input_norm=rms_norm(hidden, "input_layernorm"),
+            mlp_norm=rms_norm(hidden, "pre_ff_layernorm"),
         )
 
-    final = rms_norm(h, "model.final_layernorm")
+    final = rms_norm(hidden, "model.final_layernorm")
     return decoder(config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)
 
 
 def read_granite(config: ConfigReader) -> Architecture:
     """``model_type: granitemoehybrid``: Granite's multipliers, experts (or none) and a shared network."""
     size = read_sizes(config)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
     config.ignore("init_method", "normalization_function")
     turned = config.text("position_embedding_type", default="none")
-    mamba = _mamba(config, h)
+    mamba = _mamba(config, hidden)
     attention = _attention(config, size, 1.0 if turned == "rope" else 0.0)
     types = _types(config, ("linear_attention",) * size.layers)
-    mlp = granite_experts(config, h, config.integer("shared_intermediate_size", default=1024))
+    mlp = granite_experts(config, hidden, config.integer("shared_intermediate_size", default=1024))
 
     def make(kind: str) -> Block:
-        block = pre_norm_block(h, mamba if kind == "linear_attention" else attention, mlp)
+        block = pre_norm_block(hidden, mamba if kind == "linear_attention" else attention, mlp)
         return block._replace(residual_scale=True)
 
     return decoder(
@@ -99,7 +99,7 @@ def granite_experts(config: ConfigReader, hidden: int, shared: int) -> Mlp | Moe
 def read_falcon_h1(config: ConfigReader) -> Architecture:
     """``model_type: falcon_h1``: attention and Mamba-2 read the same norm in every layer, and are added."""
     size = read_sizes(config, kv_heads="required")
-    h = size.hidden
+    hidden = size.hidden
     config.ignore(
         "attention_in_multiplier",
         "attention_out_multiplier",
@@ -120,11 +120,11 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
     bias = config.flag("projectors_bias")
     normed, before = config.flag("mamba_rms_norm"), config.flag("mamba_norm_before_gate", default=True)
     width = config.optional_integer("mamba_d_ssm")
-    mamba = _mamba(config, h, norm=normed, out_bias=bias, width=width)
+    mamba = _mamba(config, hidden, norm=normed, out_bias=bias, width=width)
     mamba = (NormFirstMixer if normed and before else FalconH1Mixer)(*mamba)
     attention = FalconH1Attention(*_attention(config, size, 1.0))
     mlp = gated_mlp(
-        h,
+        hidden,
         config.integer("intermediate_size"),
         config.activation(),
         bias=config.flag("mlp_bias"),
@@ -133,12 +133,12 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
     block = Block(
         mixer=attention,
         mlp=FalconH1Mlp(*mlp),
-        input_norm=rms_norm(h, "input_layernorm"),
-        mlp_norm=rms_norm(h, "pre_ff_layernorm"),
+        input_norm=rms_norm(hidden, "input_layernorm"),
+        mlp_norm=rms_norm(hidden, "pre_ff_layernorm"),
         beside=mamba,
     )
     return decoder(
-        config, size, ((block, size.layers),), tied=False, final_norm=rms_norm(h, "model.final_layernorm"),
+        config, size, ((block, size.layers),), tied=False, final_norm=rms_norm(hidden, "model.final_layernorm"),
         embedding_scale="model", logit_scale=True,
     )  # fmt: skip
 

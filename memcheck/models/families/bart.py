@@ -222,11 +222,13 @@ class _BartLayers:
 
     def layer(self, stack: str) -> Block:
         """A layer of the encoder or of the decoder."""
-        kind, h = self._kind, self.hidden
+        kind, hidden = self._kind, self.hidden
         heads, width = self._config.integer(f"{stack}_attention_heads"), self._config.integer(f"{stack}_ffn_dim")
-        if h % heads:
-            self._config.fail(f"{stack}_attention_heads", f"hidden size {h} is no multiple of {heads} attention heads")
-        mlp = plain_mlp(h, width, self._activation, "fc1", "fc2", bias=True)
+        if hidden % heads:
+            self._config.fail(
+                f"{stack}_attention_heads", f"hidden size {hidden} is no multiple of {heads} attention heads"
+            )
+        mlp = plain_mlp(hidden, width, self._activation, "fc1", "fc2", bias=True)
         block = Block(
             mixer=self._attention("self_attn", heads, bidirectional=stack == "encoder"),
             mlp=NestedMlp(*mlp._replace(inner_dropout=self._inner)),
@@ -245,9 +247,9 @@ class _BartLayers:
         return layer_norm(self.hidden, name)
 
     def _attention(self, module: str, heads: int, *, bidirectional: bool) -> Attention:
-        h, whisper = self.hidden, self._kind.whisper
+        hidden, whisper = self.hidden, self._kind.whisper
         size = StackDimensions(
-            hidden=h, layers=1, heads=heads, kv_heads=heads, head_dim=h // heads, vocab=1, positions=0
+            hidden=hidden, layers=1, heads=heads, kv_heads=heads, head_dim=hidden // heads, vocab=1, positions=0
         )
         found = grouped_attention(
             size,

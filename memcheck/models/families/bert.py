@@ -97,16 +97,20 @@ def read_xl(config: ConfigReader) -> Architecture:
     return found._replace(embedding_norm=None)
 
 
-def _norms_in_front(a: Architecture, names: tuple[str, str, str], more: Callable[[Block], Block]) -> Architecture:
+def _norms_in_front(
+    architecture: Architecture, names: tuple[str, str, str], more: Callable[[Block], Block]
+) -> Architecture:
     """The model with norms in front of the halves and after the layers. ``names``: of the three; ``more``: what else
     differs in a layer.
     """
     first, second, last = names
-    h, blocks = a.hidden_size, []
-    for block, count in a.blocks:
-        norms = block._replace(input_norm=layer_norm(h, first), mlp_norm=layer_norm(h, second), post_norm=False)
+    hidden, blocks = architecture.hidden_size, []
+    for block, count in architecture.blocks:
+        norms = block._replace(
+            input_norm=layer_norm(hidden, first), mlp_norm=layer_norm(hidden, second), post_norm=False
+        )
         blocks.append((more(norms), count))
-    return a._replace(blocks=tuple(blocks), final_norm=layer_norm(h, last))
+    return architecture._replace(blocks=tuple(blocks), final_norm=layer_norm(hidden, last))
 
 
 def read_ernie(config: ConfigReader) -> Architecture:

@@ -22,7 +22,7 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bloom``. The feed-forward width is four times the hidden size, not configurable."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore(
         "slow_but_exact",
         "pretraining_tp",
@@ -49,12 +49,12 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     attention = BloomAttention(*attention)
-    mlp = plain_mlp(h, 4 * h, "bloom-gelu", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
+    mlp = plain_mlp(hidden, 4 * hidden, "bloom-gelu", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "input_layernorm"),
-        mlp_norm=layer_norm(h, "post_attention_layernorm"),
+        input_norm=layer_norm(hidden, "input_layernorm"),
+        mlp_norm=layer_norm(hidden, "post_attention_layernorm"),
         dropout=dropout,
         variables=LayerVariables(norm=False, output=False, mlp_input=True),
         residual_from_norm=config.flag("apply_residual_connection_post_layernorm"),
@@ -64,8 +64,8 @@ def read(config: ConfigReader) -> Architecture:
         size._replace(positions=0),
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "transformer.ln_f"),
+        final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=0,
-        embedding_norm=layer_norm(h, "transformer.word_embeddings_layernorm"),
+        embedding_norm=layer_norm(hidden, "transformer.word_embeddings_layernorm"),
         paths=Paths("transformer.h", "transformer.word_embeddings"),
     )

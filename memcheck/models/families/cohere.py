@@ -62,7 +62,7 @@ def read_2(config: ConfigReader) -> Architecture:
 def read_moe(config: ConfigReader) -> Architecture:
     """``model_type: cohere2_moe``: experts in most layers; ``first_k_dense_replace`` dense ones in front."""
     size = read_sizes(config, head_dim=128)
-    h, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
     first = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
     period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=4, null=4)
     prefix = config.integer("prefix_dense_sliding_window_pattern", default=1, null=1)
@@ -81,14 +81,14 @@ def read_moe(config: ConfigReader) -> Architecture:
         rotary_form="pairs-fp32",
         dropout=config.dropout("attention_dropout"),
     )
-    moe = _experts(config, h)
+    moe = _experts(config, hidden)
     sparse = sparse_types(config, size.layers, first)
     width = config.optional_integer("prefix_dense_intermediate_size") or moe.width
-    mlp = gated_mlp(h, width, moe.activation)
+    mlp = gated_mlp(hidden, width, moe.activation)
     fused = config.raw("rms_norm_eps") is None
 
     def norm(name: str) -> Norm:
-        return layer_norm(h, name, bias=False, kind=NORM) if fused else rms_norm(h, name)
+        return layer_norm(hidden, name, bias=False, kind=NORM) if fused else rms_norm(hidden, name)
 
     def make(kind: tuple[str, bool]) -> Block:
         span = window if kind[0] == "sliding_attention" else None
@@ -125,13 +125,13 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attentions: list[Attention]) -> Architecture:
-    h = size.hidden
-    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
-    norm = layer_norm(h, "input_layernorm", bias=False, kind=NORM)
+    hidden = size.hidden
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
+    norm = layer_norm(hidden, "input_layernorm", bias=False, kind=NORM)
 
     def make(attention: Attention) -> Block:
         return Block(mixer=attention, mlp=mlp, input_norm=norm, mlp_norm=None, parallel=True)
 
     config.ignore("logit_scale")
-    final = layer_norm(h, "model.norm", bias=False, kind=NORM)
+    final = layer_norm(hidden, "model.norm", bias=False, kind=NORM)
     return decoder(config, size, stack(attentions, make), tied=True, final_norm=final, logit_scale=True)

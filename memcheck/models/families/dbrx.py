@@ -21,7 +21,7 @@ PROJECTIONS = Projections(("Wqkv",), "out_proj", "norm_attn_norm.attn")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: dbrx``."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("emb_pdrop")
     inner = config.section("attn_config")
     inner.ignore("rope_theta", "rope_type", "attn_type")
@@ -33,10 +33,10 @@ def read(config: ConfigReader) -> Architecture:
         dropout=inner.dropout("attn_pdrop"),
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
     )
-    first = layer_norm(h, "norm_attn_norm.norm_1", bias=False)
-    second = layer_norm(h, "norm_attn_norm.norm_2", bias=False)
+    first = layer_norm(hidden, "norm_attn_norm.norm_1", bias=False)
+    second = layer_norm(hidden, "norm_attn_norm.norm_2", bias=False)
     dropout = config.dropout("resid_pdrop")
-    block = Block(mixer=attention, mlp=_experts(config, h), input_norm=first, mlp_norm=second, dropout=dropout)
+    block = Block(mixer=attention, mlp=_experts(config, hidden), input_norm=first, mlp_norm=second, dropout=dropout)
     if config.flag("tie_word_embeddings"):
         config.fail("tie_word_embeddings", "transformers refuses tie_word_embeddings for DBRX")
     return decoder(
@@ -44,7 +44,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=False,
-        final_norm=layer_norm(h, "transformer.norm_f", bias=False),
+        final_norm=layer_norm(hidden, "transformer.norm_f", bias=False),
         paths=Paths("transformer.blocks", "transformer.wte"),
     )
 

@@ -17,17 +17,21 @@ SCORES = ("c2p", "p2c")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: deberta-v2``, which V3's checkpoints name, too: with a head for masked words."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("legacy", "layer_norm_eps", "summary_type")
     if config.integer("conv_kernel_size", default=0, minimum=0):
         config.fail("conv_kernel_size", "no memory model of the convolution after layer 0", "remove it")
-    for key, same in (("embedding_size", h), ("attention_head_size", size.head_dim), ("pooler_hidden_size", h)):
+    for key, same in (
+        ("embedding_size", hidden),
+        ("attention_head_size", size.head_dim),
+        ("pooler_hidden_size", hidden),
+    ):
         if config.integer(key, default=same) != same:
             config.fail(key, f"{key} other than {same} has no memory model", "remove it")
     config.ignore("conv_act", "conv_groups")
     positions = _relative(config, size)
-    tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, h), "position")
-    norm = layer_norm(h, "deberta.encoder.LayerNorm")
+    tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, hidden), "position")
+    norm = layer_norm(hidden, "deberta.encoder.LayerNorm")
     normed = "layer_norm" in (s.strip() for s in config.text("norm_rel_ebd", default="none").lower().split("|"))
     attention = _attention(config, size, positions._replace(norm=norm if normed else None))
     biased = config.flag("position_biased_input", default=True)
@@ -50,15 +54,15 @@ def read(config: ConfigReader) -> Architecture:
 def read_1(config: ConfigReader) -> Architecture:
     """``model_type: deberta``: one matrix for queries, keys and values, norms in pieces, a plain table of positions."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("legacy", "layer_norm_eps")
-    if config.integer("pooler_hidden_size", default=h) != h:
-        config.fail("pooler_hidden_size", f"pooler_hidden_size other than {h} has no memory model", "remove it")
+    if config.integer("pooler_hidden_size", default=hidden) != hidden:
+        config.fail("pooler_hidden_size", f"pooler_hidden_size other than {hidden} has no memory model", "remove it")
     for key in ("talking_head", "share_att_key"):
         if config.flag(key):
             config.fail(key, f"{key}: true has no memory model here", "remove it")
     positions = _relative(config, size)
-    tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, h), "position")
+    tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, hidden), "position")
     biased = config.flag("position_biased_input", default=True)
     drops = config.dropout("pooler_dropout") > 0
     names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
@@ -86,14 +90,14 @@ def _rounded(block: Block) -> Block:
 
 def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
     """V1's DisentangledSelfAttention: biases of queries and values by themselves."""
-    h, module = size.hidden, "attention.self"
+    hidden, module = size.hidden, "attention.self"
     found = _attention(config, size, positions._replace(shared=True))
-    own = linear(f"{module}.in_proj", 3 * h, h, "attention", "column")
-    own += tuple(vector(f"{module}.{letter}_bias", h, "attention") for letter in "qv")
+    own = linear(f"{module}.in_proj", 3 * hidden, hidden, "attention", "column")
+    own += tuple(vector(f"{module}.{letter}_bias", hidden, "attention") for letter in "qv")
     if positions.rows:
         for kind, name in zip(SCORES, ("pos_proj", "pos_q_proj"), strict=True):
             if kind in positions.scores:
-                own += linear(f"{module}.{name}", h, h, "attention", "column", bias=kind == "p2c")
+                own += linear(f"{module}.{name}", hidden, hidden, "attention", "column", bias=kind == "p2c")
     return found._replace(qkv_bias=False, own=positions, tensors=(*own, *found.tensors[-2:]))
 
 
@@ -116,7 +120,7 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
 
 def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
     """DisentangledSelfAttention, with the layer after it; positions' matrices stand in front of the output's."""
-    h = size.hidden
+    hidden = size.hidden
     found = grouped_attention(
         size,
         PROJECTIONS,
@@ -134,5 +138,5 @@ def _attention(config: ConfigReader, size: StackDimensions, positions: Disentang
     if positions.rows and not positions.shared:
         for kind, name in zip(SCORES, ("pos_key_proj", "pos_query_proj"), strict=True):
             if kind in positions.scores:
-                own += linear(f"attention.self.{name}", h, h, "attention", "column", bias=True)
+                own += linear(f"attention.self.{name}", hidden, hidden, "attention", "column", bias=True)
     return found._replace(tensors=(*found.tensors[:-2], *own, *found.tensors[-2:]))

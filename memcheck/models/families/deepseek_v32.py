@@ -39,7 +39,7 @@ def read_glm(config: ConfigReader) -> Architecture:
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3) -> Architecture:
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("mlp_bias", "layer_types", "ep_size", "moe_layer_freq", "rope_interleave")
     config.ignore("partial_rotary_factor", "indexer_rope_interleave")
     config.ignore("index_share_for_mtp_iteration")  # of multi-token-prediction layers, which transformers leaves out
@@ -51,16 +51,16 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
     indexer = Indexer(heads=0, head_dim=width, topk=chosen, passes=passes)
     attention = attention._replace(own=indexer)
-    choosing = _indexed(h, attention, indexer._replace(heads=heads))
-    moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
+    choosing = _indexed(hidden, attention, indexer._replace(heads=heads))
+    moe = sigmoid_experts(config, hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
     sparse = sparse_types(config, size.layers, dense)
     note_mtp_layers(config)
     config.note(NOTE)
 
     def make(kind: tuple[bool, bool]) -> Block:
-        return pre_norm_block(h, choosing if kind[0] else attention, moe if kind[1] else mlp)
+        return pre_norm_block(hidden, choosing if kind[0] else attention, moe if kind[1] else mlp)
 
     blocks = stack(zip(own, sparse, strict=True), make)
     rotary_dim, kept = attention.qk_rope_head_dim, ("indexer.weights_proj",)
@@ -70,13 +70,13 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
 def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:
     """The attention with an indexer, none of whose parameters a gradient reaches."""
     heads, width = indexer.heads, indexer.head_dim
-    a = "self_attn.indexer"
+    module = "self_attn.indexer"
     tensors = (
-        *linear(f"{a}.wq_b", heads * width, attention.q_lora_rank or 0, "attention", "none"),
-        *linear(f"{a}.wk", width, hidden, "attention", "none"),
-        vector(f"{a}.k_norm.weight", width, "norm"),
-        vector(f"{a}.k_norm.bias", width, "norm"),
-        *linear(f"{a}.weights_proj", heads, hidden, "attention", "none"),
+        *linear(f"{module}.wq_b", heads * width, attention.q_lora_rank or 0, "attention", "none"),
+        *linear(f"{module}.wk", width, hidden, "attention", "none"),
+        vector(f"{module}.k_norm.weight", width, "norm"),
+        vector(f"{module}.k_norm.bias", width, "norm"),
+        *linear(f"{module}.weights_proj", heads, hidden, "attention", "none"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
     return attention._replace(tensors=attention.tensors + fixed, own=indexer)

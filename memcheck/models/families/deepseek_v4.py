@@ -49,15 +49,15 @@ def read(config: ConfigReader) -> Architecture:
     if config.flag("mlp_bias"):
         config.fail("mlp_bias", "memcheck has no model of experts with biases here")
     size = size._replace(kv_heads=1)
-    h, streams = size.hidden, config.integer("hc_mult", default=4)
+    hidden, streams = size.hidden, config.integer("hc_mult", default=4)
     rotary = _rotary(config, size)
     rounds = config.integer("hc_sinkhorn_iters", default=20)
     window, rates = config.integer("sliding_window", default=128), _rates(config)
     kinds = _layer_types(config, size.layers)
     dropout = config.dropout("attention_dropout")
     base = _sizes(config)
-    moe = _experts(config, h)
-    mixing = (*_connection("attn_hc", h, streams), *_connection("ffn_hc", h, streams))
+    moe = _experts(config, hidden)
+    mixing = (*_connection("attn_hc", hidden, streams), *_connection("ffn_hc", hidden, streams))
 
     def make(kind: tuple[str, bool]) -> Block:
         rate = rates.get(kind[0], 0)
@@ -81,8 +81,8 @@ def read(config: ConfigReader) -> Architecture:
         return Block(
             mixer=attention,
             mlp=experts,
-            input_norm=rms_norm(h, "input_layernorm", NORM),
-            mlp_norm=rms_norm(h, "post_attention_layernorm", NORM),
+            input_norm=rms_norm(hidden, "input_layernorm", NORM),
+            mlp_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             extra_tensors=mixing,
             own=HyperConnections(rounds),
         )
@@ -94,11 +94,11 @@ def read(config: ConfigReader) -> Architecture:
         size,
         stack(zip(kinds, _hashed(config, size.layers), strict=True), make),
         tied=False,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dims=(rotary // 2,) * 2,
         streams=streams,
         head_tensors=(
-            ParameterTensor("model.hc_head.hc_fn", (streams, streams * h), "mixer"),
+            ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
             ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
             ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
         ),
@@ -200,38 +200,46 @@ def _connection(module: str, hidden: int, streams: int) -> tuple[ParameterTensor
     )
 
 
-def _attention_tensors(size: StackDimensions, c: Compressed) -> tuple[ParameterTensor, ...]:
-    a, h, d = "self_attn.", size.hidden, size.head_dim
+def _attention_tensors(size: StackDimensions, compressor: Compressed) -> tuple[ParameterTensor, ...]:
+    prefix, hidden, d = "self_attn.", size.hidden, size.head_dim
     heads = size.heads * d
     tensors = (
-        *linear(a + "q_a_proj", c.query_rank, h, "attention", "none"),
-        ParameterTensor(a + "q_a_norm.weight", (c.query_rank,), "norm"),
-        *linear(a + "q_b_proj", heads, c.query_rank, "attention", "column"),
-        *linear(a + "kv_proj", d, h, "attention", "none"),
-        ParameterTensor(a + "kv_norm.weight", (d,), "norm"),
-        *linear(a + "o_a_proj", c.groups * c.output_rank, heads // c.groups, "attention", "none"),
-        *linear(a + "o_b_proj", h, c.groups * c.output_rank, "attention", "none"),
-        ParameterTensor(a + "sinks", (size.heads,), "attention"),
+        *linear(prefix + "q_a_proj", compressor.query_rank, hidden, "attention", "none"),
+        ParameterTensor(prefix + "q_a_norm.weight", (compressor.query_rank,), "norm"),
+        *linear(prefix + "q_b_proj", heads, compressor.query_rank, "attention", "column"),
+        *linear(prefix + "kv_proj", d, hidden, "attention", "none"),
+        ParameterTensor(prefix + "kv_norm.weight", (d,), "norm"),
+        *linear(
+            prefix + "o_a_proj",
+            compressor.groups * compressor.output_rank,
+            heads // compressor.groups,
+            "attention",
+            "none",
+        ),
+        *linear(prefix + "o_b_proj", hidden, compressor.groups * compressor.output_rank, "attention", "none"),
+        ParameterTensor(prefix + "sinks", (size.heads,), "attention"),
     )
-    if not c.rate:
+    if not compressor.rate:
         return tensors
-    tensors += _compressor(a + "compressor", h, d, c)
-    if not c.index_heads:
+    tensors += _compressor(prefix + "compressor", hidden, d, compressor)
+    if not compressor.index_heads:
         return tensors
-    i = a + "compressor.indexer"
+    i = prefix + "compressor.indexer"
     chooser = (
-        *_compressor(i, h, c.index_dim, c),
-        *linear(i + ".q_b_proj", c.index_heads * c.index_dim, c.query_rank, "attention", "none"),
-        *linear(i + ".scorer.weights_proj", c.index_heads, h, "attention", "none"),
+        *_compressor(i, hidden, compressor.index_dim, compressor),
+        *linear(
+            i + ".q_b_proj", compressor.index_heads * compressor.index_dim, compressor.query_rank, "attention", "none"
+        ),
+        *linear(i + ".scorer.weights_proj", compressor.index_heads, hidden, "attention", "none"),
     )
     return tensors + tuple(t._replace(fixed=True) for t in chooser)
 
 
-def _compressor(module: str, hidden: int, width: int, c: Compressed) -> tuple[ParameterTensor, ...]:
-    both = 2 * width if c.index_heads else width
+def _compressor(module: str, hidden: int, width: int, compressor: Compressed) -> tuple[ParameterTensor, ...]:
+    both = 2 * width if compressor.index_heads else width
     return (
         *linear(f"{module}.kv_proj", both, hidden, "attention", "none"),
         *linear(f"{module}.gate_proj", both, hidden, "attention", "none"),
-        ParameterTensor(f"{module}.position_bias", (c.rate, both), "attention"),
+        ParameterTensor(f"{module}.position_bias", (compressor.rate, both), "attention"),
         ParameterTensor(f"{module}.kv_norm.weight", (width,), "norm"),
     )

@@ -17,7 +17,7 @@ NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))
 def read(config: ConfigReader) -> Architecture:
     """``model_type: distilbert``: an encoder with a head for masked words."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("qa_dropout", "sinusoidal_pos_embds", "tie_weights_")
     dropout = config.dropout("dropout", default=0.1)
     attention = grouped_attention(
@@ -32,16 +32,16 @@ def read(config: ConfigReader) -> Architecture:
     )
     activation = config.activation("activation", default="gelu")
     width = config.integer("hidden_dim", default=4 * 768)
-    mlp = plain_mlp(h, width, activation, "ffn.lin1", "ffn.lin2", bias=True, dropout=dropout)
+    mlp = plain_mlp(hidden, width, activation, "ffn.lin1", "ffn.lin2", bias=True, dropout=dropout)
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "sa_layer_norm"),
-        mlp_norm=layer_norm(h, "output_layer_norm"),
+        input_norm=layer_norm(hidden, "sa_layer_norm"),
+        mlp_norm=layer_norm(hidden, "output_layer_norm"),
         post_norm=True,
     )
     embeddings = "distilbert.embeddings"
-    norm = layer_norm(h, "vocab_layer_norm")
+    norm = layer_norm(hidden, "vocab_layer_norm")
     return decoder(
         config,
         size,
@@ -49,15 +49,15 @@ def read(config: ConfigReader) -> Architecture:
         tied=True,
         rotary_dim=0,
         learned_positions=size.positions,
-        embedding_norm=layer_norm(h, f"{embeddings}.LayerNorm"),
+        embedding_norm=layer_norm(hidden, f"{embeddings}.LayerNorm"),
         embeddings_apart=True,
         embedding_dropout=dropout,
         head_bias=True,
         head_transform=activation,
-        head_tensors=(*linear("vocab_transform", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        head_tensors=(*linear("vocab_transform", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
         pooling=Pooling(
             "relu",
-            linear("pre_classifier", h, h, "head", "none", bias=True),
+            linear("pre_classifier", hidden, hidden, "head", "none", bias=True),
             dropout=config.dropout("seq_classif_dropout", default=0.2),
         ),
         narrow_loss=True,

@@ -15,17 +15,17 @@ from memcheck.models.types import Architecture, Block
 def read(config: ConfigReader) -> Architecture:
     """``model_type: dots1``."""
     size = read_sizes(config, kv_heads="required")
-    h = size.hidden
+    hidden = size.hidden
     attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
     window = config.window()
     below = config.integer("max_window_layers", default=size.layers, null=size.layers, minimum=0)
     sliding = "full_attention" if window is None else "sliding_attention"
     spans = windows(layer_types(config, size.layers, lambda i: sliding if i >= below else "full_attention"), window)
-    moe = sigmoid_experts(config, h, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
+    moe = sigmoid_experts(config, hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     dense = config.integer("first_k_dense_replace", minimum=0)
 
     def make(kind: tuple[bool, int | None]) -> Block:
-        return pre_norm_block(h, attention._replace(window=kind[1]), moe if kind[0] else mlp)
+        return pre_norm_block(hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
 
     return decoder(config, size, stack(((i >= dense, s) for i, s in enumerate(spans)), make), tied=False)

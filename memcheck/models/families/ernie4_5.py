@@ -41,13 +41,13 @@ def read_paddle(config: ConfigReader) -> Architecture:
 def read_moe(config: ConfigReader) -> Architecture:
     """``model_type: ernie4_5_moe``: fp32 softmax router with a correction bias per expert, shared experts first."""
     size = read_sizes(config, kv_heads="required")
-    h = size.hidden
+    hidden = size.hidden
     attention, bias = _attention(config, size)
     config.ignore("moe_norm_min")
     width, activation = config.integer("moe_intermediate_size"), config.activation()
     experts = config.integer("moe_num_experts", "num_experts")
     moe = routed(
-        h,
+        hidden,
         (experts, config.integer("moe_k", "num_experts_per_tok")),
         width,
         activation,
@@ -59,14 +59,14 @@ def read_moe(config: ConfigReader) -> Architecture:
     if bias:
         config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")
     moe = with_correction(moe, "mlp.gate.moe_statics.e_score_correction_bias", (1, experts))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
     first = config.integer("moe_layer_start_index", default=1, minimum=0)
     last = config.integer("moe_layer_end_index", default=-1, minimum=-1)
     every = config.integer("moe_layer_interval", default=1)
     last = size.layers - 1 if last == -1 else last
 
     def make(sparse: bool) -> Block:
-        return pre_norm_block(h, attention, moe if sparse else mlp)
+        return pre_norm_block(hidden, attention, moe if sparse else mlp)
 
     kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
     return decoder(config, size, stack(kinds, make), tied=True, fp32_params=WIDE)

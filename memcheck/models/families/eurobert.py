@@ -17,12 +17,12 @@ def read(config: ConfigReader) -> Architecture:
     if pooled not in POOLINGS:
         config.fail("classifier_pooling", f"classifier_pooling {pooled!r} is none of {', '.join(POOLINGS)}")
     found = llama.read(config)
-    h = found.hidden_size
+    hidden = found.hidden_size
     blocks = tuple(
         (b._replace(mixer=b.mixer._replace(bidirectional=True)) if isinstance(b.mixer, Attention) else b, count)
         for b, count in found.blocks
     )
-    dense = linear("dense", h, h, "head", "none", bias=True)
+    dense = linear("dense", hidden, hidden, "head", "none", bias=True)
     return found._replace(
         blocks=blocks,
         head_bias=config.flag("mlp_bias"),

@@ -29,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     new = config.flag("new_decoder_architecture")
     size = size._replace(kv_heads=_kv_heads(config, size.heads, new))
-    h, bias = size.hidden, config.flag("bias")
+    hidden, bias = size.hidden, config.flag("bias")
     alibi = config.flag("alibi")
     attention = grouped_attention(
         size,
@@ -46,11 +46,11 @@ def read(config: ConfigReader) -> Architecture:
     )
     several = new and size.kv_heads != size.heads
     attention = (ExpandedFalconAttention if several else FalconAttention)(*attention)
-    width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * h
+    width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * hidden
     activation = config.activation("activation", default="gelu")
-    mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
+    mlp = plain_mlp(hidden, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
     attention, mlp = attention._replace(tensors=_viewed(attention)), mlp._replace(tensors=_viewed(mlp))
-    first, second, parallel = _norms(config, h, new)
+    first, second, parallel = _norms(config, hidden, new)
     block = Block(
         mixer=attention,
         mlp=mlp,
@@ -66,7 +66,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "transformer.ln_f"),
+        final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=size.head_dim,  # the tables are made with ALiBi, too (FalconModel.forward)
         paths=Paths("transformer.h", "transformer.word_embeddings"),
     )
@@ -93,14 +93,14 @@ def _kv_heads(config: ConfigReader, heads: int, new: bool) -> int:
     return stated
 
 
-def _norms(config: ConfigReader, h: int, new: bool) -> tuple[Norm, Norm | None, bool]:
+def _norms(config: ConfigReader, hidden: int, new: bool) -> tuple[Norm, Norm | None, bool]:
     """Norm before attention, norm before the feed-forward network (None: the same), whether the halves are parallel."""
     parallel = config.flag("parallel_attn", default=True)
     count = config.integer("num_ln_in_parallel_attn", default=2 if new else 1, null=2 if new else 1, maximum=2)
     if not parallel:
         if new:
             config.fail("parallel_attn", "new_decoder_architecture needs parallel_attn", "set parallel_attn: true")
-        return layer_norm(h, "input_layernorm"), layer_norm(h, "post_attention_layernorm"), False
+        return layer_norm(hidden, "input_layernorm"), layer_norm(hidden, "post_attention_layernorm"), False
     if count == 2:
-        return layer_norm(h, "ln_attn"), layer_norm(h, "ln_mlp"), True
-    return layer_norm(h, "input_layernorm"), None, True
+        return layer_norm(hidden, "ln_attn"), layer_norm(hidden, "ln_mlp"), True
+    return layer_norm(hidden, "input_layernorm"), None, True

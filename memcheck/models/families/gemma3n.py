@@ -22,7 +22,7 @@ SPARSE_LAYERS = 10
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gemma3n_text``."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
-    h, window = size.hidden, config.window()
+    hidden, window = size.hidden, config.window()
     config.ignore("altup_coef_clip", "hidden_act", "rope_local_base_freq", "query_pre_attn_scalar")
     if config.integer("altup_active_idx", default=0, minimum=0):
         config.fail("altup_active_idx", "memcheck has a model of the first stream as the active one", "write 0")
@@ -37,18 +37,18 @@ def read(config: ConfigReader) -> Architecture:
     rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
     per_layer = PerLayer(width=each, total=size.layers * each, activation=activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
-    extra = (*_altup_tensors(h, streams), *_laurel_tensors(h, rank), *per_layer_tensors(h, each))
+    extra = (*_altup_tensors(hidden, streams), *_laurel_tensors(hidden, rank), *per_layer_tensors(hidden, each))
 
     def make(kind: tuple[str, str, int, bool]) -> Block:
         attention = gemma4_attention(size, bias=bias, same=False, reuses=kind[1] == "reuse")
         attention = attention._replace(stores_keys=kind[1] == "store")
         return (AltUpBlock if scaled else UnscaledAltUpBlock)(
             mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
-            mlp=(SparseGemmaMlp if kind[3] else GemmaMlp)(*gated_mlp(h, kind[2], activation)),
-            input_norm=rms_norm(h, "input_layernorm", NORM),
-            mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
-            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
-            mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
+            mlp=(SparseGemmaMlp if kind[3] else GemmaMlp)(*gated_mlp(hidden, kind[2], activation)),
+            input_norm=rms_norm(hidden, "input_layernorm", NORM),
+            mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
+            mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
             extra_tensors=extra,
             own=per_layer,
         )
@@ -57,7 +57,7 @@ def read(config: ConfigReader) -> Architecture:
     uncapped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is None
     config.number("final_logit_softcapping", default=30.0)
     squares = tuple(
-        ParameterTensor(f"model.altup_{name}projections.{i}.weight", (h, h), "embedding")
+        ParameterTensor(f"model.altup_{name}projections.{i}.weight", (hidden, hidden), "embedding")
         for name in ("", "unembed_")
         for i in range(streams - 1)
     )
@@ -66,13 +66,13 @@ def read(config: ConfigReader) -> Architecture:
         size,
         stack(zip(types, modes, widths, sparse, strict=True), make),
         tied=True,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
         final_softcap=not uncapped,
         rotary_tables=len(set(types)),
         mask_windows=(None, window),
         per_layer=per_layer,
-        extra_tensors=(*outer_tensors(h, rows, size.layers * each, each), *squares),
+        extra_tensors=(*outer_tensors(hidden, rows, size.layers * each, each), *squares),
     )
     return found._replace(streams=streams)
 

@@ -41,7 +41,7 @@ def read(config: ConfigReader) -> Architecture:
 
 def _read(config: ConfigReader, *, each: int) -> Architecture:
     size = read_sizes(config, kv_heads="required", head_dim=256)
-    h, window = size.hidden, config.window()
+    hidden, window = size.hidden, config.window()
     config.ignore("hidden_act")
     if config.text("use_bidirectional_attention", default="vision") != "vision":
         config.fail("use_bidirectional_attention", "text that sees what follows it has no memory model", "vision has")
@@ -54,7 +54,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     )
     width, double = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
     activation = config.activation("hidden_activation", default=TANH_GELU)
-    moe = _moe(config, h, width, activation) if config.flag("enable_moe_block") else None
+    moe = _moe(config, hidden, width, activation) if config.flag("enable_moe_block") else None
     if moe is None:
         config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
     wide = _wide(config, size)
@@ -66,15 +66,15 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     def make(kind: Kind) -> Block:
         heads = wide if kind.full else size
         attention = gemma4_attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
-        mlp: Mlp | Moe = moe or gated_mlp(h, width * 2 if double and kind.reuses else width, activation)
+        mlp: Mlp | Moe = moe or gated_mlp(hidden, width * 2 if double and kind.reuses else width, activation)
         return Block(
             mixer=attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores),
             mlp=mlp,
-            input_norm=rms_norm(h, "input_layernorm", NORM),
-            mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
-            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
-            mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
-            extra_tensors=per_layer_tensors(h, each),
+            input_norm=rms_norm(hidden, "input_layernorm", NORM),
+            mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
+            mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
+            extra_tensors=per_layer_tensors(hidden, each),
             own=per_layer,
             scaled_output=True,
         )
@@ -85,13 +85,13 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         size,
         stack(kinds, make),
         tied=True,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
         final_softcap=capped,
         rotary_dims=tuple(dict.fromkeys(wide.head_dim if k.full else size.head_dim for k in kinds)),
         mask_windows=(None, window),
         per_layer=per_layer,
-        extra_tensors=outer_tensors(h, rows, size.layers * each, each),
+        extra_tensors=outer_tensors(hidden, rows, size.layers * each, each),
     )
     config.raw("final_logit_softcapping")
     return found

@@ -16,7 +16,7 @@ CONV1D = Projections(("c_attn",), "c_proj", "attn", transposed=True)
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gpt2``. Dropout is 0.1 unless stated, as in the class."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
+    hidden = size.hidden
     residual = config.dropout("resid_pdrop", default=0.1)
     attention = grouped_attention(
         size,
@@ -28,11 +28,15 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
     attention = Gpt2Attention(*attention)
-    width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
+    width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
-    mlp = plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True, transposed=True)
+    mlp = plain_mlp(hidden, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True, transposed=True)
     block = Block(
-        mixer=attention, mlp=mlp, input_norm=layer_norm(h, "ln_1"), mlp_norm=layer_norm(h, "ln_2"), dropout=residual
+        mixer=attention,
+        mlp=mlp,
+        input_norm=layer_norm(hidden, "ln_1"),
+        mlp_norm=layer_norm(hidden, "ln_2"),
+        dropout=residual,
     )
     block = block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True), inner_dropout=True)
     config.ignore(
@@ -51,7 +55,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "transformer.ln_f"),
+        final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_dropout=config.dropout("embd_pdrop", default=0.1),

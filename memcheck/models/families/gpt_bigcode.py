@@ -15,7 +15,7 @@ FUSED = Projections(("c_attn",), "c_proj", "attn")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gpt_bigcode``. Dropout is 0.1 unless stated, as in the class."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h, single = size.hidden, config.flag("multi_query", default=True)
+    hidden, single = size.hidden, config.flag("multi_query", default=True)
     size = size._replace(kv_heads=1 if single else size.heads)
     config.ignore("num_key_value_heads", "scale_attn_weights", "attention_softmax_in_fp32", "summary_type")
     config.ignore("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
@@ -33,14 +33,14 @@ def read(config: ConfigReader) -> Architecture:
         fused_form="split" if single else "heads",
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
-    width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
+    width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden
     activation = config.activation("activation_function", default="gelu_pytorch_tanh")
-    mlp = plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True)
+    mlp = plain_mlp(hidden, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True)
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "ln_1"),
-        mlp_norm=layer_norm(h, "ln_2"),
+        input_norm=layer_norm(hidden, "ln_1"),
+        mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=residual,
         variables=LayerVariables(norm=False, output=True, mlp_input=True),
         inner_dropout=True,
@@ -50,7 +50,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "transformer.ln_f"),
+        final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_dropout=config.dropout("embd_pdrop", default=0.1),

@@ -20,7 +20,7 @@ NAMES = Names(
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gpt_neo``. Local layers hold another mask of the same size."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("attention_types", "attention_layers", "window_size", "classifier_dropout", "gradient_checkpointing")
     config.ignore("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type")
     config.ignore("summary_use_proj")
@@ -35,13 +35,13 @@ def read(config: ConfigReader) -> Architecture:
         own=HeldMask(size.positions),
         dropout=config.dropout("attention_dropout"),
     )
-    width = config.optional_integer("intermediate_size") or 4 * h
+    width = config.optional_integer("intermediate_size") or 4 * hidden
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
     block = Block(
         mixer=attention,
-        mlp=plain_mlp(h, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True),
-        input_norm=layer_norm(h, "ln_1"),
-        mlp_norm=layer_norm(h, "ln_2"),
+        mlp=plain_mlp(hidden, width, activation, "mlp.c_fc", "mlp.c_proj", bias=True),
+        input_norm=layer_norm(hidden, "ln_1"),
+        mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=config.dropout("resid_dropout"),
         variables=LayerVariables(norm=False, output=True, mlp_input=True),
         inner_dropout=True,
@@ -51,7 +51,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "transformer.ln_f"),
+        final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_dropout=config.dropout("embed_dropout"),

@@ -15,7 +15,7 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "attention")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gpt_neox``. The feed-forward network has biases whatever ``attention_bias`` says."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     bias = config.flag("attention_bias", default=True)
     attention = grouped_attention(
         size,
@@ -28,12 +28,12 @@ def read(config: ConfigReader) -> Architecture:
     )
     activation = config.activation(default="gelu")
     width = config.integer("intermediate_size")
-    mlp = plain_mlp(h, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
+    mlp = plain_mlp(hidden, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True)
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "input_layernorm"),
-        mlp_norm=layer_norm(h, "post_attention_layernorm"),
+        input_norm=layer_norm(hidden, "input_layernorm"),
+        mlp_norm=layer_norm(hidden, "post_attention_layernorm"),
         parallel=config.flag("use_parallel_residual", default=True),
         dropout=config.dropout("hidden_dropout"),
     )
@@ -42,7 +42,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=False,
-        final_norm=layer_norm(h, "gpt_neox.final_layer_norm"),
+        final_norm=layer_norm(hidden, "gpt_neox.final_layer_norm"),
         rotary_dim=attention.rotary_dim,
         # the model applies hidden_dropout to the embeddings as well
         embedding_dropout=block.dropout,

@@ -16,7 +16,7 @@ PROJECTIONS = Projections(output="out_proj", module="attn")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gptj``: biases in the feed-forward network and on the head, none in attention."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("scale_attn_weights", "gradient_checkpointing", "rotary", "summary_type", "summary_use_proj")
     config.ignore("summary_activation", "summary_proj_to_labels", "summary_first_dropout")
     attention = grouped_attention(
@@ -32,19 +32,19 @@ def read(config: ConfigReader) -> Architecture:
         own=PositionTable(size.positions),
         dropout=config.dropout("attn_pdrop"),
     )
-    width = config.optional_integer("n_inner", "intermediate_size") or 4 * h
+    width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden
     activation = config.activation("activation_function", "hidden_act", default="gelu_new")
-    mlp = plain_mlp(h, width, activation, "mlp.fc_in", "mlp.fc_out", bias=True)
+    mlp = plain_mlp(hidden, width, activation, "mlp.fc_in", "mlp.fc_out", bias=True)
     dropout = config.dropout("resid_pdrop")
     block = Block(
-        mixer=attention, mlp=mlp, input_norm=layer_norm(h, "ln_1"), mlp_norm=None, parallel=True, dropout=dropout
+        mixer=attention, mlp=mlp, input_norm=layer_norm(hidden, "ln_1"), mlp_norm=None, parallel=True, dropout=dropout
     )
     return decoder(
         config,
         size,
         ((block, size.layers),),
         tied=False,
-        final_norm=layer_norm(h, "transformer.ln_f"),
+        final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=attention.rotary_dim,
         rotary_tables=0,
         head_bias=True,

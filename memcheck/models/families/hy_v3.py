@@ -18,7 +18,7 @@ class WideSumMoe(Moe):
 def read(config: ConfigReader) -> Architecture:
     """``model_type: hy_v3``."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    h, bias, width = size.hidden, config.flag("attention_bias"), config.integer("moe_intermediate_size")
+    hidden, bias, width = size.hidden, config.flag("attention_bias"), config.integer("moe_intermediate_size")
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -32,7 +32,7 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("mlp_bias", "memcheck has no model of this family's networks with biases", "write mlp_bias: false")
     activation = config.activation()
     moe = routed(
-        h,
+        hidden,
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         activation,
@@ -43,9 +43,9 @@ def read(config: ConfigReader) -> Architecture:
         scores_fp32=True,
     )
     moe = WideSumMoe(*moe) if config.flag("enable_moe_fp32_combine", default=True) else moe
-    mlp = gated_mlp(h, config.integer("intermediate_size"), activation)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
 
     def make(sparse: bool) -> Block:
-        return pre_norm_block(h, attention, moe if sparse else mlp)
+        return pre_norm_block(hidden, attention, moe if sparse else mlp)
 
     return decoder(config, size, stack(sparse_types(config, size.layers, 1), make), tied=False)

@@ -16,18 +16,18 @@ from memcheck.models.types import Architecture, Block
 def read(config: ConfigReader) -> Architecture:
     """``model_type: jamba``."""
     size = read_sizes(config, kv_heads="required")
-    h, width, activation = size.hidden, config.integer("intermediate_size"), config.activation()
+    hidden, width, activation = size.hidden, config.integer("intermediate_size"), config.activation()
     config.ignore("use_mamba_kernels", "use_associative_scan", "layer_types", "layers_block_type", "layers_num_experts")
     config.ignore("num_logits_to_keep", "mamba_inner_layernorms", "sliding_window", "calc_logits_for_entire_prompt")
     refuse_mambapy(config)
-    sizes = read_scan(config, h)._replace(norms=True)
-    mamba = mamba1(h, sizes)
+    sizes = read_scan(config, hidden)._replace(norms=True)
+    mamba = mamba1(hidden, sizes)
     attention = grouped_attention(size, rotary_dim=0, dropout=config.dropout("attention_dropout"))
     experts = config.integer("num_experts", "num_local_experts", default=16)
     chosen = config.integer("num_experts_per_tok", default=2)
-    dense = gated_mlp(h, width, activation, module="feed_forward")
+    dense = gated_mlp(hidden, width, activation, module="feed_forward")
     sparse = routed(
-        h, (experts, chosen), width, activation, module="feed_forward", gate="router", normalised_scores=False
+        hidden, (experts, chosen), width, activation, module="feed_forward", gate="router", normalised_scores=False
     )
     attended = _period(config, "attn_layer", 8, 4)
     routes = _period(config, "expert_layer", 2, 1)
@@ -36,12 +36,12 @@ def read(config: ConfigReader) -> Architecture:
         return Block(
             mixer=attention if kind[0] else mamba,
             mlp=sparse if kind[1] and experts > 1 else dense,
-            input_norm=rms_norm(h, "input_layernorm"),
-            mlp_norm=rms_norm(h, "pre_ff_layernorm"),
+            input_norm=rms_norm(hidden, "input_layernorm"),
+            mlp_norm=rms_norm(hidden, "pre_ff_layernorm"),
         )
 
     kinds = [(i % attended[0] == attended[1], i % routes[0] == routes[1]) for i in range(size.layers)]
-    final = rms_norm(h, "model.final_layernorm")
+    final = rms_norm(hidden, "model.final_layernorm")
     return decoder(config, size, stack(kinds, make), tied=False, final_norm=final, rotary_dim=0)
 
 

@@ -20,20 +20,20 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("pretraining_tp", "moe_layer_freq", "rope_theta", "model_max_length", "routed_scaling_factor")
     config.ignore("moe_router_activation_func", "num_nextn_predict_layers", "mla_use_nope", "use_grouped_topk")
     size = latent_sizes(config)
-    h = size.hidden
+    hidden = size.hidden
     nested = config.raw("linear_attn_config")
     older = nested if isinstance(nested, dict) else {}
     attention = UnturnedLatentAttention(*latent_attention(config, size, whole_queries=True))
-    mixer = _delta(config, h, older)
-    moe = experts(config, h)
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
+    mixer = _delta(config, hidden, older)
+    moe = experts(config, hidden)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     full = older.get("full_attn_layers")
     chosen = {n - 1 for n in full if isinstance(n, int)} if isinstance(full, list) else None
     types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
     sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
 
     def make(kind: tuple[str, bool]) -> Block:
-        return pre_norm_block(h, mixer if kind[0] == "linear_attention" else attention, moe if kind[1] else mlp)
+        return pre_norm_block(hidden, mixer if kind[0] == "linear_attention" else attention, moe if kind[1] else mlp)
 
     return decoder(config, size, stack(zip(types, sparse, strict=True), make), tied=False, rotary_dim=0)
 
@@ -72,16 +72,16 @@ def _delta(config: ConfigReader, hidden: int, older: dict[str, object]) -> Mixer
     heads = _size(config, "linear_num_heads", older.get("num_heads"), 32)
     d = _size(config, "linear_head_dim", older.get("head_dim"), 128)
     kernel = _size(config, "linear_conv_kernel_dim", older.get("short_conv_kernel_size"), 4)
-    width, a = heads * d, "self_attn"
+    width, module = heads * d, "self_attn"
     forget = (
-        *linear(f"{a}.forget_gate.f_a_proj", d, hidden, "mixer", "none"),
-        *linear(f"{a}.forget_gate.f_b_proj", width, d, "mixer", "column"),
-        vector(f"{a}.forget_gate.dt_bias", width, "mixer", "column"),
-        ParameterTensor(f"{a}.forget_gate.A_log", (1, 1, heads, 1), "mixer"),
+        *linear(f"{module}.forget_gate.f_a_proj", d, hidden, "mixer", "none"),
+        *linear(f"{module}.forget_gate.f_b_proj", width, d, "mixer", "column"),
+        vector(f"{module}.forget_gate.dt_bias", width, "mixer", "column"),
+        ParameterTensor(f"{module}.forget_gate.A_log", (1, 1, heads, 1), "mixer"),
     )
     gate = (
-        *linear(f"{a}.g_a_proj", d, hidden, "mixer", "none"),
-        *linear(f"{a}.g_b_proj", width, d, "mixer", "column"),
+        *linear(f"{module}.g_a_proj", d, hidden, "mixer", "none"),
+        *linear(f"{module}.g_b_proj", width, d, "mixer", "column"),
     )
     return delta_mixer(hidden, (heads, d, kernel), forget, gate)
 
@@ -94,15 +94,15 @@ def delta_mixer(
 ) -> Mixer:
     """The mixer around its gates of decay and output. ``size``: heads, their width, columns of the convolution."""
     heads, d, kernel = size
-    width, a = heads * d, "self_attn"
+    width, module = heads * d, "self_attn"
     tensors = (
-        *(t for name in "qkv" for t in linear(f"{a}.{name}_proj", width, hidden, "mixer", "column")),
-        ParameterTensor(f"{a}.conv1d.weight", (3 * width, 1, kernel), "mixer", shard="column"),
+        *(t for name in "qkv" for t in linear(f"{module}.{name}_proj", width, hidden, "mixer", "column")),
+        ParameterTensor(f"{module}.conv1d.weight", (3 * width, 1, kernel), "mixer", shard="column"),
         *forget,
-        *linear(f"{a}.b_proj", heads, hidden, "mixer", "column"),
+        *linear(f"{module}.b_proj", heads, hidden, "mixer", "column"),
         *gate,
-        vector(f"{a}.o_norm.weight", d, "norm"),
-        *linear(f"{a}.o_proj", hidden, width, "mixer", "row"),
+        vector(f"{module}.o_norm.weight", d, "norm"),
+        *linear(f"{module}.o_proj", hidden, width, "mixer", "row"),
     )
     return Mixer(
         kind="kimi-delta",

@@ -54,7 +54,7 @@ def read_3(config: ConfigReader) -> Architecture:
     PyTorch's own, whose kernel the packages do not have.
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    h, window = size.hidden, config.window()
+    hidden, window = size.hidden, config.window()
     gated, behind = config.flag("use_attention_gate", default=True), config.flag("use_sandwich_norm", default=True)
     bias = config.flag("attention_bias")
     words = ("conv", "full_attention", "sliding_attention")
@@ -75,7 +75,7 @@ def read_3(config: ConfigReader) -> Architecture:
         rotary_form="half-fp32",
         gate_matrix=gated,
         dropout=config.dropout("attention_dropout"),
-        tensors=linear("self_attn.g_proj", size.heads, h, "attention", "column") if gated else (),
+        tensors=linear("self_attn.g_proj", size.heads, hidden, "attention", "column") if gated else (),
     )
     mixers = _mixers(config, size, kernel=7)
     short = mixers["conv"]
@@ -83,12 +83,12 @@ def read_3(config: ConfigReader) -> Architecture:
         mixers["conv"] = short._replace(kind="plain-short-convolution")
     mixers["full_attention"] = attention
     mixers["sliding_attention"] = attention._replace(window=window)
-    mlp = _mlp(h, config.integer("intermediate_size"))
+    mlp = _mlp(hidden, config.integer("intermediate_size"))
     found = _assemble(config, size, tuple((t, mlp) for t in stated), mixers)
     tables = len(set(stated) - {"conv"})
     if not behind:
         return found._replace(rotary_tables=tables)
-    first, last = rms_norm(h, "post_operator_norm"), rms_norm(h, "post_ffn_norm")
+    first, last = rms_norm(hidden, "post_operator_norm"), rms_norm(hidden, "post_ffn_norm")
     blocks = tuple((b._replace(mixer_output_norm=first, mlp_output_norm=last), n) for b, n in found.blocks)
     return found._replace(blocks=blocks, rotary_tables=tables)
 
@@ -121,7 +121,7 @@ def _mlp(hidden: int, width: int) -> Mlp:
 
 
 def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dict[str, Attention | Mixer]:
-    h, bias = size.hidden, config.flag("conv_bias")
+    hidden, bias = size.hidden, config.flag("conv_bias")
     kernel = config.integer("conv_L_cache", default=kernel)
     attention = grouped_attention(
         size,
@@ -130,17 +130,17 @@ def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dic
         key_norm=rms_norm(size.head_dim, "self_attn.k_layernorm"),
     )
     tensors = (
-        *linear("conv.in_proj", 3 * h, h, "mixer", "column", bias=bias),
-        ParameterTensor("conv.conv.weight", (h, 1, kernel), "mixer", shard="column"),
-        *((vector("conv.conv.bias", h, "mixer", "column"),) if bias else ()),
-        *linear("conv.out_proj", h, h, "mixer", "row", bias=bias),
+        *linear("conv.in_proj", 3 * hidden, hidden, "mixer", "column", bias=bias),
+        ParameterTensor("conv.conv.weight", (hidden, 1, kernel), "mixer", shard="column"),
+        *((vector("conv.conv.bias", hidden, "mixer", "column"),) if bias else ()),
+        *linear("conv.out_proj", hidden, hidden, "mixer", "row", bias=bias),
     )
     short = Mixer(
         kind="short-convolution",
-        heads=h,
+        heads=hidden,
         head_dim=1,
-        state_bytes_per_sequence=h * kernel * 2,
-        width=3 * h,
+        state_bytes_per_sequence=hidden * kernel * 2,
+        width=3 * hidden,
         tensors=tensors,
         kernel=kernel,
     )
@@ -156,15 +156,15 @@ def _assemble(
     config.ignore("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale")
     config.ignore("block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "num_heads", "tie_embedding")
     config.ignore("block_norm_eps", "theta")
-    h = size.hidden
+    hidden = size.hidden
 
     def make(kind: tuple[str, Mlp | Moe]) -> Block:
         return Block(
             mixer=mixers[kind[0]],
             mlp=kind[1],
-            input_norm=rms_norm(h, "operator_norm"),
-            mlp_norm=rms_norm(h, "ffn_norm"),
+            input_norm=rms_norm(hidden, "operator_norm"),
+            mlp_norm=rms_norm(hidden, "ffn_norm"),
         )
 
-    final = rms_norm(h, "model.embedding_norm")
+    final = rms_norm(hidden, "model.embedding_norm")
     return decoder(config, size, stack(layers, make), tied=True, final_norm=final)

@@ -20,7 +20,7 @@ NAMES = Names(layers=("num_layers",))
 def read(config: ConfigReader) -> Architecture:
     """``model_type: longcat_flash``."""
     size = latent_sizes(config, NAMES)
-    h = size.hidden
+    hidden = size.hidden
     if config.integer("num_hidden_layers", default=2 * size.layers) != 2 * size.layers:
         config.fail("num_hidden_layers", "num_hidden_layers counts attentions, two for each of num_layers")
     config.ignore("routed_scaling_factor", "output_router_logits", "mla_scale_q_lora", "mla_scale_kv_lora")
@@ -31,11 +31,11 @@ def read(config: ConfigReader) -> Architecture:
     first, second = (_numbered(attention, i) for i in range(2))
     block = DualAttentionBlock(
         mixer=first,
-        mlp=_experts(config, h),
-        input_norm=rms_norm(h, "input_layernorm.0"),
-        mlp_norm=rms_norm(h, "post_attention_layernorm.0"),
-        mixer_output_norm=rms_norm(h, "input_layernorm.1"),
-        mlp_output_norm=rms_norm(h, "post_attention_layernorm.1"),
+        mlp=_experts(config, hidden),
+        input_norm=rms_norm(hidden, "input_layernorm.0"),
+        mlp_norm=rms_norm(hidden, "post_attention_layernorm.0"),
+        mixer_output_norm=rms_norm(hidden, "input_layernorm.1"),
+        mlp_output_norm=rms_norm(hidden, "post_attention_layernorm.1"),
         beside=second,
     )
     note_mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))

@@ -33,26 +33,26 @@ def read_falcon(config: ConfigReader) -> Architecture:
 
 
 def _read(config: ConfigReader, *, normed: bool) -> Architecture:
-    h = config.integer("hidden_size")
+    hidden = config.integer("hidden_size")
     layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
     config.ignore(*HARMLESS)
     refuse_mambapy(config)
     expand = config.number("expand", default=2.0)
-    inner = config.integer("intermediate_size", default=int(expand * h), null=int(expand * h))
-    if inner != int(expand * h):
-        config.fail("intermediate_size", f"{inner} is not expand x hidden_size, {int(expand * h)}")
+    inner = config.integer("intermediate_size", default=int(expand * hidden), null=int(expand * hidden))
+    if inner != int(expand * hidden):
+        config.fail("intermediate_size", f"{inner} is not expand x hidden_size, {int(expand * hidden)}")
     sizes = SelectiveScan(
         inner=inner,
         state=config.integer("state_size", default=16),
-        rank=read_rank(config, "time_step_rank", h),
+        rank=read_rank(config, "time_step_rank", hidden),
         kernel=config.integer("conv_kernel", default=4),
         bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    mixer = mamba1(h, sizes, "mixer")
+    mixer = mamba1(hidden, sizes, "mixer")
     if normed:
         mixer = mixer._replace(normed_inputs=True, buffer_numel=sizes.inner + 2 * sizes.state)
-    return backbone(config, mixer, h, layers, tied=True)
+    return backbone(config, mixer, hidden, layers, tied=True)
 
 
 def read_rank(config: ConfigReader, key: str, hidden: int) -> int:
@@ -61,12 +61,12 @@ def read_rank(config: ConfigReader, key: str, hidden: int) -> int:
     return usual if config.raw(key) in (None, "auto") else config.integer(key)
 
 
-def read_scan(config: ConfigReader, h: int) -> SelectiveScan:
-    """The scan of a hybrid, whose keys begin with ``mamba_``. ``h``: the hidden size."""
+def read_scan(config: ConfigReader, hidden: int) -> SelectiveScan:
+    """The scan of a hybrid, whose keys begin with ``mamba_``. ``hidden``: the hidden size."""
     return SelectiveScan(
-        inner=config.integer("mamba_expand", default=2) * h,
+        inner=config.integer("mamba_expand", default=2) * hidden,
         state=config.integer("mamba_d_state", default=16),
-        rank=read_rank(config, "mamba_dt_rank", h),
+        rank=read_rank(config, "mamba_dt_rank", hidden),
         kernel=config.integer("mamba_d_conv", default=4),
         bias=config.flag("mamba_proj_bias"),
         conv_bias=config.flag("mamba_conv_bias", default=True),

@@ -10,7 +10,7 @@ from memcheck.models.types import Architecture, Block, Mixer, Paths, WideStreamB
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: mamba2``."""
-    h, heads = config.integer("hidden_size"), config.integer("num_heads")
+    hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
     layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
     config.ignore("time_step_rank", "time_step_limit", "time_step_min", "time_step_max", "time_step_floor")
     config.ignore("rescale_prenorm_residual", "hidden_act", "rms_norm", "layer_types", "norm_before_gate")
@@ -24,28 +24,28 @@ def read(config: ConfigReader) -> Architecture:
         bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    if sizes.heads * sizes.head_dim != config.integer("expand", default=2) * h:
+    if sizes.heads * sizes.head_dim != config.integer("expand", default=2) * hidden:
         config.fail("num_heads", f"{heads} heads of {sizes.head_dim} are not expand x hidden_size")
-    return backbone(config, mamba2(h, sizes, "mixer"), h, layers, tied=False)
+    return backbone(config, mamba2(hidden, sizes, "mixer"), hidden, layers, tied=False)
 
 
-def backbone(config: ConfigReader, mixer: Mixer, h: int, layers: int, *, tied: bool) -> Architecture:
+def backbone(config: ConfigReader, mixer: Mixer, hidden: int, layers: int, *, tied: bool) -> Architecture:
     """A stack of mixers alone, each after its norm. ``tied``: the head's default."""
     wide = config.flag("residual_in_fp32", default=True)
     block = (WideStreamBlock if wide else Block)(
         mixer=mixer,
         mlp=None,
-        input_norm=rms_norm(h, "norm"),
+        input_norm=rms_norm(hidden, "norm"),
         mlp_norm=None,
     )
     return Architecture(
         model_type=config.model_type,
-        hidden_size=h,
+        hidden_size=hidden,
         vocab_size=config.integer("vocab_size"),
         blocks=((block, layers),),
-        embedding_size=h,
+        embedding_size=hidden,
         tie_word_embeddings=config.flag("tie_word_embeddings", default=tied),
-        final_norm=rms_norm(h, "backbone.norm_f"),
+        final_norm=rms_norm(hidden, "backbone.norm_f"),
         logits_fp32=True,
         paths=Paths("backbone.layers", "backbone.embeddings"),
     )

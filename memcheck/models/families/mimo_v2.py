@@ -23,7 +23,7 @@ OTHER_CODE = (
 def read(config: ConfigReader) -> Architecture:
     """``model_type: mimo_v2_flash``."""
     size = read_sizes(config, kv_heads="required", head_dim=192)
-    h, wide = size.hidden, config.integer("v_head_dim", default=128)
+    hidden, wide = size.hidden, config.integer("v_head_dim", default=128)
     window = config.window()
     before = config.optional_integer("sliding_window_size")
     window = window if before is None else before + 1
@@ -31,8 +31,8 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("attention_value_scale", *OTHER_CODE)
     kinds = tuple(zip(types, sparse_types(config, size.layers, 1), strict=True))
     _check_other_code(config, size, wide, kinds)
-    moe = sigmoid_experts(config, h, "n_routed_experts", "", aliases=("num_local_experts",))
-    mlp = gated_mlp(h, config.integer("intermediate_size"), moe.activation)
+    moe = sigmoid_experts(config, hidden, "n_routed_experts", "", aliases=("num_local_experts",))
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     turned = {kind: int(size.head_dim * rotary_share(config, kind, SHARE)) for kind in sorted(set(types))}
 
@@ -40,7 +40,7 @@ def read(config: ConfigReader) -> Architecture:
         sliding = kind[0] == "sliding_attention"
         attention = _attention(size, wide, turned[kind[0]], bias=bias, sliding=sliding)
         attention = attention._replace(window=window if sliding else None, dropout=dropout)
-        return pre_norm_block(h, attention, moe if kind[1] else mlp)
+        return pre_norm_block(hidden, attention, moe if kind[1] else mlp)
 
     return decoder(
         config, size, stack(kinds, make), tied=False, rotary_dims=tuple(turned.values()), rotary_tables=len(turned)
@@ -69,12 +69,12 @@ def _check_other_code(
 
 def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sliding: bool) -> Attention:
     """Query and key heads of one width, values of another. scaled_dot_product_attention is switched off."""
-    h, heads, kv = size.hidden, size.heads, size.kv_heads * (2 if sliding else 1)
+    hidden, heads, kv = size.hidden, size.heads, size.kv_heads * (2 if sliding else 1)
     tensors = (
-        *linear("self_attn.q_proj", heads * size.head_dim, h, "attention", "column", bias=bias),
-        *linear("self_attn.k_proj", kv * size.head_dim, h, "attention", "column", bias=bias),
-        *linear("self_attn.v_proj", kv * wide, h, "attention", "column", bias=bias),
-        *linear("self_attn.o_proj", h, heads * wide, "attention", "row"),
+        *linear("self_attn.q_proj", heads * size.head_dim, hidden, "attention", "column", bias=bias),
+        *linear("self_attn.k_proj", kv * size.head_dim, hidden, "attention", "column", bias=bias),
+        *linear("self_attn.v_proj", kv * wide, hidden, "attention", "column", bias=bias),
+        *linear("self_attn.o_proj", hidden, heads * wide, "attention", "row"),
     )
     sinks = (vector("self_attn.sinks", heads, "attention", "column"),) if sliding else ()
     return MimoAttention(

@@ -81,13 +81,13 @@ def _choice(config: ConfigReader) -> tuple[int, int]:
 
 def _lightning(config: ConfigReader, size: StackDimensions) -> Mixer:
     """Linear attention with decay: constant decay tables per layer, a heads x d x d state per sequence."""
-    width, h, a = size.heads * size.head_dim, size.hidden, "self_attn"
+    width, hidden, module = size.heads * size.head_dim, size.hidden, "self_attn"
     block = config.integer("block_size", default=256)
     tensors = (
-        *linear(f"{a}.qkv_proj", 3 * width, h, "mixer", "column"),
-        *linear(f"{a}.output_gate", width, h, "mixer", "column"),
-        *linear(f"{a}.out_proj", h, width, "mixer", "row"),
-        ParameterTensor(f"{a}.norm.weight", (width,), "norm"),
+        *linear(f"{module}.qkv_proj", 3 * width, hidden, "mixer", "column"),
+        *linear(f"{module}.output_gate", width, hidden, "mixer", "column"),
+        *linear(f"{module}.out_proj", hidden, width, "mixer", "row"),
+        ParameterTensor(f"{module}.norm.weight", (width,), "norm"),
     )
     tables = size.heads * (block * block + 2 * block + 1)
     state = size.heads * size.head_dim * size.head_dim * 4

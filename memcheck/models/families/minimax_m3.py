@@ -23,7 +23,7 @@ OLDER = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "sparse_in
 def read(config: ConfigReader) -> Architecture:
     """``model_type: minimax_m3_vl_text``."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("swiglu_alpha", "swiglu_limit", "routed_scaling_factor", "hidden_act", "router_jitter_noise")
     config.ignore("index_block_size", "index_topk_blocks", "index_local_blocks", "router_aux_loss_coef")
     nested = config.raw("sparse_attention_config")
@@ -36,9 +36,9 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     types = _types(config, size.layers, older.get("sparse_attention_freq"))
-    sparse = _indexed(config, h, older, attention)
-    moe = _experts(config, h)
-    mlp = gated_mlp(h, config.integer("dense_intermediate_size", default=12288), "silu", fused=True)
+    sparse = _indexed(config, hidden, older, attention)
+    moe = _experts(config, hidden)
+    mlp = gated_mlp(hidden, config.integer("dense_intermediate_size", default=12288), "silu", fused=True)
     mlp = mlp._replace(clamp="oai")
     freq = config.raw("moe_layer_freq")
     given = isinstance(freq, list) and len(freq) == size.layers and not config.has("mlp_layer_types")
@@ -50,14 +50,14 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("first_k_dense_replace", stated, "remove one of the two")
 
     def make(kind: tuple[bool, bool]) -> Block:
-        return pre_norm_block(h, sparse if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
+        return pre_norm_block(hidden, sparse if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
 
     return decoder(
         config,
         size,
         stack(zip(types, routes, strict=True), make),
         tied=False,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
     )
 
@@ -84,12 +84,12 @@ def _indexed(config: ConfigReader, hidden: int, older: dict[str, object], attent
         given = nested if isinstance(nested, int) and not isinstance(nested, bool) and nested > 0 else usual
         sizes.append(config.integer(key, default=given, null=given))
     heads, width = sizes
-    a = "self_attn.indexer"
+    module = "self_attn.indexer"
     tensors = (
-        *linear(f"{a}.q_proj", heads * width, hidden, "attention", "none"),
-        *linear(f"{a}.k_proj", width, hidden, "attention", "none"),
-        vector(f"{a}.q_norm.weight", width, "norm"),
-        vector(f"{a}.k_norm.weight", width, "norm"),
+        *linear(f"{module}.q_proj", heads * width, hidden, "attention", "none"),
+        *linear(f"{module}.k_proj", width, hidden, "attention", "none"),
+        vector(f"{module}.q_norm.weight", width, "norm"),
+        vector(f"{module}.k_norm.weight", width, "norm"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
     return attention._replace(tensors=attention.tensors + fixed, own=BlockIndexer(heads, width))

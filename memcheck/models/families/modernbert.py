@@ -47,7 +47,7 @@ def read_decoder(config: ConfigReader) -> Architecture:
 
 def _assemble(config: ConfigReader, projections: Projections, local: int, period: int, head: str) -> Architecture:
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("cls_token_id", "deterministic_flash_attn", "global_rope_theta", "initializer_cutoff_factor")
     config.ignore("local_rope_theta", "reference_compile", "repad_logits_with_grad", "sparse_pred_ignore_index")
     config.ignore("position_embedding_type")
@@ -74,32 +74,32 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         bias=mlp_bias,
         fused_gate_up=True,
         inner_dropout=config.dropout("mlp_dropout"),
-        tensors=linear("mlp.Wi", 2 * width, h, "mlp", "column", bias=mlp_bias)
-        + linear("mlp.Wo", h, width, "mlp", "row", bias=mlp_bias),
+        tensors=linear("mlp.Wi", 2 * width, hidden, "mlp", "column", bias=mlp_bias)
+        + linear("mlp.Wo", hidden, width, "mlp", "row", bias=mlp_bias),
     )
 
     def make(kind: LayerKind) -> Block:
         return Block(
             mixer=attention._replace(window=kind.window),
             mlp=mlp,
-            input_norm=None if kind.first else layer_norm(h, "attn_norm", bias=norm_bias),
-            mlp_norm=layer_norm(h, "mlp_norm", bias=norm_bias),
+            input_norm=None if kind.first else layer_norm(hidden, "attn_norm", bias=norm_bias),
+            mlp_norm=layer_norm(hidden, "mlp_norm", bias=norm_bias),
             variables=LayerVariables(norm=False, output=True, mlp_input=False),
         )
 
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
     dense_bias = config.flag("classifier_bias")
-    norm = layer_norm(h, f"{head}.norm", bias=norm_bias)
+    norm = layer_norm(hidden, f"{head}.norm", bias=norm_bias)
     act = config.activation("classifier_activation", default="gelu")
-    head_tensors = (*linear(f"{head}.dense", h, h, "head", "none", bias=dense_bias), *norm_tensors(norm))
+    head_tensors = (*linear(f"{head}.dense", hidden, hidden, "head", "none", bias=dense_bias), *norm_tensors(norm))
     return decoder(
         config,
         size,
         stack(kinds, make),
         tied=True,
-        final_norm=layer_norm(h, "model.final_norm", bias=norm_bias),
+        final_norm=layer_norm(hidden, "model.final_norm", bias=norm_bias),
         rotary_tables=len(set(types)),
-        embedding_norm=layer_norm(h, "model.embeddings.norm", bias=norm_bias),
+        embedding_norm=layer_norm(hidden, "model.embeddings.norm", bias=norm_bias),
         embeddings_apart=True,
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),

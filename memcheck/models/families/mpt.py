@@ -22,7 +22,7 @@ PROJECTIONS = Projections(("Wqkv",), "out_proj", "attn")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: mpt``. transformers builds every MPT with ALiBi, four times the width, and no biases."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     if config.integer("expansion_ratio", default=4) != 4:
         config.fail("expansion_ratio", "expansion_ratio other than 4 is not read by transformers")
     config.ignore(
@@ -63,12 +63,12 @@ def read(config: ConfigReader) -> Architecture:
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
     )
     attention = MptAttention(*attention)
-    mlp = plain_mlp(h, 4 * h, "gelu", "ffn.up_proj", "ffn.down_proj")
+    mlp = plain_mlp(hidden, 4 * hidden, "gelu", "ffn.up_proj", "ffn.down_proj")
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "norm_1", bias=False),
-        mlp_norm=layer_norm(h, "norm_2", bias=False),
+        input_norm=layer_norm(hidden, "norm_1", bias=False),
+        mlp_norm=layer_norm(hidden, "norm_2", bias=False),
         dropout=dropout,
     )._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True))
     return decoder(
@@ -76,7 +76,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "transformer.norm_f", bias=False),
+        final_norm=layer_norm(hidden, "transformer.norm_f", bias=False),
         rotary_dim=0,
         paths=Paths("transformer.blocks", "transformer.wte"),
     )

@@ -21,7 +21,7 @@ PERIOD = 4
 def read(config: ConfigReader) -> Architecture:
     """``model_type: muse_glimmer_text``."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    h, bias, window = size.hidden, config.flag("attention_bias"), config.window()
+    hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
     config.ignore("post_norm_eps", "qk_scale_factor", "output_multiplier")
     attention = grouped_attention(
         size,
@@ -32,25 +32,25 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
         scaled_projection=True,
         gate_matrix=True,
-        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, h, "attention", "column"),
+        tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),
     )
     attention = LateGateAttention(*attention)
-    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation("hidden_activation", "hidden_act"))
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation("hidden_activation", "hidden_act"))
     full = [(size.layers - 1 - i) % PERIOD == 0 for i in range(size.layers)]
     types = layer_types(config, size.layers, lambda i: "full_attention" if full[i] else "sliding_attention")
     turned = _turned(config, [not each for each in full])
 
     def make(kind: tuple[str, bool]) -> Block:
         mixer = attention._replace(window=window if kind[0] == "sliding_attention" else None)
-        return sandwich_block(h, mixer if kind[1] else mixer._replace(rotary_dim=0), mlp)
+        return sandwich_block(hidden, mixer if kind[1] else mixer._replace(rotary_dim=0), mlp)
 
     return decoder(
         config,
         size,
         stack(zip(types, turned, strict=True), make),
         tied=False,
-        final_norm=rms_norm(h, "model.norm", NORM),
-        embedding_norm=TableNorm(NORM, h, weight=False, name="model.embed_tokens.embed_norm"),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
+        embedding_norm=TableNorm(NORM, hidden, weight=False, name="model.embed_tokens.embed_norm"),
         mask_windows=(None, window),
         final_softcap=capped(config, "final_logit_softcapping", 20.0),
         logit_scale=True,

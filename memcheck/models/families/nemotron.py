@@ -15,7 +15,7 @@ NORM = "layernorm-1p"
 def read(config: ConfigReader) -> Architecture:
     """``model_type: nemotron``."""
     size = read_sizes(config, kv_heads="required")
-    h, bias = size.hidden, config.flag("attention_bias")
+    hidden, bias = size.hidden, config.flag("attention_bias")
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -24,8 +24,8 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
-    mlp = plain_mlp(h, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))
-    block = pre_norm_block(h, attention, mlp, kind=NORM, bias=True)
-    final = layer_norm(h, "model.norm", kind=NORM)
+    mlp = plain_mlp(hidden, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))
+    block = pre_norm_block(hidden, attention, mlp, kind=NORM, bias=True)
+    final = layer_norm(hidden, "model.norm", kind=NORM)
     rotary_dim = attention.rotary_dim
     return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final, rotary_dim=rotary_dim)

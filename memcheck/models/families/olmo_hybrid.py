@@ -18,7 +18,7 @@ NORM = "rmsnorm-fp32-weight"
 def read(config: ConfigReader) -> Architecture:
     """``model_type: olmo_hybrid``."""
     size = read_sizes(config)
-    h, bias = size.hidden, config.flag("attention_bias")
+    hidden, bias = size.hidden, config.flag("attention_bias")
     turned = config.raw("rope_parameters")
     theta = turned.get("rope_theta") if isinstance(turned, dict) else config.raw("rope_theta")
     attention = grouped_attention(
@@ -32,22 +32,22 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % 4 else "full_attention")
-    mixer = _delta_net(config, h)
-    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
+    mixer = _delta_net(config, hidden)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
 
     def make(kind: str) -> Block:
         if kind == "linear_attention":
-            return pre_norm_block(h, mixer, mlp, kind=NORM)
+            return pre_norm_block(hidden, mixer, mlp, kind=NORM)
         return Block(
             mixer=attention,
             mlp=mlp,
             input_norm=None,
             mlp_norm=None,
-            mixer_output_norm=rms_norm(h, "post_attention_layernorm", NORM),
-            mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
+            mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
+            mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
         )
 
-    final = rms_norm(h, "model.norm", NORM)
+    final = rms_norm(hidden, "model.norm", NORM)
     return decoder(config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)
 
 
@@ -58,16 +58,20 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
     key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
     key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim", default=4)
-    keys, values, a = key_heads * key_dim, value_heads * value_dim, "linear_attn"
+    keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     convolved = 2 * keys + values
     widths = {"q": keys, "k": keys, "v": values, "a": value_heads, "b": value_heads, "g": values}
     tensors = (
-        *(t for name, width in widths.items() for t in linear(f"{a}.{name}_proj", width, hidden, "mixer", "column")),
-        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
-        vector(f"{a}.dt_bias", value_heads, "mixer", "column"),
-        vector(f"{a}.A_log", value_heads, "mixer", "column"),
-        vector(f"{a}.o_norm.weight", value_dim, "norm"),
-        *linear(f"{a}.o_proj", hidden, values, "mixer", "row"),
+        *(
+            t
+            for name, width in widths.items()
+            for t in linear(f"{module}.{name}_proj", width, hidden, "mixer", "column")
+        ),
+        ParameterTensor(f"{module}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
+        vector(f"{module}.dt_bias", value_heads, "mixer", "column"),
+        vector(f"{module}.A_log", value_heads, "mixer", "column"),
+        vector(f"{module}.o_norm.weight", value_dim, "norm"),
+        *linear(f"{module}.o_proj", hidden, values, "mixer", "row"),
     )
     doubled = config.flag("linear_allow_neg_eigval", default=True)
     return (DoubledBetaMixer if doubled else Mixer)(

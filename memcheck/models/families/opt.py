@@ -18,7 +18,7 @@ POSITION_OFFSET = 2
 def read(config: ConfigReader) -> Architecture:
     """``model_type: opt``. OPT-350m has its norms after the sums and projects a narrower embedding."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
-    h = size.hidden
+    hidden = size.hidden
     config.ignore("layerdrop", "init_std", "activation_dropout")
     bias = config.flag("enable_bias", default=True)
     affine = config.flag("layer_norm_elementwise_affine", default=True)
@@ -33,10 +33,10 @@ def read(config: ConfigReader) -> Architecture:
     )
     activation = config.activation("activation_function", "hidden_act", default="relu")
     width = config.integer("ffn_dim", "intermediate_size")
-    mlp = plain_mlp(h, width, activation, "fc1", "fc2", bias=bias)._replace(inline=True)
+    mlp = plain_mlp(hidden, width, activation, "fc1", "fc2", bias=bias)._replace(inline=True)
 
     def norm(name: str) -> Norm:
-        return Norm("layernorm", h, weight=affine, bias=affine, name=name)
+        return Norm("layernorm", hidden, weight=affine, bias=affine, name=name)
 
     block = Block(
         mixer=attention,
@@ -47,10 +47,10 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("dropout", default=0.1),
     )
     last = before and not config.flag("_remove_final_layer_norm")
-    narrow = config.integer("word_embed_proj_dim", default=h, null=h)
+    narrow = config.integer("word_embed_proj_dim", default=hidden, null=hidden)
     project = (
-        *linear("model.decoder.project_out", narrow, h, "embedding", "none"),
-        *linear("model.decoder.project_in", h, narrow, "embedding", "none"),
+        *linear("model.decoder.project_out", narrow, hidden, "embedding", "none"),
+        *linear("model.decoder.project_in", hidden, narrow, "embedding", "none"),
     )
     return decoder(
         config,
@@ -61,6 +61,6 @@ def read(config: ConfigReader) -> Architecture:
         embedding_size=narrow,
         learned_positions=size.positions + POSITION_OFFSET,
         positions_each=True,
-        extra_tensors=project if narrow != h else (),
+        extra_tensors=project if narrow != hidden else (),
         paths=Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions"),
     )._replace(final_norm=norm("model.decoder.final_layer_norm") if last else None)

@@ -15,7 +15,7 @@ PROJECTIONS = Projections(output="dense")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: phi``: biases everywhere, the head's included."""
     size = read_sizes(config)
-    h = size.hidden
+    hidden = size.hidden
     normed = config.flag("qk_layernorm")
     attention = grouped_attention(
         size,
@@ -23,18 +23,18 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=True,
         out_bias=True,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
-        query_norm=layer_norm(h // size.heads, "self_attn.q_layernorm") if normed else None,
-        key_norm=layer_norm(h // size.heads, "self_attn.k_layernorm") if normed else None,
+        query_norm=layer_norm(hidden // size.heads, "self_attn.q_layernorm") if normed else None,
+        key_norm=layer_norm(hidden // size.heads, "self_attn.k_layernorm") if normed else None,
         dropout=config.dropout("attention_dropout"),
         named_rotary=True,
     )
     activation = config.activation(default="gelu_new")
-    mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
+    mlp = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
     dropout = config.dropout("resid_pdrop")
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "input_layernorm"),
+        input_norm=layer_norm(hidden, "input_layernorm"),
         mlp_norm=None,
         parallel=True,
         dropout=dropout,
@@ -44,7 +44,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=False,
-        final_norm=layer_norm(h, "model.final_layernorm"),
+        final_norm=layer_norm(hidden, "model.final_layernorm"),
         rotary_dim=attention.rotary_dim,
         head_bias=True,
         embedding_dropout=config.dropout("embd_pdrop"),

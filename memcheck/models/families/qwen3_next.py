@@ -35,13 +35,13 @@ QWEN3_5 = DeltaStyle(("qkv", "z", "b", "a"), output_first=True)
 def read(config: ConfigReader) -> Architecture:
     """``model_type: qwen3_next``: two joint projections in front of each delta net."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
-    h = size.hidden
+    hidden = size.hidden
     sparse = sparse_layers(config, size.layers)
-    moe = _moe(config, h, normalised=config.flag("norm_topk_prob", default=True))
+    moe = _moe(config, hidden, normalised=config.flag("norm_topk_prob", default=True))
     width = config.raw("intermediate_size") if all(sparse) else config.integer("intermediate_size")
-    dense = None if all(sparse) else gated_mlp(h, width, moe.activation)
+    dense = None if all(sparse) else gated_mlp(hidden, width, moe.activation)
     networks = tuple(moe if routed or dense is None else dense for routed in sparse)
-    return _assemble(config, size, networks, delta_net(config, h, QWEN3_NEXT))
+    return _assemble(config, size, networks, delta_net(config, hidden, QWEN3_NEXT))
 
 
 def read_3_5(config: ConfigReader) -> Architecture:
@@ -81,7 +81,7 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
 def _assemble(
     config: ConfigReader, size: StackDimensions, networks: tuple[Mlp | Moe, ...], linear_mixer: Mixer
 ) -> Architecture:
-    h, bias = size.hidden, config.flag("attention_bias")
+    hidden, bias = size.hidden, config.flag("attention_bias")
     attention = grouped_attention(
         size,
         GATED,
@@ -97,14 +97,14 @@ def _assemble(
 
     def make(kind: tuple[str, Mlp | Moe]) -> Block:
         mixer = linear_mixer if kind[0] == "linear_attention" else attention
-        return pre_norm_block(h, mixer, kind[1], kind=NORM)
+        return pre_norm_block(hidden, mixer, kind[1], kind=NORM)
 
     return decoder(
         config,
         size,
         stack(zip(types, networks, strict=True), make),
         tied=False,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
     )
 
@@ -114,15 +114,18 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
     key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim", default=4)
-    keys, values, a = key_heads * key_dim, value_heads * value_dim, "linear_attn"
+    keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     convolved = 2 * keys + values
     widths = {"qkvz": 2 * keys + 2 * values, "qkv": convolved, "z": values, "ba": 2 * value_heads}
-    inputs = tuple(t for name in style.inputs for t in _input(a, name, widths.get(name, value_heads), hidden))
-    output = (vector(f"{a}.norm.weight", value_dim, "norm"), *linear(f"{a}.out_proj", hidden, values, "mixer", "row"))
+    inputs = tuple(t for name in style.inputs for t in _input(module, name, widths.get(name, value_heads), hidden))
+    output = (
+        vector(f"{module}.norm.weight", value_dim, "norm"),
+        *linear(f"{module}.out_proj", hidden, values, "mixer", "row"),
+    )
     tensors = (
-        vector(f"{a}.dt_bias", value_heads, "mixer", "column"),
-        vector(f"{a}.A_log", value_heads, "mixer", "column"),
-        ParameterTensor(f"{a}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
+        vector(f"{module}.dt_bias", value_heads, "mixer", "column"),
+        vector(f"{module}.A_log", value_heads, "mixer", "column"),
+        ParameterTensor(f"{module}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
         *(output + inputs if style.output_first else inputs + output),
     )
     kept = value_heads * key_dim * value_dim * 4 + convolved * kernel * 2

@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture, Attention, Block, LayerVariables
 def read(config: ConfigReader) -> Architecture:
     """``model_type: stablelm``."""
     size = read_sizes(config, kv_heads="required", head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     attention = grouped_attention(
         size,
         qkv_bias=config.flag("use_qkv_bias"),
@@ -24,13 +24,13 @@ def read(config: ConfigReader) -> Architecture:
     )
     if config.flag("qk_layernorm"):
         attention = _with_head_norms(attention, size)
-    mlp = gated_mlp(h, config.integer("intermediate_size"), config.activation())
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
     parallel = config.flag("use_parallel_residual")
     block = Block(
         mixer=attention,
         mlp=mlp._replace(dropout=config.dropout("hidden_dropout")),
-        input_norm=layer_norm(h, "input_layernorm"),
-        mlp_norm=None if parallel else layer_norm(h, "post_attention_layernorm"),
+        input_norm=layer_norm(hidden, "input_layernorm"),
+        mlp_norm=None if parallel else layer_norm(hidden, "post_attention_layernorm"),
         parallel=parallel,
         variables=LayerVariables(norm=True, output=True, mlp_input=False),
     )
@@ -39,7 +39,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         ((block, size.layers),),
         tied=False,
-        final_norm=layer_norm(h, "model.norm"),
+        final_norm=layer_norm(hidden, "model.norm"),
         rotary_dim=attention.rotary_dim,
     )
 

@@ -14,7 +14,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: starcoder2``."""
     size = read_sizes(config, kv_heads="required")
     config.ignore("activation_function", "mlp_type", "norm_type", "scale_attn_weights")
-    h, bias = size.hidden, config.flag("use_bias", default=True)
+    hidden, bias = size.hidden, config.flag("use_bias", default=True)
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -23,15 +23,15 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     activation = config.activation(default="gelu_pytorch_tanh")
-    mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.c_fc", "mlp.c_proj", bias=bias)
+    mlp = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.c_fc", "mlp.c_proj", bias=bias)
     dropout = config.dropout("residual_dropout")
-    block = pre_norm_block(h, attention, mlp, kind="layernorm", bias=True, dropout=dropout)
+    block = pre_norm_block(hidden, attention, mlp, kind="layernorm", bias=True, dropout=dropout)
     block = block._replace(inner_dropout=True)
     return decoder(
         config,
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "model.norm"),
+        final_norm=layer_norm(hidden, "model.norm"),
         embedding_dropout=config.dropout("embedding_dropout"),
     )

@@ -24,7 +24,7 @@ SLIDING = "sliding_attention"
 def read(config: ConfigReader) -> Architecture:
     """``model_type: step3p5``, which Step 3.7 calls its language model."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    h, window = size.hidden, config.window()
+    hidden, window = size.hidden, config.window()
     config.ignore("query_pre_attn_scalar", "swiglu_limits", "swiglu_limits_shared", "hidden_act", "per_layer_config")
     config.ignore("moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types")
     note_mtp_layers(config)
@@ -43,21 +43,21 @@ def read(config: ConfigReader) -> Architecture:
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     if config.flag("mlp_bias"):
         config.fail("mlp_bias", "biases of the clamped networks have no memory model", "write false")
-    mlp = gated_mlp(h, config.integer("intermediate_size"), "silu")._replace(clamp="acted")
-    moe = _experts(config, h)
+    mlp = gated_mlp(hidden, config.integer("intermediate_size"), "silu")._replace(clamp="acted")
+    moe = _experts(config, hidden)
 
     def make(kind: tuple[str, bool]) -> Block:
         slides = kind[0] == SLIDING
         attention = _attention(size._replace(heads=others if slides else size.heads), turned[kind[0]], bias=bias)
         attention = attention._replace(window=window if slides else None, dropout=dropout)
-        return pre_norm_block(h, attention, moe if kind[1] else mlp, kind=NORM)
+        return pre_norm_block(hidden, attention, moe if kind[1] else mlp, kind=NORM)
 
     return decoder(
         config,
         size,
         stack(zip(types, _sparse(config, size.layers), strict=True), make),
         tied=False,
-        final_norm=rms_norm(h, "model.norm", NORM),
+        final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dims=tuple(turned.values()),
         rotary_tables=len(turned),
     )

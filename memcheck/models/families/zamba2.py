@@ -25,11 +25,11 @@ OLDER = {"mamba": "linear_attention", "m": "linear_attention", "g": "hybrid"}
 def read(config: ConfigReader) -> Architecture:
     """``model_type: zamba2``."""
     size = read_sizes(config, head_dim_key=False)
-    h = size.hidden
+    hidden = size.hidden
     types = _types(config, size.layers)
     config.ignore(*HARMLESS)
     bias = config.flag("add_bias_linear")
-    inner = int(config.number("mamba_expand", default=2.0) * h)
+    inner = int(config.number("mamba_expand", default=2.0) * hidden)
     heads = config.integer("n_mamba_heads", default=8)
     sizes = StateSpace(
         heads=heads,
@@ -40,14 +40,14 @@ def read(config: ConfigReader) -> Architecture:
         chunk=config.integer("chunk_size", default=256),
         bias=bias,
     )
-    plain = Block(mixer=mamba2(h, sizes), mlp=None, input_norm=rms_norm(h, "input_layernorm"), mlp_norm=None)
+    plain = Block(mixer=mamba2(hidden, sizes), mlp=None, input_norm=rms_norm(hidden, "input_layernorm"), mlp_norm=None)
     hybrid = _hybrid(config, size, bias=bias)._replace(
-        beside=mamba2(h, sizes, "mamba_decoder.mamba"),
-        mixer_output_norm=rms_norm(h, "mamba_decoder.input_layernorm"),
+        beside=mamba2(hidden, sizes, "mamba_decoder.mamba"),
+        mixer_output_norm=rms_norm(hidden, "mamba_decoder.input_layernorm"),
     )
     number = config.integer("num_mem_blocks", default=1)
     blocks = in_turn(types, plain, hybrid, number, _named(config, types))
-    turned = 2 * h // size.heads if config.flag("use_mem_rope") else 0
+    turned = 2 * hidden // size.heads if config.flag("use_mem_rope") else 0
     return assemble(config, size, blocks, rotary_dim=turned)
 
 
@@ -123,8 +123,8 @@ def _with_idle(block: Block, number: int) -> tuple[ParameterTensor, ...]:
 
 def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block:
     """The shared block, which reads the stream and the embedding side by side, and each layer's own adapters."""
-    h, a, rank = size.hidden, "shared_transformer", config.integer("adapter_rank", default=128)
-    wide = size._replace(hidden=2 * h, head_dim=2 * h // size.heads)
+    hidden, a, rank = size.hidden, "shared_transformer", config.integer("adapter_rank", default=128)
+    wide = size._replace(hidden=2 * hidden, head_dim=2 * hidden // size.heads)
     turned = config.flag("use_mem_rope")
     attention = grouped_attention(
         wide,
@@ -132,21 +132,21 @@ def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block
         rotary_dim=wide.head_dim if turned else 0,
         dropout=config.dropout("attention_dropout"),
     )
-    (output,) = linear(f"{a}.self_attn.o_proj", h, wide.heads * wide.head_dim, "attention", "row")
+    (output,) = linear(f"{a}.self_attn.o_proj", hidden, wide.heads * wide.head_dim, "attention", "row")
     attention = attention._replace(tensors=(*attention.tensors[:3], output))
-    width = config.integer("intermediate_size", default=4 * h, null=4 * h)
+    width = config.integer("intermediate_size", default=4 * hidden, null=4 * hidden)
     activation = config.activation(default="gelu")
-    mlp = gated_mlp(h, width, activation, bias=bias, fused=True, module=f"{a}.feed_forward")
-    own: tuple[ParameterTensor, ...] = linear("linear", h, h, "mlp", "none")
+    mlp = gated_mlp(hidden, width, activation, bias=bias, fused=True, module=f"{a}.feed_forward")
+    own: tuple[ParameterTensor, ...] = linear("linear", hidden, hidden, "mlp", "none")
     if config.flag("use_shared_attention_adapter"):
         for letter in "qkv":
-            own += _pair(f"linear_{letter}_adapter", 2 * h, rank, 2 * h, "attention")
-    own += _pair("gate_up_proj_adapter", h, rank, 2 * width, "mlp")
+            own += _pair(f"linear_{letter}_adapter", 2 * hidden, rank, 2 * hidden, "attention")
+    own += _pair("gate_up_proj_adapter", hidden, rank, 2 * width, "mlp")
     return SharedTransformerBlock(
         mixer=attention,
         mlp=mlp,
-        input_norm=rms_norm(2 * h, f"{a}.input_layernorm"),
-        mlp_norm=rms_norm(h, f"{a}.pre_ff_layernorm"),
+        input_norm=rms_norm(2 * hidden, f"{a}.input_layernorm"),
+        mlp_norm=rms_norm(hidden, f"{a}.pre_ff_layernorm"),
         extra_tensors=own,
     )
 

@@ -43,14 +43,14 @@ def grouped_attention(
     ``rotary_dim`` None = the whole head. ``fields`` are further ones of :class:`Attention`; ``tensors`` among them are
     appended to those made here.
     """
-    p, h, q, kv = projections, size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
+    p, hidden, q, kv = projections, size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
     first = 2 * q if p.output_gate else q
     widths = (first + 2 * kv,) if len(p.inputs) == 1 else (first, kv, kv)
     tensors: tuple[ParameterTensor, ...] = ()
     for i, width in enumerate(widths):
         path = f"{p.module}.{p.inputs[i]}"
-        tensors += linear(path, width, h, "attention", "column", bias=qkv_bias, transposed=p.transposed)
-    tensors += linear(f"{p.module}.{p.output}", h, q, "attention", "row", bias=out_bias, transposed=p.transposed)
+        tensors += linear(path, width, hidden, "attention", "column", bias=qkv_bias, transposed=p.transposed)
+    tensors += linear(f"{p.module}.{p.output}", hidden, q, "attention", "row", bias=out_bias, transposed=p.transposed)
     tensors += norm_tensors(query_norm) + norm_tensors(key_norm) + fields.pop("tensors", ())
     return Attention(
         heads=size.heads,
@@ -96,21 +96,21 @@ def latent_attention(
         else config.integer("v_head_dim", default=v_head_dim, null=v_head_dim)
     )
     bias = config.flag("attention_bias")
-    q_width, a = size.heads * (nope + rope), "self_attn."
+    q_width, prefix = size.heads * (nope + rope), "self_attn."
     if q_rank is None:
-        query = linear(a + "q_proj", q_width, size.hidden, "attention", "column")
+        query = linear(prefix + "q_proj", q_width, size.hidden, "attention", "column")
     else:
         query = (
-            *linear(a + "q_a_proj", q_rank, size.hidden, "attention", "none", bias=bias),
-            ParameterTensor(a + "q_a_layernorm.weight", (q_rank,), "norm"),
-            *linear(a + "q_b_proj", q_width, q_rank, "attention", "column"),
+            *linear(prefix + "q_a_proj", q_rank, size.hidden, "attention", "none", bias=bias),
+            ParameterTensor(prefix + "q_a_layernorm.weight", (q_rank,), "norm"),
+            *linear(prefix + "q_b_proj", q_width, q_rank, "attention", "column"),
         )
     tensors = (
         *query,
-        *linear(a + "kv_a_proj_with_mqa", kv_rank + rope, size.hidden, "attention", "none", bias=bias),
-        ParameterTensor(a + "kv_a_layernorm.weight", (kv_rank,), "norm"),
-        *linear(a + "kv_b_proj", size.heads * (nope + v_dim), kv_rank, "attention", "column"),
-        *linear(a + "o_proj", size.hidden, size.heads * v_dim, "attention", "row", bias=bias),
+        *linear(prefix + "kv_a_proj_with_mqa", kv_rank + rope, size.hidden, "attention", "none", bias=bias),
+        ParameterTensor(prefix + "kv_a_layernorm.weight", (kv_rank,), "norm"),
+        *linear(prefix + "kv_b_proj", size.heads * (nope + v_dim), kv_rank, "attention", "column"),
+        *linear(prefix + "o_proj", size.hidden, size.heads * v_dim, "attention", "row", bias=bias),
     )
     dropout = config.dropout("attention_dropout")
     return LatentAttention(

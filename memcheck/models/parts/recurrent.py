@@ -42,57 +42,59 @@ def _convolution(module: str, channels: int, kernel: int, *, bias: bool) -> tupl
     return (weight, vector(f"{module}.conv1d.bias", channels, "mixer", "column")) if bias else (weight,)
 
 
-def mamba1(hidden: int, s: SelectiveScan, module: str = "mamba") -> Mixer:
+def mamba1(hidden: int, scan: SelectiveScan, module: str = "mamba") -> Mixer:
     """A state of each channel in the weights' dtype, and the last columns of the convolution's input."""
     tensors = [
-        ParameterTensor(f"{module}.A_log", (s.inner, s.state), "mixer", shard="column"),
-        vector(f"{module}.D", s.inner, "mixer", "column"),
-        *_convolution(module, s.inner, s.kernel, bias=s.conv_bias),
-        *linear(f"{module}.in_proj", 2 * s.inner, hidden, "mixer", "column", bias=s.bias),
-        *linear(f"{module}.x_proj", s.rank + 2 * s.state, s.inner, "mixer", "row"),
-        *linear(f"{module}.dt_proj", s.inner, s.rank, "mixer", "column", bias=True),
-        *linear(f"{module}.out_proj", hidden, s.inner, "mixer", "row", bias=s.bias),
+        ParameterTensor(f"{module}.A_log", (scan.inner, scan.state), "mixer", shard="column"),
+        vector(f"{module}.D", scan.inner, "mixer", "column"),
+        *_convolution(module, scan.inner, scan.kernel, bias=scan.conv_bias),
+        *linear(f"{module}.in_proj", 2 * scan.inner, hidden, "mixer", "column", bias=scan.bias),
+        *linear(f"{module}.x_proj", scan.rank + 2 * scan.state, scan.inner, "mixer", "row"),
+        *linear(f"{module}.dt_proj", scan.inner, scan.rank, "mixer", "column", bias=True),
+        *linear(f"{module}.out_proj", hidden, scan.inner, "mixer", "row", bias=scan.bias),
     ]
-    if s.norms:
-        sizes = {"dt": s.rank, "b": s.state, "c": s.state}
+    if scan.norms:
+        sizes = {"dt": scan.rank, "b": scan.state, "c": scan.state}
         tensors += [vector(f"{module}.{name}_layernorm.weight", size, "norm") for name, size in sizes.items()]
     return Mixer(
         kind="mamba1",
-        heads=s.inner,
+        heads=scan.inner,
         head_dim=1,
-        state_bytes_per_sequence=s.inner * s.state * 4 + s.inner * s.kernel * 2,
-        width=2 * s.inner,
+        state_bytes_per_sequence=scan.inner * scan.state * 4 + scan.inner * scan.kernel * 2,
+        width=2 * scan.inner,
         tensors=tuple(tensors),
-        key_dim=s.state,
-        kernel=s.kernel,
-        normed_inputs=s.norms,
+        key_dim=scan.state,
+        kernel=scan.kernel,
+        normed_inputs=scan.norms,
     )
 
 
-def mamba2(hidden: int, s: StateSpace, module: str = "mamba") -> Mixer:
+def mamba2(hidden: int, state_space: StateSpace, module: str = "mamba") -> Mixer:
     """A heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
-    inner = s.heads * s.head_dim
-    convolved = inner + 2 * s.groups * s.state
-    out_bias = s.bias if s.out_bias is None else s.out_bias
+    inner = state_space.heads * state_space.head_dim
+    convolved = inner + 2 * state_space.groups * state_space.state
+    out_bias = state_space.bias if state_space.out_bias is None else state_space.out_bias
     tensors = [
-        vector(f"{module}.dt_bias", s.heads, "mixer", "column"),
-        vector(f"{module}.A_log", s.heads, "mixer", "column"),
-        vector(f"{module}.D", s.heads, "mixer", "column"),
-        *_convolution(module, convolved, s.kernel, bias=s.conv_bias),
-        *linear(f"{module}.in_proj", inner + convolved + s.heads, hidden, "mixer", "column", bias=s.bias),
+        vector(f"{module}.dt_bias", state_space.heads, "mixer", "column"),
+        vector(f"{module}.A_log", state_space.heads, "mixer", "column"),
+        vector(f"{module}.D", state_space.heads, "mixer", "column"),
+        *_convolution(module, convolved, state_space.kernel, bias=state_space.conv_bias),
+        *linear(
+            f"{module}.in_proj", inner + convolved + state_space.heads, hidden, "mixer", "column", bias=state_space.bias
+        ),
     ]
-    if s.norm:
+    if state_space.norm:
         tensors.append(vector(f"{module}.norm.weight", inner, "norm", "column"))
     tensors += linear(f"{module}.out_proj", hidden, inner, "mixer", "row", bias=out_bias)
     return Mixer(
         kind="mamba2",
-        heads=s.heads,
-        head_dim=s.head_dim,
-        state_bytes_per_sequence=inner * s.state * 4 + convolved * s.kernel * 2,
-        width=inner + convolved + s.heads,
+        heads=state_space.heads,
+        head_dim=state_space.head_dim,
+        state_bytes_per_sequence=inner * state_space.state * 4 + convolved * state_space.kernel * 2,
+        width=inner + convolved + state_space.heads,
         tensors=tuple(tensors),
-        key_dim=s.state,
-        groups=s.groups,
-        kernel=s.kernel,
-        chunk=s.chunk,
+        key_dim=state_space.state,
+        groups=state_space.groups,
+        kernel=state_space.kernel,
+        chunk=state_space.chunk,
     )
