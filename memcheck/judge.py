@@ -19,6 +19,7 @@ from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan import codes
+from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, PolicySpec
@@ -35,6 +36,7 @@ from memcheck.result import (
     defect_result,
 )
 from memcheck.rules.checks import CHECKS
+from memcheck.rules.grounds import rests_on
 from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 from memcheck.rules.when import rows_have_limit
@@ -162,8 +164,6 @@ def is_marked(document: Document, data: bytes, known: dict[int, bool]) -> bool:
 def check_document(document: Document, gate: Gate, comments: Suppressions | None = None) -> PlanResult:
     """Judge one plan: read it, resolve it, check its layout, predict its memory, check that."""
     if gate.changes and document.values is not None:
-        from memcheck.plan.changes import with_changes
-
         document = with_changes(document, gate.changes)
     plan, findings = read_plan(document)
     result = PlanResult(
@@ -240,8 +240,6 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
             context = context._replace(settled_by=settled_by(context, known))
             result = result._replace(settled_by=context.settled_by)
         if gate.grounds and (gate.inventory or gpu_fit(answer, context.fail_above) in RUNS):
-            from memcheck.rules.grounds import rests_on
-
             moving, untried = rests_on(context, known, gate.grounds)
             result = result._replace(rests_on=moving, untried=untried)
     memory = check_memory(context, rules)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from memcheck.edge.own_json import read_own_json
 from memcheck.errors import MemcheckError
+from memcheck.plan.compose import Composer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ def canonical_names(kind: str) -> tuple[str, ...]:
 
 def read_record(path: str) -> dict[str, Any]:
     """One YAML file of the catalog."""
-    from memcheck.plan.compose import Composer
-
     with open(path, encoding="utf-8") as stream:
         record: dict[str, Any] = next(Composer(stream.read()).documents()).values  # type: ignore[assignment]
     return record

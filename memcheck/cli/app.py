@@ -7,6 +7,7 @@ import click
 from memcheck import __version__
 from memcheck.cli.parameters import completing
 from memcheck.cli.write import write_stdout
+from memcheck.edge.closest import closest
 from memcheck.errors import UsageError
 
 COMMANDS = {
@@ -48,8 +49,6 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of a line; an unknown one gets the closest known name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from memcheck.edge.closest import closest
-
             close = closest(args[0], COMMANDS)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise UsageError(f"no such command {args[0]!r}{hint}", "memcheck --help")

@@ -12,7 +12,7 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
 from memcheck.cli.table import table
-from memcheck.cli.tell import complain
+from memcheck.cli.tell import complain, write_bug_report
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Configurations
@@ -55,8 +55,6 @@ def write(paths: tuple[str, ...], baseline: str | None, config: str | None) -> i
             return USAGE
         judged, traces = check_file(found.path, found.data, gates.of(found.path)._replace(remedies=None))
         if traces:
-            from memcheck.cli.tell import write_bug_report
-
             write_bug_report(sys.argv[1:], tuple(traces))
             return DEFECT
         results += judged

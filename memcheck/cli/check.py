@@ -7,6 +7,7 @@ import sys
 import click
 
 from memcheck.cli.check_options import CHECK_OPTIONS, CHECK_SECTIONS
+from memcheck.cli.gate import run_check
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import AFTER_DASHES, LaunchCommand, files, options
 from memcheck.cli.stated import is_launch
@@ -24,8 +25,6 @@ def command(paths: tuple[str, ...], **given: object) -> int:
     launches a job may stand after -- instead. Without a PATH, check uses the paths of the configuration, or else the
     working directory. The exit code is 1 if a plan fails.
     """
-    from memcheck.cli.gate import run_check
-
     after = tuple(click.get_current_context().meta.get(AFTER_DASHES, ()))
     launch = after if is_launch(after) else ()
     if launch:

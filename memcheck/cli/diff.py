@@ -12,11 +12,14 @@ from memcheck.cli import values
 from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, gpu, outputs, typed
-from memcheck.cli.tell import complain
+from memcheck.cli.tell import complain, write_bug_report
+from memcheck.cli.write import write_each
+from memcheck.edge.opener import read_whole
 from memcheck.errors import DEFECT, UsageError
 from memcheck.record import Record
 from memcheck.review.diff.compare import Amount, PlanDiff, Side, amount, compare, fails
-from memcheck.review.diff.sides import SideReader
+from memcheck.review.diff.report import FORMATS as RENDERERS
+from memcheck.review.diff.sides import LARGEST_REPORT, SideReader, read_report, sides_since
 from memcheck.rules.profiles import PROFILES
 
 
@@ -103,8 +106,6 @@ def command(
     governed = config is not None or judging.config_from_ref is not None
     sides = SideReader(configurations, lambda found: Gates(judging, found).of, governed=governed)
     if options.from_ref is not None:
-        from memcheck.review.diff.sides import sides_since
-
         paths = paths or configurations.of_folder(os.getcwd()).paths or (".",)
         before, after, unchanged, label = sides_since(options.from_ref, paths, sides)
         labels = (label, "the working tree")
@@ -126,8 +127,6 @@ def command(
     comparison = sides.with_remedies(comparison)
     _write(comparison, outputs or (Output("full"),), options.color, quiet=options.quiet)
     if sides.defects:
-        from memcheck.cli.tell import write_bug_report
-
         write_bug_report(sys.argv[1:], tuple(sides.defects))
         return DEFECT
     if sides.unreadable:
@@ -156,9 +155,6 @@ def _side(path: str, sides: SideReader) -> list[Side]:
     """The plans of a file, a folder or a report."""
     if not path.endswith(".json"):
         return sides.of_path(path)
-    from memcheck.edge.opener import read_whole
-    from memcheck.review.diff.sides import LARGEST_REPORT, read_report
-
     try:
         return read_report(path, read_whole(path, LARGEST_REPORT))
     except OSError as error:
@@ -167,7 +163,4 @@ def _side(path: str, sides: SideReader) -> list[Side]:
 
 def _write(comparison: PlanDiff, outputs: tuple[Output, ...], color: str, *, quiet: bool) -> None:
     """Each format to where it was asked for."""
-    from memcheck.cli.write import write_each
-    from memcheck.review.diff.report import FORMATS as RENDERERS
-
     write_each(outputs, color, lambda form, screen: RENDERERS[form](comparison, screen._replace(quiet=quiet)))

@@ -12,7 +12,7 @@ from memcheck.cli.job import JOB, job_of
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import AFTER_DASHES, COLOR, CONFIG, LaunchCommand, files, options, outputs
 from memcheck.cli.stated import stated_answers, stated_beside, stated_changes
-from memcheck.cli.tell import complain
+from memcheck.cli.tell import complain, write_bug_report
 from memcheck.cli.unread import UnreadAnswers
 from memcheck.cli.write import prepare, write_document, write_each
 from memcheck.config.discover import PlanFile, find_plans
@@ -21,7 +21,10 @@ from memcheck.config.gate import EVERY, Gate
 from memcheck.edge.screen import Screen
 from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
-from memcheck.report import WITH_DOSSIER
+from memcheck.report import WITH_DOSSIER, renderer
+from memcheck.report.full import alone
+from memcheck.report.json import render_estimates
+from memcheck.report.screens import breakdown
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 
@@ -91,8 +94,6 @@ def command(
         raise UsageError(f"nothing to estimate: no plan in {', '.join(paths)}")
     write_each(outputs, color, lambda form, screen: rendered(form, report, screen, formulas=formulas))
     if report.defects:
-        from memcheck.cli.tell import write_bug_report
-
         write_bug_report(["estimate", *paths], report.defects)
         return DEFECT
     if report.unreadable:
@@ -120,22 +121,14 @@ def estimate_files(files: Iterable[PlanFile | Unreadable], gate: Gate, configura
 def rendered(form: str, report: Report, screen: Screen, *, formulas: bool) -> str | bytes:
     """The report in one of :data:`FORMATS`, without a verdict."""
     if form == "json":
-        from memcheck.report.json import render_estimates
-
         return render_estimates(report)
     if form == "full":
         return "\n".join(section(plan, screen, formulas=formulas) for plan in report.plans)
-    from memcheck.report import renderer
-
     return renderer(form)(report, screen, checked=False)
 
 
 def section(plan: PlanResult, screen: Screen, *, formulas: bool) -> str:
     """The breakdown of one plan, or why there is none."""
     if plan.estimate is None:
-        from memcheck.report.full import alone
-
         return alone(plan, screen) + "\n"
-    from memcheck.report.screens import breakdown
-
     return breakdown(plan, plan.estimate, screen, formulas=formulas)

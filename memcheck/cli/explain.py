@@ -10,8 +10,10 @@ from memcheck.cli.parameters import COLOR, one_of, rules
 from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
+from memcheck.edge.closest import closest
 from memcheck.errors import UsageError
 from memcheck.report.forge import styled
+from memcheck.rules.registry import RULES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ def command(rule: tuple[str, ...], color: str) -> int:
 
     Several codes show the page of each. A word that several rules have in them lists those.
     """
-    from memcheck.rules.registry import RULES
-
     screen = screen_of(sys.stdout, color)
     found = tuple(each for word in rule if (each := coded(word, RULES)) is not None)
     named = len(found) == len(rule)
@@ -50,8 +50,6 @@ def command(rule: tuple[str, ...], color: str) -> int:
         instead = "take `memcheck list rules --format json`"
         write_stdout(table(("code", "name", "summary"), rows, screen, frozenset(), instead))
         return 0
-    from memcheck.edge.closest import closest
-
     written = " ".join(rule)
     close = closest("-".join(rule).lower(), [known.name for known in RULES])
     hint = f"; did you mean {close[0]}?" if close else ""

@@ -10,6 +10,7 @@ import click
 from memcheck.cli.parameters import files, setting
 from memcheck.cli.tell import complain, tell
 from memcheck.cli.write import write_document, write_file
+from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_plans
 from memcheck.configs.formats import WRITTEN, export_plan
 from memcheck.configs.types import Written
@@ -19,12 +20,14 @@ from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
+from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
+from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes, shown_path
 from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
+from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest
 
 
 class PlanError(MemcheckError):
@@ -70,8 +73,6 @@ def command(
     """
     chosen, data = _document(path, document)
     if settings:
-        from memcheck.plan.changes import with_changes
-
         chosen = with_changes(chosen, dict(settings))
     if remedy is not None:
         chosen = remedied(chosen, data, remedy)
@@ -130,11 +131,6 @@ def remedied(document: Document, data: bytes, number: int) -> Document:
     Raises:
         PlanError: nothing fits, or there are fewer suggestions.
     """
-    from memcheck.config.find import Configurations
-    from memcheck.judge import Gate
-    from memcheck.plan.changes import with_changes
-    from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest
-
     gate = Gate(settings=Configurations(None).of(document.path))
     answer = suggest(document, data, gate, top=number)
     if answer.status in (FITS, UNCERTAIN):

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher, unified_diff
 from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
-from memcheck.cli.tell import complain
+from memcheck.cli.tell import complain, tell, write_bug_report
 from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
 from memcheck.configs.documents import is_config
@@ -62,8 +62,6 @@ def fix_paths(options: CheckOptions) -> int | None:
     if configs and not options.quiet:
         _say(f"{_not_edited(configs)}; {_as_plan(configs[0], options)}")
     if defects and options.diff:
-        from memcheck.cli.tell import write_bug_report
-
         write_bug_report(list(options.arguments), defects)
         return DEFECT
     if not options.diff:
@@ -179,8 +177,6 @@ def replace_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> No
 
 
 def _say(message: str) -> None:
-
-    from memcheck.cli.tell import tell
 
     tell(f"memcheck: {message}\n")
 

@@ -28,6 +28,7 @@ from memcheck.config.discover import Candidate, PlanFile
 from memcheck.config.find import Configurations
 from memcheck.errors import DEFECT
 from memcheck.record import Record
+from memcheck.report import renderer
 from memcheck.result import PlanResult, Report, Unreadable
 
 TYPE_CHECKING = False
@@ -242,8 +243,6 @@ def check_paths(
 
 def write_reports(report: Report, options: CheckOptions) -> None:
     """Each format to where it was asked for, and then statistics."""
-    from memcheck.report import renderer
-
     write_all(options, lambda form, screen: renderer(form)(report, screen))
     if options.statistics:
         from memcheck.cli.statistics import write_statistics

@@ -7,6 +7,7 @@ import os
 import click
 
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
+from memcheck.cli.init import write_new
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import SectionedCommand, files, options
 from memcheck.cli.stated import stated_beside
@@ -82,8 +83,6 @@ def _write(imported: Imported, output: str | None) -> None:
         return
     if os.path.lexists(output):
         raise UsageError(f"{output} exists", "name another file: import never overwrites one")
-    from memcheck.cli.init import write_new
-
     write_new(output, imported.text)
     write_stdout(f"wrote {output}: check it with `memcheck check {output}`\n")
 

@@ -14,7 +14,10 @@ from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
 from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
+from memcheck.judge import Gate, check_file
 from memcheck.plan.schema import schema_path
+from memcheck.report.full import alone
+from memcheck.what_if import with_remedies
 
 SCHEMA = "plan.schema.json"
 
@@ -133,9 +136,5 @@ def write_new(path: str, text: str) -> None:
 
 def verdict(path: str, text: str) -> str:
     """What ``check`` says of the new plan."""
-    from memcheck.judge import Gate, check_file
-    from memcheck.report.full import alone
-    from memcheck.what_if import with_remedies
-
     results, _ = check_file(path.replace(os.sep, "/"), text.encode(), Gate(remedies=with_remedies))
     return "\n\n".join(alone(result, screen_of(sys.stdout)) for result in results)

@@ -8,14 +8,24 @@ from collections.abc import Callable
 import click
 from click.shell_completion import CompletionItem
 
+from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.catalog.models import find_model, model_names
 from memcheck.cli.parameters import COLOR
 from memcheck.cli.table import table
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.write import write_stdout
+from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
 from memcheck.edge.text import gib
 from memcheck.errors import UsageError
+from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import FAMILIES
+from memcheck.families.wrappers import WRAPPERS
+from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.framework import DEFAULT_OPTIMIZER
+from memcheck.memory.unmodelled import unpriced
 from memcheck.record import Record
+from memcheck.rules.registry import RULES
 
 
 class Listing(Record):
@@ -29,8 +39,6 @@ class Listing(Record):
 
 def models() -> Listing:
     """Every model of the catalog."""
-    from memcheck.catalog.models import find_model, model_names
-
     found = [find_model(name) for name in model_names()]
     return Listing(
         heads=("name", "parameters", "type", "Hugging Face id"),
@@ -45,8 +53,6 @@ def models() -> Listing:
 
 def gpus() -> Listing:
     """Every GPU of the catalog."""
-    from memcheck.catalog.gpus import find_gpu, gpu_names
-
     found = [find_gpu(name) for name in gpu_names()]
     return Listing(
         heads=("name", "GiB", "arch", "bf16 TFLOPS", "fp8 TFLOPS", "HBM GB/s", "NVLink GB/s", "GPUs per node"),
@@ -74,8 +80,6 @@ def _rate(value: float | None) -> str:
 
 def rules() -> Listing:
     """Every rule."""
-    from memcheck.rules.registry import RULES
-
     return Listing(
         ("code", "name", "severity", "profile", "precision", "summary"),
         [(r.code, r.name, r.severity, r.profile, r.precision, r.summary) for r in RULES],
@@ -96,9 +100,6 @@ def rules() -> Listing:
 
 def frameworks() -> Listing:
     """Every training framework."""
-    from memcheck.frameworks.registry import FRAMEWORKS
-    from memcheck.job.framework import DEFAULT_OPTIMIZER
-
     found = FRAMEWORKS.values()
     return Listing(
         ("name", "ZeRO stages", "default precision", "what runs it"),
@@ -120,10 +121,6 @@ def frameworks() -> Listing:
 
 def architectures() -> Listing:
     """Every ``model_type`` that is read, with the frameworks that build it and a model of the catalog."""
-    from memcheck.catalog.models import find_model, model_names
-    from memcheck.families.registry import FAMILIES
-    from memcheck.families.wrappers import WRAPPERS
-
     models: dict[str, list[str]] = {kind: [] for kind in (*FAMILIES, *WRAPPERS)}
     for name in model_names():
         models.setdefault(str(find_model(name).config["model_type"]), []).append(name)
@@ -142,12 +139,6 @@ OPEN = "depends on its config.json"
 
 def builders(kind: str, models: list[str]) -> list[str]:
     """The frameworks that build a ``model_type``: of one with a tower, those that price a model of it as a whole."""
-    from memcheck.catalog.models import find_model
-    from memcheck.families.architecture import read_architecture
-    from memcheck.families.registry import FAMILIES
-    from memcheck.frameworks.registry import FRAMEWORKS
-    from memcheck.memory.unmodelled import unpriced
-
     if kind in FAMILIES:
         return [each.name for each in FRAMEWORKS.values() if kind in each.families.names]
     found = [read_architecture(find_model(name).config) for name in models[:1]]
@@ -209,8 +200,6 @@ def command(catalog: str, words: tuple[str, ...], form: str, color: str) -> int:
     listing = CATALOGS[catalog]()
     found = matching(listing, words)
     if words and not found.rows:
-        from memcheck.edge.closest import closest
-
         close = closest(" ".join(words).lower(), [row[0] for row in listing.rows], 3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"`memcheck list {catalog}` shows all"
         raise UsageError(f"none of the {len(listing.rows)} {catalog} has {' and '.join(map(repr, words))} in it", hint)

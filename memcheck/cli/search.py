@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from memcheck.cli.options import CheckOptions
+from memcheck.cli.tell import warn_of_unseen
 from memcheck.config.discover import PlanFile
 from memcheck.config.unseen import UnseenPlans
 from memcheck.record import Record
@@ -55,8 +56,6 @@ class UnseenSearch(UnseenPlans):
     def tell(self) -> None:
         """Print one warning that names plans and folders; print nothing where the folders hold no plan."""
         if self.found.plans or self.found.left:
-            from memcheck.cli.tell import warn_of_unseen
-
             warn_of_unseen(self.found)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from memcheck.catalog.gpus import find_gpu
 from memcheck.cli.options import DATA, HARDWARE, CheckOptions
 from memcheck.config.discover import PlanFile
+from memcheck.configs.syntax import COMMAND
 from memcheck.errors import UsageError
 
 USUAL_GPUS_PER_NODE = 8
@@ -46,8 +48,6 @@ def _usual(gpu: str | None) -> int:
     """GPUs of a node of this kind."""
     if gpu is None:
         return USUAL_GPUS_PER_NODE
-    from memcheck.catalog.gpus import find_gpu
-
     return find_gpu(gpu).gpus_per_node or USUAL_GPUS_PER_NODE
 
 
@@ -109,8 +109,6 @@ def is_launch(words: Sequence[str]) -> bool:
 def launch_file(words: Sequence[str]) -> PlanFile:
     """The command as a file under the name that messages have for it."""
     import shlex
-
-    from memcheck.configs.syntax import COMMAND
 
     return PlanFile(COMMAND, f"{shlex.join(words)}\n".encode())
 

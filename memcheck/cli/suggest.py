@@ -7,18 +7,35 @@ from typing import Any
 
 import click
 
+from memcheck.cli.fix import difference, replace_files
 from memcheck.cli.parameters import COLOR, CONFIG, files, one_of, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.tell import counting, tell
 from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
 from memcheck.cli.write import write_document, write_stdout
+from memcheck.config.find import Configurations
+from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.judge import Gate
+from memcheck.plan.changes import with_changes
 from memcheck.plan.document import Document
+from memcheck.plan.file_edits import edited
+from memcheck.plan.text import read_bytes
+from memcheck.plan.value_edits import flow_text
 from memcheck.record import Record
 from memcheck.what_if.remedies.changes import OTHER
-from memcheck.what_if.suggest.run import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestions
+from memcheck.what_if.suggest.report import FORMATS as RENDERERS
+from memcheck.what_if.suggest.run import (
+    FITS,
+    NOT_JUDGED,
+    NOTHING_FITS,
+    UNCERTAIN,
+    Suggestions,
+    check_keys,
+    known_keys,
+    suggest,
+)
 
 BUDGET_S = 20.0
 GOALS = ("fit", "throughput", "gpus", "cheapest", "max-batch", "max-sequence")
@@ -48,8 +65,6 @@ class SuggestOptions(Record):
 
 def keys() -> list[tuple[str, str]]:
     """The plan's sections and keys, for completion."""
-    from memcheck.what_if.suggest.run import known_keys
-
     return [(key, "") for key in known_keys()]
 
 
@@ -105,10 +120,6 @@ def command(**given: Any) -> int:
     or if a rule that is not about memory fails it.
     """
     options = SuggestOptions(**given)
-    from memcheck.config.find import Configurations
-    from memcheck.configs.documents import load_one
-    from memcheck.what_if.suggest.run import check_keys, suggest
-
     check_keys(options.keep)
     stated = {key: given[key] for key in ("gpu", "gpus_per_node", "nodes") if given[key] is not None}
     configurations = Configurations(options.config)
@@ -124,8 +135,6 @@ def command(**given: Any) -> int:
     changes = {f"hardware.{key}": value for key, value in stated.items()}
     gate = Gate(settings=settings, fail_above=options.fail_above, hardware=hardware)
     if changes:
-        from memcheck.plan.changes import with_changes
-
         document = with_changes(document, changes)
         gate = gate._replace(changes=changes)
     top = max(options.top, options.apply or 0)
@@ -140,8 +149,6 @@ def command(**given: Any) -> int:
 
 
 def _rendered(options: SuggestOptions, answer: Suggestions) -> str:
-    from memcheck.what_if.suggest.report import FORMATS as RENDERERS
-
     return RENDERERS[options.form](answer, screen_of(sys.stdout, options.color))
 
 
@@ -167,8 +174,6 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
     chosen = answer.found[number - 1]
     remedy = chosen.remedy
     if not remedy.is_edit:
-        from memcheck.plan.value_edits import flow_text
-
         settings = ", ".join(f"`{key}: {flow_text(value)}`" for key, value in remedy.set.items())
         if answer.config:
             raise UsageError(
@@ -177,10 +182,6 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
                 f"or write a plan: `memcheck import {path} --output plan.yaml`, then `memcheck suggest plan.yaml`",
             )
         raise UsageError(f"suggestion {number} has no certain place in {path}", f"set it yourself: {settings}")
-    from memcheck.cli.fix import difference, replace_files
-    from memcheck.plan.file_edits import edited
-    from memcheck.plan.text import read_bytes
-
     before = {file.path: data if file.path == path else read_bytes(file.path) for file in remedy.files(path)}
     after = {file.path: edited(before[file.path], file.edits) for file in remedy.files(path)}
     if options.diff:

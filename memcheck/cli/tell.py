@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from memcheck import __version__
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.terminal import is_terminal, width_of
 from memcheck.edge.screen import put, put_over, silence
@@ -86,8 +87,6 @@ def write_bug_report(arguments: list[str], traces: tuple[str, ...] = ()) -> None
     import shlex
     import tempfile
     import traceback
-
-    from memcheck import __version__
 
     text = TEMPLATE.format(
         command=shlex.join(arguments),

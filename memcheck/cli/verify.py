@@ -14,7 +14,14 @@ from memcheck.cli.values import share
 from memcheck.cli.write import write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
+from memcheck.report.full import alone
 from memcheck.result import PlanResult
+from memcheck.verify.observe import compare_all, fullest, observe, runnable
+from memcheck.verify.observed.answer import answer
+from memcheck.verify.process import Progress, require_extra
+from memcheck.verify.recording import append, as_json, drifts, read, records, render
+from memcheck.verify.report import render_json, render_text
+from memcheck.verify.subject import load_document, load_subject, with_layers
 
 if TYPE_CHECKING:
     from memcheck.verify.subject import Subject
@@ -83,26 +90,18 @@ def command(**given: Any) -> int:
     if options.plan is None:
         raise UsageError("no plan to verify", "memcheck verify PLAN")
     if options.observed is None:
-        from memcheck.verify.process import require_extra
-
         require_extra()
-    from memcheck.verify.subject import load_document, load_subject, with_layers
-
     document = load_document(options.plan, dict(options.settings), options.document)
     if options.layers is not None:
         document = with_layers(document, options.layers)
     subject = load_subject(document)
     if isinstance(subject, PlanResult):
-        from memcheck.report.full import alone
-
         write_stdout(alone(subject, screen_of(sys.stdout, options.color)) + "\n")
         return DIFFERS
     if options.observed is None:
         return _run(options, subject)
     if options.record is not None:
         raise UsageError("--record keeps what memcheck itself observed, not figures of other runs")
-    from memcheck.verify.observed.answer import answer
-
     text, consistent = answer(subject, options.observed, options.form, screen_of(sys.stdout, options.color))
     write_stdout(text)
     return 0 if consistent else DIFFERS
@@ -110,9 +109,6 @@ def command(**given: Any) -> int:
 
 def _run(options: VerifyOptions, subject: Subject) -> int:
     """Trace or measure, keep it if asked to, and compare."""
-    from memcheck.verify.observe import compare_all, fullest, observe, runnable
-    from memcheck.verify.process import Progress
-
     request = runnable(subject)
     progress = Progress(sys.stderr, terminal=is_terminal(sys.stderr))
     ranks = options.ranks or fullest(request)
@@ -121,16 +117,10 @@ def _run(options: VerifyOptions, subject: Subject) -> int:
         return 0  # one of several processes: the first one reports for all
     comparisons = compare_all(request, observation)
     if options.record is not None:
-        from memcheck.verify.recording import append, records
-
         append(options.record, records(request.subject, observation, comparisons))
     if options.form == "json":
-        from memcheck.verify.report import render_json
-
         write_stdout(render_json(request, observation, comparisons, options.tolerance))
     else:
-        from memcheck.verify.report import render_text
-
         screen = screen_of(sys.stdout, options.color)
         write_stdout(render_text(request, observation, comparisons, options.tolerance, screen))
     return 0 if all(c.agrees(options.tolerance) for c in comparisons) else DIFFERS
@@ -140,8 +130,6 @@ def _drift(options: VerifyOptions, path: str) -> int:
     """Compare what a file has kept."""
     if options.plan is not None:
         raise UsageError("--drift compares the plans of its file and takes no PLAN")
-    from memcheck.verify.recording import as_json, drifts, read, render
-
     found = drifts(read(path), os.path.dirname(path))
     if not found:
         raise UsageError(f"{path} holds no record", "write some with verify --record")

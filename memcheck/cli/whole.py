@@ -15,7 +15,7 @@ from memcheck.cli.write import shown_on
 from memcheck.config.discover import Candidate
 from memcheck.errors import ConfigurationError
 from memcheck.plan.text import MAX_BYTES
-from memcheck.report import DOCS_URL
+from memcheck.report import DOCS_URL, renderer
 from memcheck.result import Report, Unreadable
 
 TYPE_CHECKING = False
@@ -92,7 +92,6 @@ class WholeRun:
 
     def heard(self, report: Report) -> Callable[[str, Screen], str | bytes]:
         """What renders a report and takes down what it says."""
-        from memcheck.report import renderer
 
         def rendered(form: str, screen: Screen) -> str | bytes:
             text = renderer(form)(report, screen)

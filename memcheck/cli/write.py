@@ -7,13 +7,11 @@ import sys
 from collections.abc import Callable, Iterable
 
 from memcheck.cli.options import Output
-from memcheck.edge.screen import inert, silence
+from memcheck.cli.terminal import screen_of
+from memcheck.edge.opener import refuse_way_out
+from memcheck.edge.screen import Screen, document, inert, silence
 from memcheck.errors import UsageError
 from memcheck.report import BINARY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from memcheck.edge.screen import Screen
 
 APPENDED = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 """Files of the runner that other tools of the same step write too."""
@@ -51,8 +49,6 @@ def shown_on(
     outputs: Iterable[Output], color: str, *, quiet: bool = False, verbose: bool = False
 ) -> list[tuple[Output, Screen]]:
     """What is written in this order, each with how it may look."""
-    from memcheck.cli.terminal import screen_of
-    from memcheck.edge.screen import Screen
 
     def screen(file: str | None) -> Screen:
         if file is not None:
@@ -82,8 +78,6 @@ def write_stdout(text: str, *, commands: bool = False) -> None:
 
 def write_document(text: str) -> None:
     """Print a config or a patch: byte for byte for a file or a program, as text for people where it would be a log."""
-    from memcheck.edge.screen import document
-
     _print(document(text))
 
 
@@ -122,8 +116,6 @@ def write_file(path: str, report: str | bytes) -> None:
         if os.path.abspath(path).startswith(_OPEN_FILES):
             _send(path, data, "wb")
             return
-        from memcheck.edge.opener import refuse_way_out
-
         refuse_way_out(path)
         if path in {os.environ.get(name) for name in APPENDED}:
             _send(path, data, "ab")

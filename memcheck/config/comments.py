@@ -8,11 +8,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
+from memcheck.edge.closest import closest
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.observed import today
 from memcheck.finding import Edit, Span
 from memcheck.plan import compose
 from memcheck.record import Record
+from memcheck.rules.registry import RULES
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*memcheck: ignore\b(?P<rest>.*?)\s*(?=\s#\s*memcheck: ignore\b|$)")
 _REST = re.compile(r"\s*\[(?P<codes>[^\]]*)\](?P<reason>.*)")
@@ -140,8 +142,6 @@ class Codes:
     """Reads the rules that the comments of one file name."""
 
     def __init__(self) -> None:
-        from memcheck.rules.registry import RULES
-
         self._by_name = {rule.name: rule.code for rule in RULES}
         self._codes = frozenset(self._by_name.values())
         self._guesses = GUESSES
@@ -161,8 +161,6 @@ class Codes:
         if not self._guesses:
             return []
         self._guesses -= 1
-        from memcheck.edge.closest import closest
-
         return closest(code, self._by_name.values()) + closest(name, self._by_name)
 
 

@@ -11,11 +11,14 @@ from math import isfinite
 from memcheck import __version__
 from memcheck.catalog.gpus import find_gpu
 from memcheck.config.find import LARGEST, Files
+from memcheck.config.gate import known
 from memcheck.config.types import FAIL_ON, UNCERTAIN, ConfigHardware, Settings
+from memcheck.edge.closest import closest
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.errors import ConfigurationError, MemcheckError, UsageError
 from memcheck.finding import SEVERITIES
+from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules.governance import Governance
 from memcheck.rules.profiles import PROFILES
 
@@ -173,8 +176,6 @@ def _file(written: object) -> str:
 
 
 def _selectors(written: object) -> tuple[str, ...]:
-    from memcheck.config.gate import known
-
     return known(_strings(written))
 
 
@@ -290,8 +291,6 @@ READERS: dict[str, Callable[[object], object]] = {
 
 
 def _suggestion(key: str) -> str:
-    from memcheck.edge.closest import closest
-
     close = closest(key.replace("_", "-"), READERS)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -308,8 +307,6 @@ def read_images(written: object) -> dict[str, int]:
     Raises:
         ValueError: it is none.
     """
-    from memcheck.plan.schema import conforms, load_schema
-
     root = load_schema()
     if not isinstance(written, dict) or not conforms(written, root["definitions"]["images"], root):
         raise ValueError(
@@ -393,8 +390,6 @@ def _names(written: object) -> tuple[str, ...]:
 
 
 def _rules(written: object) -> tuple[str, ...]:
-    from memcheck.config.gate import known
-
     return known(_names(written))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from memcheck.config.discover import SUFFIXES
+from memcheck.config.discover import SUFFIXES, is_skipped
 from memcheck.edge.opener import is_inside, read_start, repository
 from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES
@@ -90,8 +90,6 @@ def _was_searched(real: str, searched: str) -> bool:
     """Whether a search of a folder met another one on its way."""
     if not is_inside(real, searched):
         return False
-    from memcheck.config.discover import is_skipped
-
     return not any(is_skipped(part) for part in os.path.relpath(real, searched).split(os.sep) if part != os.curdir)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from memcheck.catalog.models import find_model
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, any_key, load_yaml
@@ -164,8 +165,6 @@ def predicts(draft: Draft, model: Architecture | None) -> None:
 
 def _predicting(draft: Draft, kind: str) -> bool:
     """Whether AutoModel's class builds such layers, and the model's own configuration, as far as known, has some."""
-    from memcheck.catalog.models import find_model
-
     if kind not in KEYS.words["predicting"]:
         return False
     name = _text_of(draft, "model.name")

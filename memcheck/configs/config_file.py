@@ -10,6 +10,7 @@ from typing import Any
 from memcheck.configs.shell_documents import Positional, ScriptFile, filled, plain
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
+from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.finding import Location, Span
 from memcheck.plan.compose import Composed, ComposeError, Composer
 from memcheck.plan.load import syntax_finding
@@ -159,8 +160,6 @@ def load_toml(path: str, text: str) -> ConfigFile:
     Raises:
         ConfigError: no TOML, or more than its bounds.
     """
-    from memcheck.edge.toml import TomlError, parse_toml
-
     try:
         values = parse_toml(text)
     except TomlError as error:

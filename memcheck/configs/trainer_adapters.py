@@ -8,6 +8,8 @@ from memcheck.configs.draft import Draft, speaks
 from memcheck.configs.trainer_parts import KEYS, architecture_named, on, say, say_or_note, text, words
 from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.adapters import reach_of
+from memcheck.job.defaults import ResolutionError
 from memcheck.job.versions import KBIT
 from memcheck.models.module_paths import linear_layers
 from memcheck.models.parameters import block_tensors
@@ -128,9 +130,6 @@ def _targets(draft: Draft, names: AdapterKeys) -> None:
 
 def _unmatched(draft: Draft, pattern: str) -> str:
     """Why a pattern of paths is no target of the model's adapters; empty where it is one."""
-    from memcheck.job.adapters import reach_of
-    from memcheck.job.defaults import ResolutionError
-
     known = architecture_named(draft)
     if known is None:
         return f"the modules of the pattern `{pattern}` are those of a model that is not known"
@@ -143,8 +142,6 @@ def _unmatched(draft: Draft, pattern: str) -> str:
 
 def _reaches_as_much(draft: Draft, pattern: str, names: list[str]) -> bool:
     """Whether names of layers, wherever they are, reach no more of a known model than the pattern itself."""
-    from memcheck.job.adapters import reach_of
-
     known = architecture_named(draft)
     if known is None:
         return True

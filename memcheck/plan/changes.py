@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
+from memcheck.edge.libyaml import yaml
 from memcheck.plan.document import Document
 from memcheck.plan.lookup import schema_of, types
 from memcheck.plan.schema import load_schema
@@ -86,8 +87,6 @@ def read_stated(written: str) -> tuple[str, object]:
     key, equals, text = written.partition("=")
     if not equals or not all(key.split(".")):
         raise ValueError(f"{written!r} is not of the form training.micro_batch_size=4")
-    from memcheck.edge.libyaml import yaml
-
     try:
         value = yaml.safe_load(text)
         finite = _is_finite(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from memcheck.edge.closest import closest
 from memcheck.plan.codes import BOOLEAN_TRAP, INVALID_VALUE, NUMBER_TRAP, WRONG_TYPE, Code
 from memcheck.plan.lookup import branches, is_plain, listed, types
 from memcheck.plan.scalars import ODD_WORDS, WORDS, looks_numeric, number
@@ -144,8 +145,6 @@ def _word(value: str, schema: Schema, root: Schema) -> Iterator[Mend]:
     if begun:
         yield Mend(INVALID_VALUE, help=f"did you mean {listed(begun)}?")
     if names:
-        from memcheck.edge.closest import closest
-
         for close in closest(value.lower(), names, 1):
             yield Mend(INVALID_VALUE, help=f"did you mean `{close}`?")
     percent = re.fullmatch(r"([0-9.]+) *(?:%|percent|pct)", value)

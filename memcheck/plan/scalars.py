@@ -56,7 +56,6 @@ def number(text: str) -> tuple[object, bool]:
 
 def _patterns() -> dict[str, Any]:
     """PyYAML's patterns of scalars by the first character, which most plans have no need for."""
-    from memcheck.edge.libyaml import yaml  # noqa: F401 - enters the package
     from memcheck.edge.patterns import late_patterns
 
     with late_patterns("yaml."):

@@ -9,9 +9,12 @@ import re
 import sys
 from typing import Any
 
+from memcheck.edge.libyaml import yaml
 from memcheck.edge.lookalike import looks_like, skeleton
 from memcheck.edge.opener import open_file
+from memcheck.plan.compose import ComposeError, Composer, events
 from memcheck.plan.text import MAX_BYTES
+from memcheck.plan.unmarked import misspells_mark, resembles_plan
 
 # A key at the start of a line whose value is on that line, or nowhere: `memcheck:` over an indented block is a section
 # of some other tool's file, such as a CI job of that name.
@@ -92,9 +95,6 @@ def _other_encoding(data: bytes) -> str:
 
 def _is_parsed_as_plan(data: bytes) -> bool:
     """What the parser's events say, up to the first that cannot be parsed."""
-    from memcheck.edge.libyaml import yaml
-    from memcheck.plan.compose import events
-
     text = _UNPRINTABLE.sub(" ", data.decode("utf-8", "replace").removeprefix("\ufeff"))
     keys = _TopKeys()
     try:
@@ -160,9 +160,6 @@ class _TopKeys:
 
 def _is_composed_as_plan(text: str) -> bool:
     """For merge keys: whether the mark arrives through one. What cannot be composed is reported, not passed over."""
-    from memcheck.edge.libyaml import yaml
-    from memcheck.plan.compose import ComposeError, Composer
-
     try:
         return any(
             isinstance(each.values, dict)
@@ -199,8 +196,6 @@ def is_meant(path: str, data: bytes, unmarked: list[str] | None, *, has_more: bo
     """
     if looks_like_plan(data) or (len(data) > MAX_BYTES and has_more and _may_hold_plan(path)):
         return True
-    from memcheck.plan.unmarked import misspells_mark, resembles_plan
-
     if misspells_mark(data):
         return True
     if unmarked is not None and resembles_plan(data):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from memcheck.edge.closest import closest
+from memcheck.edge.lookalike import skeleton
+
 _SECTION = re.compile(rb"^(model|hardware|training)[ \t]*:", re.MULTILINE)
 _VERSION = re.compile(
     rb"""^["']?([A-Za-z_][A-Za-z_. -]{4,13})["']?[ \t]*:[ \t]*["']?1["']?[ \t]*(?:\#[^\n]*)?\r?$""",
@@ -26,8 +29,6 @@ def misspells_mark(data: bytes) -> bool:
     words = {found.decode("ascii").lower() for found in _VERSION.findall(data)}
     if not words:
         return False
-    from memcheck.edge.closest import closest
-
     return bool(closest(_MARK, words, 1, _ALIKE))
 
 
@@ -35,8 +36,6 @@ def _plain(data: bytes) -> bytes:
     """The bytes with plain letters in place of those that look like them."""
     if data.isascii():
         return data
-    from memcheck.edge.lookalike import skeleton
-
     return skeleton(data.decode("utf-8", "replace")).encode()
 
 

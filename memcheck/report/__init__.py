@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memcheck.edge.modules import import_module
+
 FORMATS = {
     "full": "memcheck.report.full",
     "concise": "memcheck.report.brief:concise",
@@ -42,8 +44,6 @@ BINARY = frozenset({"pdf"})
 
 def renderer(name: str) -> Callable[..., str | bytes]:
     """The render function of one of :data:`FORMATS`; those that ``estimate`` has, too, also take ``checked``."""
-    from memcheck.edge.modules import import_module
-
     module, _, function = FORMATS[name].partition(":")
     render: Callable[..., str | bytes] = getattr(import_module(module), function or "render")
     return render

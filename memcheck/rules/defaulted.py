@@ -9,6 +9,7 @@ from memcheck.errors import MemcheckError
 from memcheck.frameworks.torch.fsdp import mixes_adapters
 from memcheck.job.types import Assumption, TrainingJob
 from memcheck.job.versions import FSDP, KBIT, WRAPS
+from memcheck.memory.estimate import estimate as priced
 from memcheck.memory.fit import hangs
 from memcheck.record import Record
 from memcheck.rules.deviations import stated
@@ -34,8 +35,6 @@ def hanging(context: RuleContext, estimate: Estimate) -> str:
     """``; a default decides 12.43 GiB of it: with `parallelism.gradient_sync: every` instead of `last` the plan needs
     24.84 GiB and passes``, for every such key; empty where no default decides as much.
     """
-    from memcheck.memory.estimate import estimate as priced
-
     found = []
     for each in _others(context):
         try:

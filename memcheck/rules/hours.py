@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
 from memcheck.rules.types import RuleContext
+from memcheck.timing.step import step_time
 
 
 def gpu_hours(context: RuleContext) -> float | None:
@@ -11,8 +12,6 @@ def gpu_hours(context: RuleContext) -> float | None:
     job, training = context.training, context.plan.training
     if job is None or training is None or training.steps is None:
         return None
-    from memcheck.timing.step import step_time
-
     try:
         seconds = step_time(job, context.resolved.gpu).seconds
     except UnsupportedError:

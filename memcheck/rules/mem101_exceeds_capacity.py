@@ -41,6 +41,8 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
+from memcheck.rules.budget import doubt, key_pointer, need, peak, related
+from memcheck.rules.defaulted import hanging
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
 from memcheck.rules.words import gib
@@ -51,9 +53,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
         return
-    from memcheck.rules.budget import doubt, key_pointer, need, peak, related  # for a finding alone
-    from memcheck.rules.defaulted import hanging
-
     missing = estimate.needed_bytes - estimate.capacity_bytes
     yield RULE.finding(
         context,

@@ -33,6 +33,8 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import ABOVE, gpu_fit
+from memcheck.rules.budget import doubt, key_pointer, need, peak, related
+from memcheck.rules.defaulted import hanging
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
 from memcheck.rules.words import gib, percent
@@ -43,9 +45,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != ABOVE:
         return
-    from memcheck.rules.budget import doubt, key_pointer, need, peak, related  # for a finding alone
-    from memcheck.rules.defaulted import hanging
-
     over = estimate.needed_bytes - int(context.fail_above * estimate.capacity_bytes)
     limit = f"above the limit of {percent(context.fail_above)} by {gib(over)}"
     yield RULE.finding(

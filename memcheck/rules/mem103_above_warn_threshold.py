@@ -32,6 +32,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import RUNS, gpu_fit
+from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
 from memcheck.rules.words import gib, percent
@@ -44,8 +45,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
         return
     if estimate.longest_row or gpu_fit(estimate, context.fail_above) not in RUNS:
         return
-    from memcheck.rules.budget import key_pointer, need, peak, related  # for a finding alone
-
     left = gib(estimate.capacity_bytes - estimate.needed_bytes)
     yield RULE.finding(
         context,

@@ -40,6 +40,8 @@ from collections.abc import Iterator
 from memcheck.edge.text import between
 from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.rules.budget import key_pointer, need, related, settling
+from memcheck.rules.defaulted import STATE_ROWS, unstated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained
 from memcheck.rules.words import gib, percent
@@ -50,9 +52,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or estimate.longest_row or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
         return
-    from memcheck.rules.budget import key_pointer, need, related, settling  # for a finding alone
-    from memcheck.rules.defaulted import STATE_ROWS, unstated
-
     capacity, high = estimate.capacity_bytes, estimate.needed_interval_bytes[1]
     limit = min(capacity, int(capacity * context.fail_above))
     what = f"the limit of {percent(context.fail_above)}" if context.fail_above < 1 else "the capacity"

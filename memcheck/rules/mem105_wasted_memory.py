@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.rules.budget import need
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import wasteful
 from memcheck.rules.words import gib, percent
@@ -42,8 +43,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate = context.estimate
     if estimate is None or context.waste_below is None or estimate.utilization >= context.waste_below:
         return
-    from memcheck.rules.budget import need  # for a finding alone
-
     unused = gib(estimate.capacity_bytes - estimate.needed_bytes)
     yield RULE.finding(
         context,

@@ -46,6 +46,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.memory.fit import host_excess
+from memcheck.rules.budget import in_host, lacking
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import states_host_memory
@@ -78,8 +79,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     above = host_excess(estimate, host)
     if not above:
         return
-    from memcheck.rules.budget import in_host, lacking  # for a finding alone
-
     moment, *rest = above
     # A checkpoint only adds to what the steps hold: where those exceed the memory, they are what has to change.
     cause = "step" if moment.name == "save" and any(each.name == "step" for each in rest) else moment.name

@@ -38,6 +38,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.rules.budget import need, related
+from memcheck.rules.defaulted import hanging
+from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import limited_rows
 
@@ -47,10 +50,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     estimate, job = context.estimate, context.training
     if estimate is None or job is None or not estimate.longest_row:
         return
-    from memcheck.rules.budget import need, related  # for a finding alone
-    from memcheck.rules.defaulted import hanging
-    from memcheck.rules.place import stated
-
     limit = f"{job.sequence_length:,} tokens"
     strict = context.unpacked == "fail"
     policy = "" if strict else "; `--unpacked fail` or `policy.unpacked: fail` refuses such a plan"

@@ -40,6 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import staged
@@ -117,8 +118,6 @@ def _shorter_ends(context: RuleContext, layers: int) -> str:
 
 def _disagrees(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     """A written layout with other stages or layers than the plan has."""
-    from memcheck.frameworks.megatron.layout_text import stages_of_layout
-
     written = stages_of_layout(job.option(WRITTEN))
     if written:
         yield from _miscounted(context, job, "".join(written))

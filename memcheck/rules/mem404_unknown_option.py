@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.plan.codes import CONFIG_DISAGREES
+from memcheck.plan.foreign import answered
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unknown_options
 from memcheck.rules.words import close_to, listed
@@ -49,8 +50,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     unknown = [name for name in stated.options or {} if name not in framework.options]
     if not unknown:
         return
-    from memcheck.plan.foreign import answered
-
     foreign = [name for name in unknown if any(name in f.options for f in FRAMEWORKS.values())]
     owners = [f.name for f in FRAMEWORKS.values() if foreign and all(name in f.options for name in foreign)]
     if len(foreign) > 1 and owners:

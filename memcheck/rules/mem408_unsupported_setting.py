@@ -45,6 +45,7 @@ from memcheck.job.framework import Framework
 from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import BITSANDBYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe
+from memcheck.rules.deviations import deviates
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unoffered
@@ -124,8 +125,6 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
 
 def _lacking(context: RuleContext, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
     """One finding per key that the framework has nothing for and that says something."""
-    from memcheck.rules.deviations import deviates
-
     for key, instead in framework.lacks.items():
         if deviates(context.plan, job, framework, key):
             yield RULE.finding(

@@ -38,9 +38,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from memcheck.autograd.context import Adapter, adapts, is_frozen
 from memcheck.finding import Finding
+from memcheck.frameworks.stacked_adapters import EXPERT_NAMES, names_parameter, stacked_experts
 from memcheck.job.framework import Framework
 from memcheck.job.types import Lora, TrainingJob
+from memcheck.models.parameters import block_tensors, tower_runs
 from memcheck.models.types import Moe
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import names_modules
@@ -128,9 +131,6 @@ def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
 
 
 def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora: Lora) -> Iterator[Finding]:
-    from memcheck.autograd.context import Adapter, adapts
-    from memcheck.frameworks.stacked_adapters import EXPERT_NAMES
-
     def matches(name: str, module: str) -> bool:
         return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False), module)
 
@@ -153,8 +153,6 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
 
 def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
     """Targets that peft finds and stops at."""
-    from memcheck.autograd.context import Adapter, adapts
-
     a = context.architecture
     if a is None or a.model_type not in REFUSED_FAMILIES:
         return
@@ -179,8 +177,6 @@ def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
 
 def _adapted_parameters(context: RuleContext, targets: tuple[str, ...]) -> Iterator[Finding]:
     """Only stacked experts are modelled as adapted parameters."""
-    from memcheck.frameworks.stacked_adapters import names_parameter, stacked_experts
-
     blocks = context.architecture.blocks if context.architecture is not None else ()
     experts = [block.mlp for block, _ in blocks if isinstance(block.mlp, Moe)]
     known = tuple(dict.fromkeys(t.name for moe in experts for t in stacked_experts(moe)))
@@ -193,8 +189,6 @@ def _adapted_parameters(context: RuleContext, targets: tuple[str, ...]) -> Itera
 
 
 def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
-    from memcheck.autograd.context import is_frozen
-
     def matches(name: str, module: str) -> bool:
         return is_frozen(module, (name,))
 
@@ -231,8 +225,6 @@ def _missing(
 
 def _modules(context: RuleContext, *, linear: bool) -> tuple[str, ...]:
     """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
-    from memcheck.models.parameters import block_tensors, tower_runs
-
     blocks = context.architecture.blocks if context.architecture is not None else ()
     tensors = [tensor for block, _ in blocks for tensor in block_tensors(block)]
     if linear and context.architecture is not None:

@@ -51,11 +51,13 @@ from collections.abc import Callable, Iterator
 
 from memcheck.accounts.state import LOW_BITS
 from memcheck.finding import Finding
+from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
+from memcheck.rules.deviations import deviates, stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import keys_that_may_idle, may_idle
 from memcheck.rules.words import shown
@@ -92,8 +94,6 @@ def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
     """Whether the value is another one than the job would have without the key."""
     if (key not in PRECISION and key != "parallelism.gradient_sync") or context.framework is None:
         return True
-    from memcheck.rules.deviations import deviates, stated
-
     if key in DROPPED:
         return bool(stated(context.plan, key) != getattr(job.recipe, key.rpartition(".")[2]))
     if key == "parallelism.gradient_sync" and stated(context.plan, key) != job.layout.gradient_sync:
@@ -102,8 +102,6 @@ def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
 
 
 def _finding(context: RuleContext, key: str, why: str) -> Finding:
-    from memcheck.rules.deviations import stated
-
     pointer = "/" + key.replace(".", "/")
     return RULE.finding(
         context,
@@ -139,8 +137,6 @@ def _sync(job: TrainingJob) -> str:
 
 
 def _view(job: TrainingJob) -> str:
-    from memcheck.frameworks.torch.ddp import buckets
-
     if buckets(job).exist:
         return ""
     return "FSDP reduces without DDP's buckets" if wraps(job) else "there is one replica, and DDP has no buckets"

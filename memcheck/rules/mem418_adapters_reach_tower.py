@@ -35,7 +35,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.autograd.context import Adapter, adapts
 from memcheck.finding import Finding
+from memcheck.models.parameters import tower_runs
 from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import Rule, RuleContext
 
@@ -45,9 +47,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
     job, a = context.training, context.architecture
     if job is None or a is None or a.vision is None or job.lora is None or job.lora.parts:
         return
-    from memcheck.autograd.context import Adapter, adapts
-    from memcheck.models.parameters import tower_runs
-
     lora = job.lora
     reached: dict[str, int] = {}
     for tensors, times, part in tower_runs(a):

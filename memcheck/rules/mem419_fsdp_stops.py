@@ -52,6 +52,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
+from memcheck.frameworks.torch.fsdp_limits import fsdp_limits
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import wraps_layers
@@ -59,8 +60,6 @@ from memcheck.rules.when import wraps_layers
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """One finding per reason."""
-    from memcheck.frameworks.torch.fsdp_limits import fsdp_limits
-
     job, model, framework = context.training, context.architecture, context.framework
     if job is None or model is None or framework is None or framework.own_engine:
         return

@@ -37,6 +37,7 @@ from memcheck.finding import Finding
 from memcheck.rules.place import stated
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import governed
+from memcheck.timing.step import step_time
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
@@ -49,8 +50,6 @@ def check(context: RuleContext) -> Iterator[Finding]:
         help = "state the optimizer steps of the run: `steps: 1000`"
         yield RULE.finding(context, f"{most}, and the plan states no `steps`", "/training", help=help)
         return
-    from memcheck.timing.step import step_time
-
     pointer = stated(context.document, "/training/steps", "/training")
     try:
         seconds = step_time(job, context.resolved.gpu).seconds

@@ -7,10 +7,12 @@ does.
 
 from __future__ import annotations
 
+from memcheck.frameworks.torch.fsdp import wraps
 from memcheck.job.types import UNPACKED, InferenceJob
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.models.types import Moe
 from memcheck.plan.types import Plan
+from memcheck.rules.gpu_abilities import lacks_bf16
 from memcheck.rules.types import RuleContext
 
 
@@ -246,8 +248,6 @@ def no_bf16(context: RuleContext) -> bool:
     job = context.training
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params):
         return False
-    from memcheck.rules.gpu_abilities import lacks_bf16
-
     return lacks_bf16(context.resolved.gpu)
 
 
@@ -278,8 +278,6 @@ def may_idle(context: RuleContext) -> bool:
     job, found = context.training, keys_that_may_idle(context.plan)
     if job is None or found != [RESHARD] or job.layout.zero_stage != 3:
         return job is None or bool(found)
-    from memcheck.frameworks.torch.fsdp import wraps
-
     return not wraps(job)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isqrt
 
+from memcheck.edge.closest import closest
+
 GIB = 2**30
 
 
@@ -53,7 +55,5 @@ def multiples(number: int, of: int) -> str:
 
 def close_to(word: str, known: Iterable[str]) -> str:
     """A did-you-mean for a misspelt word, or an empty string."""
-    from memcheck.edge.closest import closest
-
     found = closest(word, known, 3)
     return f"did you mean {listed((f'`{f}`' for f in found), 'or')}?" if found else ""

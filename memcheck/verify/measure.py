@@ -20,7 +20,8 @@ from memcheck.errors import UsageError
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.model import base_of
-from memcheck.verify.build.step import DevicePlacement, StepParts
+from memcheck.verify.build.stage import build_stage
+from memcheck.verify.build.step import DevicePlacement, StepParts, build_single
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.process import Progress, versions
 from memcheck.verify.types import MEASURED, Observation, RankObservation, UntraceableError
@@ -166,11 +167,7 @@ def _build(
     sharded = job.layout.zero_stage == 3 and job.layout.data > 1 and job.lora is None
     place = DevicePlacement("cuda", "meta", _materialise) if sharded else DevicePlacement("cuda", "cuda", _fill)
     if job.layout.pipeline > 1:
-        from memcheck.verify.build.stage import build_stage
-
         return build_stage(job, architecture, config, mesh, meter, stage, place)
-    from memcheck.verify.build.step import build_single
-
     return build_single(job, architecture, config, mesh, meter, place)
 
 

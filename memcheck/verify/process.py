@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO, final
 
+from memcheck import __version__
 from memcheck.edge.screen import put, put_over
 from memcheck.errors import UsageError
 
@@ -45,8 +46,6 @@ def versions() -> dict[str, str]:
     """What the observation was made with."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
-
-    from memcheck import __version__
 
     found = {"memcheck": __version__, "python": platform.python_version()}
     for name in (*NEEDED, "accelerate", "torchtitan"):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.catalog.config_file import read_config
+from memcheck.catalog.models import find_model
 from memcheck.catalog.types import Gpu
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
@@ -133,13 +135,9 @@ def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:
     if model.architecture is not None:
         return _trained(part_of(with_overrides(model.architecture, overrides), model.part))
     if model.config is not None:
-        from memcheck.catalog.config_file import read_config
-
         config = part_of(read_config(model.config, base_dir), model.part)
         return _trained(with_overrides(config, overrides))
     if model.name is not None:
-        from memcheck.catalog.models import find_model
-
         config = part_of(find_model(model.name).config, model.part)
         return _trained(with_overrides(config, overrides))
     raise UsageError("model.rough says too little to build a model", "name a model, a config.json or an architecture")

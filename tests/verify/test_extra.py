@@ -47,15 +47,13 @@ def test_verify_imports_torch_where_it_runs_steps_alone(root: Path) -> None:
     assert needs == {"build", "trace", "measure.py", "process.py"}
 
 
-def test_no_command_loads_torch_or_verify_to_start(tmp_path: Path) -> None:
+def test_no_command_loads_torch_to_start(tmp_path: Path) -> None:
     """The help of the program, and of verify itself, load none of the heavy libraries."""
     code = (
         "import sys; from memcheck.__main__ import main\n"
         "for line in (['--help'], ['verify', '--help']):\n    assert main(line) == 0\n"
         "heavy = {'torch', 'transformers', 'peft'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "loaded = [m for m in sys.modules if m.startswith('memcheck.verify')]\n"
-        "assert not loaded, loaded\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, plural, value, words
+from memcheck.report import text
 from memcheck.report.markdown import code, escape, table_lines
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Block, Item, Table
@@ -40,8 +41,6 @@ ICONS = {"passed": "✅", "failed": "❌", "error": "❌", ACCEPTED: "⚪", WARN
 
 def full(comparison: PlanDiff, screen: Screen) -> str:
     """Plans that moved, then a line that counts all; nothing at all if quiet and nothing moved."""
-    from memcheck.report import text
-
     if screen.quiet and not comparison.changes:
         return ""
     return text.document(document(comparison), screen) + "\n"

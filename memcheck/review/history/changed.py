@@ -12,14 +12,11 @@ from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import RefusedError, read_whole
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
+from memcheck.review.history.accepted import Acceptances
 from memcheck.review.history.depends import configuration_files, files_of, is_broken
 from memcheck.review.history.git import Base, differing, open_base
 from memcheck.review.history.places import inside_of
 from memcheck.review.history.tree import Tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # read only where a baseline is configured
-    from memcheck.review.history.accepted import Acceptances
 
 
 class Changes:
@@ -56,8 +53,6 @@ class Changes:
         if not file:
             return False
         if self._acceptances is None:
-            from memcheck.review.history.accepted import Acceptances
-
             self._acceptances = Acceptances(self.base, self._tree)
         return self._acceptances.touches(file, inside)
 

@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Iterable
 
 from memcheck.config.find import LARGEST
+from memcheck.edge.libyaml import yaml
 from memcheck.plan.compose import ComposeError, Composer
 from memcheck.plan.text import decode
 from memcheck.review.history.depends import configuration_files, named
@@ -56,8 +57,6 @@ def _write(folder: str, path: str, data: bytes) -> None:
 
 def _names(path: str, data: bytes) -> set[str]:
     """What a plan file names; nothing beyond the place where it cannot be read."""
-    from memcheck.edge.libyaml import yaml
-
     text, finding = decode(path, data)
     found: set[str] = set()
     if finding is None:

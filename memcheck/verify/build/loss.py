@@ -19,7 +19,7 @@ from torch import nn
 from memcheck.frameworks.torch.fsdp import autocast_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, Rough
-from memcheck.verify.build.model import base_of, body_of, head_of
+from memcheck.verify.build.model import base_of, body_of, compared_columns, head_of
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.types import Watch, enter_loss
 
@@ -81,8 +81,6 @@ def make_loss(job: TrainingJob, model: nn.Module, inner: nn.Module, watch: Watch
     """The loss of one micro-batch. ``model`` is called; ``inner`` is what a wrapper may have put it into."""
     kind, keep = job.loss.kind, job.loss.keep_logits
     if job.head.kind == "embedding":
-        from memcheck.verify.build.model import compared_columns
-
         return compared_columns(model, watch, lambda ids: autocast(job, ids.device.type))
     if kind == "fused-linear":
         return _fused(model, inner, watch)

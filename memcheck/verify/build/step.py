@@ -17,7 +17,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.verify.build.loss import Brought, LossOf, autocast, loss_parallel, make_loss
-from memcheck.verify.build.model import base_of, build_model, head_of
+from memcheck.verify.build.model import base_of, build_model, head_of, labels_of, mark_loss
 from memcheck.verify.build.pictures import picture_batch, sees
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import adapt, freeze, make_optimizers, trained_parameters
@@ -54,8 +54,6 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
     """Random token ids and labels; an encoder's input, and labels of the decoder's length."""
     vocabulary, encoder, batch = architecture.vocab_size, architecture.encoder, job.micro_batch_size
     if job.head.kind != "lm":
-        from memcheck.verify.build.model import labels_of
-
         columns = (job.head.columns,) if job.head.columns > 1 else ()
         ids = (*columns, batch, job.sequence_length)
         return [(torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)]
@@ -148,8 +146,6 @@ def build_single(
     place.ready(wrapped.model)
     optimizers = make_optimizers(wrapped.inner, job)
     if job.head.kind != "lm":
-        from memcheck.verify.build.model import mark_loss
-
         mark_loss(job, wrapped.inner, watch)
     elif job.loss.kind in ("standard", "vocab-parallel"):
         head_of(wrapped.inner).register_forward_pre_hook(lambda *_: enter_loss(watch))

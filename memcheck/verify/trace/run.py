@@ -20,14 +20,15 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
 from memcheck.record import Record
 from memcheck.verify.build.pictures import sees
-from memcheck.verify.build.step import DevicePlacement, StepParts, micro_batches
+from memcheck.verify.build.stage import build_stage
+from memcheck.verify.build.step import DevicePlacement, StepParts, build_single, micro_batches
 from memcheck.verify.build.tensors import plain_tensors, short
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.process import Interrupts, Progress, versions
 from memcheck.verify.replay.runs import AllocationSequence
 from memcheck.verify.trace.tracer import Account, LiveStorage, Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors
-from memcheck.verify.trace.wrappers import exchanges, flat_parameters, recorded_streams, settle
+from memcheck.verify.trace.wrappers import exchanges, flat_parameters, on_the_cpu, recorded_streams, settle
 from memcheck.verify.types import TRACED, Observation, RankObservation
 
 TOP = 12
@@ -260,7 +261,6 @@ def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
         yield make_mesh(job, "cpu")
         return
     from memcheck.verify.build.torchtitan import configure
-    from memcheck.verify.trace.wrappers import on_the_cpu
 
     with on_the_cpu():
         yield configure(job, architecture)
@@ -279,11 +279,7 @@ def _build(
 
         return build_torchtitan(job, architecture, ranks, tracer)
     if job.layout.pipeline > 1:
-        from memcheck.verify.build.stage import build_stage
-
         return build_stage(job, architecture, config, ranks, tracer, stage)
-    from memcheck.verify.build.step import build_single
-
     place = DevicePlacement(ready=lambda model: settle(model, tracer.account))
     return build_single(job, architecture, config, ranks, tracer, place)
 

@@ -10,7 +10,10 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, percent
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
+from memcheck.report import text
 from memcheck.report.csv import cell
+from memcheck.report.markdown import comparison as drawn
+from memcheck.report.markdown import escape
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import NO_ROOM, ColumnNote, Compared, Comparison, Quantity
 from memcheck.what_if.compare import ComparedPoint, GpuComparison
@@ -46,16 +49,11 @@ NONE = "-"
 
 def full(comparison: GpuComparison, screen: Screen) -> str:
     """The table for a terminal, its legend and its notes."""
-    from memcheck.report import text
-
     return "\n".join(text.lines((document(comparison), *notes(comparison.failing_first)), screen)) + "\n"
 
 
 def markdown(comparison: GpuComparison, screen: Screen | None = None) -> str:
     """The table for GitHub, its legend and its notes; the screen plays no part."""
-    from memcheck.report.markdown import comparison as drawn
-    from memcheck.report.markdown import escape
-
     lines = drawn(document(comparison), "plan")
     told = notes(comparison.failing_first)
     lines += ["", *(f"- {escape(note.text)}" for note in told)] if told else []
@@ -209,9 +207,9 @@ def notes(rows: tuple[ComparedPoint, ...]) -> list[Prose]:
         texts = [f"{problem.code}: {problem.message}" for problem in row.point.problems]
         texts += [row.point.untimed] if row.point.untimed else []
         texts += [f"assumed {a.key} = {a.value}: {a.why}" for a in (step.assumptions if step is not None else ())]
-        for text in texts:
-            found.setdefault(text, []).append(row)
-    return [Prose(f"{places(about, rows)}: {text}") for text, about in found.items()]
+        for each in texts:
+            found.setdefault(each, []).append(row)
+    return [Prose(f"{places(about, rows)}: {each}") for each, about in found.items()]
 
 
 def places(about: list[ComparedPoint], rows: tuple[ComparedPoint, ...]) -> str:

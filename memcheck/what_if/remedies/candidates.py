@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import skips_reduction, wraps
 from memcheck.frameworks.torch.shards import filled_group, padded_layer
+from memcheck.frameworks.transformers.liger import FAMILIES, modelled
 from memcheck.job.changes import written
 from memcheck.job.framework import Framework
 from memcheck.job.types import TrainingJob
@@ -210,8 +211,6 @@ def _fused_attention(job: TrainingJob) -> tuple[str, ...]:
 
 def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
     """Norms and gated layers in Liger's kernels, where they have a model for all of the model's."""
-    from memcheck.frameworks.transformers.liger import FAMILIES, modelled
-
     a = job.architecture
     if job.compile or job.liger or job.layout.tensor > 1:
         return

@@ -24,6 +24,7 @@ from memcheck.rules.deviations import NEUTRAL
 from memcheck.rules.mem416_setting_without_effect import CASES
 from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import RuleContext
+from memcheck.timing.serving import decode_time
 from memcheck.timing.step import step_time
 from memcheck.timing.types import StepTime
 from memcheck.what_if.remedies.budget import Budget
@@ -78,8 +79,6 @@ def _step(job: TrainingJob | InferenceJob, gpu: Gpu) -> StepTime | None:
     try:
         if isinstance(job, TrainingJob):
             return step_time(job, gpu)
-        from memcheck.timing.serving import decode_time
-
         return decode_time(job, gpu)
     except UnsupportedError:
         return None

@@ -25,6 +25,7 @@ from memcheck.what_if.remedies.changes import (
 )
 from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.price import Pricer
+from memcheck.what_if.remedies.serving import serving
 
 LEAST_TOKENS = 2048
 """Context parallelism is not taken further than to this many tokens of a sequence on each rank."""
@@ -313,8 +314,6 @@ def singles(context: RuleContext) -> list[CandidateChange]:
     """Single changes, on this hardware and on other."""
     job = context.job
     if not isinstance(job, TrainingJob):
-        from memcheck.what_if.remedies.serving import serving
-
         return [*serving(context, job), *larger_gpus(context)]
     return [
         *same_hardware(context, job),
@@ -356,8 +355,6 @@ def space_of(
     opened: list[CandidateChange] = []
     there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
     if isinstance(job, InferenceJob):
-        from memcheck.what_if.remedies.serving import serving
-
         options = [c for c in serving(context, job) if c.kind != "tensor"]
         layouts = tuple(serving_layouts(job, *there))
     else:

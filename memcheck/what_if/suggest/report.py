@@ -11,7 +11,9 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, one_line, percent, plural, value
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.memory.fit import gpu_fit
+from memcheck.report import text
 from memcheck.report.csv import cell
+from memcheck.report.full import alone
 from memcheck.report.json import diagnostic, remedy
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Block, Cost, Fact, Facts, Remedies, RemedyStep, Table
@@ -58,13 +60,9 @@ COLUMNS = (
 
 def full(answer: Suggestions, screen: Screen) -> str:
     """The plan, the suggestions, and what was searched, for a terminal."""
-    from memcheck.report import text
-
     plan = answer.plan
     if answer.status != NOT_JUDGED and plan.estimate is not None:
         return text.document(document(answer), screen) + "\n"
-    from memcheck.report.full import alone
-
     shown = alone(plan, screen) + "\n"
     if plan.estimate is None:
         return shown

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from memcheck.edge.closest import closest
 from memcheck.errors import UsageError
 from memcheck.finding import Remedy
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -123,8 +124,6 @@ def check_keys(keys: Sequence[str]) -> None:
     known = known_keys()
     for key in keys:
         if key not in known:
-            from memcheck.edge.closest import closest
-
             close = closest(key, known) or [each for each in known if each.endswith(f".{key}")][:1]
             hint = f"did you mean {close[0]}?" if close else "a dotted key of the plan, as training.optimizer"
             raise UsageError(f"--keep {key}: plans have no such key", hint)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from memcheck import __version__
+from memcheck.edge.libyaml import yaml
 from memcheck.errors import UsageError
 from memcheck.judge import plan_name
 from memcheck.record import Record
@@ -37,8 +38,6 @@ def axis(written: str) -> Axis:
     key, equals, text = written.partition("=")
     if not equals or not all(key.split(".")) or not text.strip():
         raise ValueError(f"{written!r} is not of the form training.micro_batch_size=1,2,4")
-    from memcheck.edge.libyaml import yaml
-
     try:
         found: list[object] = yaml.safe_load(f"[{text}]")
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -11,7 +11,9 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, value
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
+from memcheck.report import text
 from memcheck.report.csv import cell
+from memcheck.report.html.grid import page_of
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import NO_ROOM, ColumnNote, Fact, Facts, Grid, GridCell, Section, Table
 from memcheck.what_if.compare.report import TONES, verdict
@@ -31,8 +33,6 @@ OPEN_MAPS = 12
 
 def full(sweep: Sweep, screen: Screen, most: int = MOST_ROWS) -> str:
     """A line of counts, the table, and why points are illegal."""
-    from memcheck.report import text
-
     return "\n".join(text.lines((Prose(headline(sweep)), points_table(sweep, most)), screen)) + "\n"
 
 
@@ -74,8 +74,6 @@ def _plain(item: object) -> object:
 
 def html(sweep: Sweep, screen: Screen | None = None) -> str:
     """A complete page with the heat maps; the screen plays no part."""
-    from memcheck.report.html.grid import page_of
-
     axes = tuple((each.key, len(each.values)) for each in sweep.axes)
     told = tuple(section for section in (fastest(sweep), refusals(sweep)) if section is not None)
     return page_of(sweep.plan, sweep.path, f"{counts(sweep)}.", axes, grids(sweep), told, version=sweep.version)
