@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.cli import gate
+from memcheck.cli import check
 from memcheck.cli.app import run_app
 from memcheck.cli.check import command
 from memcheck.cli.check_options import CHECK_OPTIONS, Option
@@ -64,7 +64,7 @@ def by_click(arguments: list[str]) -> CheckOptions | None:
     """What click makes of a line; None when it refuses it."""
     seen: list[CheckOptions] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "run_check", lambda options: seen.append(options._replace(arguments=())) or 0)
+        patch.setattr(check, "run_check", lambda options: seen.append(options._replace(arguments=())) or 0)
         try:
             run_app(arguments)
         except UsageError:
