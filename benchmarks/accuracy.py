@@ -48,7 +48,7 @@ from benchmarks.summary import (  # noqa: E402
 )
 from memcheck.catalog.gpus import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
-from memcheck.frameworks.torch.fsdp import flattens  # noqa: E402
+from memcheck.frameworks.torch.fsdp import uses_flat_parameters  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
 from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, stuck_group  # noqa: E402
@@ -159,7 +159,7 @@ def kept() -> list[Kept]:
                 left = left[1], left[1]
             sizes = reserved / pools, tight * peak / live, *(size / live for size in left)
             held = optimizer_group(group) if before else group
-            if flattens(job):
+            if uses_flat_parameters(job):
                 held = ""  # few layers were replayed, each large beside the step; readings say what is held
             found.append(Kept(step["id"], name, group, *sizes, held, *of, block=rank.pools.largest / live))
     return found

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import flattens
+from memcheck.frameworks.torch.fsdp import uses_flat_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build import step as single
@@ -96,7 +96,7 @@ def arguments_of(job: TrainingJob) -> dict[str, Any]:
     }
     if layout.zero_stage == 3 and layout.data > 1:
         config: dict[str, Any] = {"version": job.fsdp}
-        if flattens(job):
+        if uses_flat_parameters(job):
             # what the plugin is told of resharding goes under in its own default, which this variable sets
             os.environ["FSDP_SHARDING_STRATEGY"] = "FULL_SHARD" if layout.reshard_after_forward else "SHARD_GRAD_OP"
             config["backward_prefetch"] = "backward_pre"

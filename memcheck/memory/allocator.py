@@ -16,7 +16,7 @@ traced steps (``python -m benchmarks.accuracy --write``).
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
-from memcheck.frameworks.torch.fsdp import flattens
+from memcheck.frameworks.torch.fsdp import uses_flat_parameters
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.job.versions import ends_apart
 from memcheck.memory.residuals import ENOUGH, Residuals, Spread, look_up, residuals
@@ -239,6 +239,6 @@ def _sharded(job: TrainingJob, *, apart: bool) -> str:
     torchtitan's graph_trainer keeps what its own passes decide, and has none.
     """
     if not apart:
-        return f"sharded{FSDP1_APART}" if flattens(job) else "sharded"
+        return f"sharded{FSDP1_APART}" if uses_flat_parameters(job) else "sharded"
     own_passes = str(job.option("module", "")).startswith("graph_trainer")
     return f"sharded ends apart{COMPILED_APART}" if job.compiles("model") and not own_passes else "sharded ends apart"

@@ -17,7 +17,7 @@ from memcheck.autograd import Tape, Value, rounded
 from memcheck.autograd.completeness import elements, touched_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
@@ -109,7 +109,7 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its language model alone: `model: {part: language}`",
             "/model",
         )
-    stages = parts(job.architecture.num_layers, job.layout.pipeline)
+    stages = stage_parts(job.architecture.num_layers, job.layout.pipeline)
     return tuple([_rank(job, job.architecture, part, rank, inventory) for rank, part in enumerate(stages)])
 
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.frameworks.torch.shards import PaddedLayer, filled_group, padded_layer
+from memcheck.frameworks.torch.shards import PaddedLayer, padded_layer, ranks_without_padding
 from memcheck.job.types import TrainingJob
 from memcheck.rules.place import stated
 from memcheck.rules.types import Rule, RuleContext
@@ -64,7 +64,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 def _help(context: RuleContext, job: TrainingJob, layer: PaddedLayer) -> str:
     if job.layout.expert > 1:
         return f"choose degrees that divide the {layer.experts} experts of a rank evenly"
-    most = filled_group(job, layer)
+    most = ranks_without_padding(job, layer)
     grouped = f"let every {most} ranks hold all shards (`shard_group: {most}`)"
     deals = context.framework is not None and "expert" in context.framework.parallelism.degrees
     return f"{grouped}, or deal the experts out (`parallelism.expert`)" if deals else grouped

@@ -52,7 +52,7 @@ from collections.abc import Callable, Iterator
 from memcheck.accounts.state import LOW_BITS
 from memcheck.finding import Finding
 from memcheck.frameworks.torch.ddp import buckets
-from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
@@ -120,7 +120,7 @@ def _serving(context: RuleContext) -> Iterator[Finding]:
 
 
 def _reshard(job: TrainingJob) -> str:
-    if job.layout.zero_stage == 3 and wraps(job):
+    if job.layout.zero_stage == 3 and uses_fsdp(job):
         return ""
     return "nothing is gathered, because no parameters are sharded"
 
@@ -131,7 +131,7 @@ def _sync(job: TrainingJob) -> str:
         return "there is one replica, and nothing to reduce"
     if job.gradient_accumulation_steps == 1:
         return "a step is one micro-batch, which is the last one"
-    if wraps(job) and layout.gradient_sync == "every":
+    if uses_fsdp(job) and layout.gradient_sync == "every":
         return EACH
     return "a pipeline reduces with the last micro-batch either way" if layout.pipeline > 1 else ""
 
@@ -139,7 +139,7 @@ def _sync(job: TrainingJob) -> str:
 def _view(job: TrainingJob) -> str:
     if buckets(job).exist:
         return ""
-    return "FSDP reduces without DDP's buckets" if wraps(job) else "there is one replica, and DDP has no buckets"
+    return "FSDP reduces without DDP's buckets" if uses_fsdp(job) else "there is one replica, and DDP has no buckets"
 
 
 def _schedule(job: TrainingJob) -> str:
@@ -150,7 +150,7 @@ def _schedule(job: TrainingJob) -> str:
 
 
 def _reduce(job: TrainingJob) -> str:
-    if wraps(job):
+    if uses_fsdp(job):
         return ""
     several = job.layout.data * job.layout.context > 1
     return "DDP reduces gradients in their own dtype" if several else "there is one replica, and nothing to reduce"

@@ -7,7 +7,7 @@ does.
 
 from __future__ import annotations
 
-from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.types import UNPACKED, InferenceJob
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.models.types import Moe
@@ -278,7 +278,7 @@ def may_idle(context: RuleContext) -> bool:
     job, found = context.training, keys_that_may_idle(context.plan)
     if job is None or found != [RESHARD] or job.layout.zero_stage != 3:
         return job is None or bool(found)
-    return not wraps(job)
+    return not uses_fsdp(job)
 
 
 def objective(context: RuleContext) -> bool:

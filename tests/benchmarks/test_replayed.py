@@ -8,7 +8,7 @@ from benchmarks.cases import load
 from benchmarks.replayed import steps
 from benchmarks.score import as_traced, rank_of, resolved
 from memcheck.accounts.segments import MIB
-from memcheck.frameworks.torch.fsdp import flattens
+from memcheck.frameworks.torch.fsdp import uses_flat_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds
@@ -33,7 +33,7 @@ def test_the_pools_of_all_streams_are_predicted() -> None:
             continue
         case = known[line["id"]]
         job, gpu, overhead = resolved(case.plan)
-        if isinstance(job, TrainingJob) and flattens(job):
+        if isinstance(job, TrainingJob) and uses_flat_parameters(job):
             continue  # what FSDP1's streams hold apart from each other is read, not predicted
         ranks = estimate(as_traced(case, job), gpu, overhead).ranks
         number = case.pipeline_rank or 0

@@ -13,7 +13,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.deepspeed.host import HOST
 from memcheck.frameworks.torch.optimizer import step_temporaries
-from memcheck.frameworks.torch.pipelining import in_flight, parts
+from memcheck.frameworks.torch.pipelining import in_flight, stage_parts
 from memcheck.frameworks.torch.units import base_setting, block_curve
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.estimate import estimate
@@ -203,7 +203,7 @@ def test_temporaries_have_the_dtype_of_the_states(implementation: str, expected:
 
 def test_layers_that_do_not_divide_go_to_the_first_ranks() -> None:
     """Every layer is on exactly one rank, the embedding on the first, the head on the last."""
-    found = parts(10, 4)
+    found = stage_parts(10, 4)
     assert [p.last - p.first for p in found] == [3, 3, 2, 2]
     assert (found[0].embedding, found[-1].head, found[1].embedding, found[1].head) == (True, True, False, False)
 
@@ -256,8 +256,8 @@ def test_offloaded_states_move_to_the_host() -> None:
     table = 2 * 128_256 * 4096
     assert found.host_bytes_per_node == 18 * P + 8 * table
     assert found.host_components == HOST.states(case)
-    parts = {"optimizer_states": 8 * P, "master_weights": 4 * P, "gradients": 4 * P}
-    assert dict(HOST.states(case)) == {**parts, "communication_buffers": 2 * P + 8 * table}
+    expected = {"optimizer_states": 8 * P, "master_weights": 4 * P, "gradients": 4 * P}
+    assert dict(HOST.states(case)) == {**expected, "communication_buffers": 2 * P + 8 * table}
 
 
 def inference(**changes: object) -> InferenceJob:

@@ -9,7 +9,7 @@ from memcheck.autograd.context import Adapter
 from memcheck.families.architecture import read_architecture
 from memcheck.families.registry import FAMILIES
 from memcheck.families.wrappers import TOWERS
-from memcheck.frameworks.torch.rank_tensors import Holding, block_tensors
+from memcheck.frameworks.torch.rank_tensors import TensorPlacement, block_tensors
 from memcheck.models.named_experts import NAMED
 from memcheck.models.types import Moe
 
@@ -21,7 +21,7 @@ REMOTE = {"kimi_k2"}
 def adapted(kind: str) -> set[str]:
     """The matrices of the last kind of layer that have an adapter."""
     block, _ = read_architecture(added()[kind]["config"]).blocks[-1]
-    tensors = block_tensors(block, Holding(trained=False, adapter=ALL))
+    tensors = block_tensors(block, TensorPlacement(trained=False, adapter=ALL))
     return {t.name.removesuffix(".lora_A") for t in tensors if t.name.endswith(".lora_A")}
 
 
@@ -64,6 +64,6 @@ def test_what_all_linear_reaches(kind: str, has: set[str], has_not: set[str]) ->
 def test_an_indexer_gets_no_gradient_through_its_adapters_either() -> None:
     """They rest, and the optimizer has no states of them."""
     block, _ = read_architecture(added()["glm_moe_dsa"]["config"]).blocks[-1]
-    of_indexer = [t for t in block_tensors(block, Holding(trained=False, adapter=ALL)) if ".indexer." in t.name]
+    of_indexer = [t for t in block_tensors(block, TensorPlacement(trained=False, adapter=ALL)) if ".indexer." in t.name]
     assert any(t.name.endswith(".lora_B") for t in of_indexer)
     assert not any(t.trained for t in of_indexer)

@@ -7,7 +7,7 @@ from memcheck.frameworks.megatron.counted import counted
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.tensors import block_tensors, embedding_tensors, head_tensors
-from memcheck.frameworks.torch.pipelining import fullest
+from memcheck.frameworks.torch.pipelining import ranks_with_highest_peak
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -26,7 +26,7 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     }
     held = stages(architecture.num_layers, job)
     contents = [tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank]) for rank in held]
-    for rank in fullest(job, contents):
+    for rank in ranks_with_highest_peak(job, contents):
         units: list[tuple[LocalTensor, ...]] = []
         chunks = held[rank]
         shares = architecture.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)

@@ -31,7 +31,7 @@ from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
 from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_of, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks
-from memcheck.frameworks.torch.pipelining import fullest
+from memcheck.frameworks.torch.pipelining import ranks_with_highest_peak
 from memcheck.job.keys import UNREAD, AnyBatch, any_batch
 from memcheck.job.keys import state_key as without_step
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -185,7 +185,7 @@ def rank_peaks(
     rank_numbers = (
         range(len(rank_chunks))
         if every_rank or interleaved
-        else fullest(job, _rank_contents(job, architecture, rank_chunks))
+        else ranks_with_highest_peak(job, _rank_contents(job, architecture, rank_chunks))
     )
     builder = _RankBuilder(job, architecture, device, inventory=False)
     peaks: list[MegatronRank] = []

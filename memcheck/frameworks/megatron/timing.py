@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.stack import Timing
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, LatentAttention, Mlp, Moe, ParameterTensor
 
@@ -26,7 +26,7 @@ def ranks(num_layers: int, job: TrainingJob, ways: int) -> list[list[tuple[Part,
     """What the options say (``stages.py``), with the prediction layers (``mtp_num_layers``)."""
     if ways == 1:
         predictions = int(str(job.option("mtp_num_layers") or 0))
-        return [[(part, predictions if part.head else 0)] for part in parts(num_layers, ways)]
+        return [[(part, predictions if part.head else 0)] for part in stage_parts(num_layers, ways)]
     found = []
     for chunks in stages(num_layers, job):
         spans = [(c.layers[0], c.layers[-1] + 1) if c.layers else (0, 0) for c in chunks]

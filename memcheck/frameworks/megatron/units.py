@@ -42,13 +42,13 @@ def idle_tower_tensors(architecture: Architecture) -> tuple[LocalTensor, ...]:
     """
     if architecture.vision is None and not architecture.others:
         return ()
-    from memcheck.frameworks.torch.rank_tensors import Holding
+    from memcheck.frameworks.torch.rank_tensors import TensorPlacement
     from memcheck.frameworks.torch.rank_tensors import block_tensors as whole_block_tensors
     from memcheck.frameworks.torch.tower_tensors import idle_blocks
 
     tensors: list[LocalTensor] = []
     for block, n, _ in idle_blocks(architecture, sees=False):
-        tensors += n * whole_block_tensors(block, Holding(trained=False))
+        tensors += n * whole_block_tensors(block, TensorPlacement(trained=False))
     return tuple(tensors)
 
 

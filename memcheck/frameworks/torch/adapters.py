@@ -8,7 +8,7 @@ from memcheck.accounts.state import LocalTensor, adapter_tensors, block_componen
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.frameworks.torch.dtypes import unquantised
-from memcheck.frameworks.torch.fsdp import gathered_dtype
+from memcheck.frameworks.torch.fsdp import all_gather_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
@@ -44,8 +44,8 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         quantizes_experts=is_before(version_of_models(job, framework), STACKED),
         stacked=bool(job.option("quantize_experts", default=False)),
         computes=job.recipe.compute if job.prepares_kbit else None,
-        gathered=gathered_dtype(job),
-        rows=lora.dtype if job.fsdp == 1 and gathered_dtype(job) is not None else None,
+        gathered=all_gather_dtype(job),
+        rows=lora.dtype if job.fsdp == 1 and all_gather_dtype(job) is not None else None,
         unquantised=unquantised(job),
     )
 

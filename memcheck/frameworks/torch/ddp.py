@@ -11,7 +11,7 @@ from memcheck.accounts.program import Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.data_parallel import DataParallel, MicroBatch, NamedUnit, StepUnits
-from memcheck.frameworks.torch.fsdp import wraps
+from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
 
@@ -35,7 +35,7 @@ def buckets(job: TrainingJob) -> Buckets:
     """Return how DDP's buckets and the gradients of a job share memory."""
     layout = job.layout
     exist = (
-        not wraps(job)
+        not uses_fsdp(job)
         and layout.data * layout.context > 1
         and job.framework.data_parallel == "torch"
         and layout.zero_stage in (0, 1)
@@ -89,10 +89,11 @@ class ReplicatedHooks(DataParallel):
             self.recorder.release("communication_buffers", self.units[i].first_curve.gradients)
 
 
-def unused_gradients(job: TrainingJob, kinds: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:
+def unused_gradients(job: TrainingJob, units_and_counts: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:
     """Return the bytes that DDP's buckets reserve for gradients of modules that never run.
 
-    ``kinds``: the tensors of each kind of unit, and how many units are of it. Source: reducer.cpp, initialize_buckets.
+    ``units_and_counts``: the tensors of each kind of unit, and how many units are of it. Source: reducer.cpp,
+    initialize_buckets.
     """
-    unused = [(t, count) for tensors, count in kinds for t in tensors if t.waits]
+    unused = [(t, count) for tensors, count in units_and_counts for t in tensors if t.waits]
     return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in unused)

@@ -11,17 +11,17 @@ from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.rank_tensors import (
-    closing_tensors,
     embedding_tensors,
+    embedding_unit_tensors,
     head_tensors,
-    holding,
-    holding_of,
-    idle,
-    idle_in_head,
-    lookup_tensors,
+    head_unit_tensors,
     multiplied_by_head,
-    saves,
+    placement_of,
+    saves_copy,
+    setting_placement,
     transform_biases,
+    unused_in_embedding,
+    unused_in_head,
 )
 from memcheck.frameworks.torch.trained_parts import HEAD, TABLE, is_head_frozen, is_hooked, is_tied, leaves_beside
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
@@ -38,7 +38,7 @@ def embedding_unit(
 ) -> Unit:
     """Return the unit of the embedding. ``trained``: some tensor of it is; ``tied``: the head uses its table."""
     vocab = -(-architecture.table_rows // base.tensor)
-    adapter = holding_of(job, "projector").adapter if architecture.embedders else None
+    adapter = placement_of(job, "projector").adapter if architecture.embedders else None
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
@@ -68,7 +68,7 @@ def embedding_unit(
         embedders_trained=bool(architecture.embedders) and job.method == "full" and "projector" not in job.freeze,
         embedders_adapter=adapter,
         pictures=job.rows * job.images.pictures if architecture.embedders and job.images is not None else 0,
-        saved=saves(job, TABLE),
+        saved=saves_copy(job, TABLE),
         biases=architecture.biases,
         masked=isinstance(architecture, DebertaModel),
         apart=architecture.embeddings_apart,
@@ -91,7 +91,9 @@ def embedding_unit(
 
         waits = given_biases(architecture.blocks[0][0], base)
         fresh, again = (curve._replace(takes=waits) for curve in (fresh, again))
-    return Unit("embedding", "embedding", lookup_tensors(job, architecture, holding(base)), fresh, again)
+    return Unit(
+        "embedding", "embedding", embedding_unit_tensors(job, architecture, setting_placement(base)), fresh, again
+    )
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +101,7 @@ def _demand_embedding(architecture: Architecture, embedding: Embedding, setting:
     held = (
         sum(t.numel for t in embedding_tensors(architecture, 1, True))
         - multiplied_by_head(architecture)
-        - idle(architecture)
+        - unused_in_embedding(architecture)
     )
     if architecture.embedders:
         from memcheck.models.parameters import embedder_tensors
@@ -114,7 +116,7 @@ def _demand_head(architecture: Architecture, head: Head, setting: Setting, frame
     held = (
         sum(t.numel for t in head_tensors(architecture, 1, False, True, (True, True)))
         + multiplied_by_head(architecture)
-        - idle_in_head(architecture)
+        - unused_in_head(architecture)
     )
 
     def run(ctx: Context) -> None:
@@ -140,7 +142,7 @@ def head_unit(
     them; ``before``: bytes of the graph before it that outlive a backward, and of layers' inputs that nothing saved.
     """
     head = head_of(job, architecture, base, part, outside, before)
-    tensors = closing_tensors(job, architecture, holding(base), embeds=part.embedding)
+    tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.embedding)
     setting = base._replace(frozen=(*base.frozen, "norm")) if "norm" in job.freeze else base
     _demand_head(architecture, head._replace(objective=Objective(), second=None), whole(base), job.framework.name)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
@@ -155,8 +157,8 @@ def head_of(
     before: tuple[int, int],
 ) -> Head:
     """Return the description of final norm, head and loss. ``outside``, ``before``: see :func:`head_unit`."""
-    tied = is_tied(architecture, base.tensor) and part.embedding and not saves(job, TABLE, HEAD)
-    trained = (base.trained and not is_head_frozen(job, architecture)) or saves(job, HEAD)
+    tied = is_tied(architecture, base.tensor) and part.embedding and not saves_copy(job, TABLE, HEAD)
+    trained = (base.trained and not is_head_frozen(job, architecture)) or saves_copy(job, HEAD)
     loss = job.loss._replace(upcast=False) if architecture.narrow_loss else job.loss
     loss = loss._replace(shifts="copied") if isinstance(architecture, Qwen2AudioModel) else loss
     capped = architecture.final_softcap and not job.framework.caps_hidden

@@ -11,7 +11,7 @@ from memcheck.accounts.state import FOUR_BITS, LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.torch.data_parallel import SECOND_OF_PAIR, MicroBatch, NamedUnit, StepUnits
-from memcheck.frameworks.torch.fsdp import Group, leaves_apart, mixes_adapters
+from memcheck.frameworks.torch.fsdp import Group, has_adapter_units, mixes_adapters
 from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
@@ -25,7 +25,7 @@ class FlatShard(Record):
 
     shard: FullyShard
     """What FSDP1 and FSDP2 have in common."""
-    leaves_apart: bool
+    has_adapter_units: bool
     """Trained modules inside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
     reenters: bool
     """Layers are recomputed within a backward of their own."""
@@ -44,7 +44,7 @@ class FlatShardHooks(FullyShardHooks):
     """FSDP1's hooks: the shard in the dtype of the products goes when the whole parameter is there."""
 
     def __init__(self, recorder: Recorder, step_units: StepUnits, options: FlatShard) -> None:
-        self.leaves_apart, self.reenters = options.leaves_apart, options.reenters
+        self.has_adapter_units, self.reenters = options.has_adapter_units, options.reenters
         super().__init__(recorder, step_units, options.shard._replace(loss_inside_root=True))
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
@@ -171,78 +171,98 @@ NAMED_ENDS = {"embed_": "embed", "embedding_norm": "embed", "lm_head": "head", "
 """How names of tensors begin, and the words of ``freeze`` for them."""
 
 
-def flat_group(tensors: Iterable[LocalTensor], recipe: Recipe, ways: int, *, casts: bool, whole: bool) -> Group:
-    """Return the sizes in bytes of one flat parameter of FSDP1, which is divided over ``ways`` ranks.
+def flat_parameter_group(
+    tensors: Iterable[LocalTensor], recipe: Recipe, ranks: int, *, casts_every_tensor: bool, includes_frozen: bool
+) -> Group:
+    """Return the sizes in bytes of one flat parameter of FSDP1, which is divided over ``ranks`` ranks.
 
-    ``casts``: tensors with a dtype of their own are gathered in the recipe's dtype, too. ``whole``: all views of one
-    flat tensor want a gradient together (_use_unsharded_views), so that frozen tensors which share a unit with trained
-    ones get one. Without it trained tensors are units of their own (peft ``fsdp_auto_wrap_policy``).
+    ``casts_every_tensor``: tensors with a dtype of their own are gathered in the recipe's dtype, too.
+    ``includes_frozen``: frozen tensors share the flat parameter with trained ones and get a gradient, because all views
+    of a flat parameter require one together (_use_unsharded_views). Otherwise trained and frozen tensors are two flat
+    parameters (peft ``fsdp_auto_wrap_policy``).
     """
-    every = tuple(tensors)
-    trained = every if whole else tuple(t for t in every if t.trained)
-    compute = DTYPE_BYTES[recipe.compute]
-    cast = gathered = 0
-    for part in {trained, tuple(t for t in every if t not in trained)} if not whole else {every}:
-        numel = flat_numel(part, compute, ways)
-        item = max((_item(t, recipe, casts) for t in part), default=compute)
-        gathered += rounded(numel * item)
-        narrows = any(t.dtype not in FOUR_BITS and DTYPE_BYTES[t.dtype or recipe.params] != item for t in part)
-        cast += rounded(numel // ways * item) if narrows else 0
-    numel = flat_numel(trained, compute, ways)
-    item = max((_item(t, recipe, casts) for t in trained), default=compute)
-    item_stored = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
-    reduce = DTYPE_BYTES[recipe.reduce] if casts or item == compute else item
+    unit_tensors = tuple(tensors)
+    trained = unit_tensors if includes_frozen else tuple(t for t in unit_tensors if t.trained)
+    compute_bytes = DTYPE_BYTES[recipe.compute]
+    cast_shard = gathered = 0
+    frozen = tuple(t for t in unit_tensors if t not in trained)
+    for flat_tensors in {unit_tensors} if includes_frozen else {trained, frozen}:
+        # FSDP1 all-gathers a flat parameter in one dtype: the widest of its tensors
+        numel = flat_parameter_numel(flat_tensors, compute_bytes, ranks)
+        element_bytes = max(
+            (_gathered_element_bytes(t, recipe, casts_every_tensor) for t in flat_tensors), default=compute_bytes
+        )
+        gathered += rounded(numel * element_bytes)
+        is_cast = any(
+            t.dtype not in FOUR_BITS and DTYPE_BYTES[t.dtype or recipe.params] != element_bytes for t in flat_tensors
+        )
+        cast_shard += rounded(numel // ranks * element_bytes) if is_cast else 0
+    # only the trained flat parameter has a gradient, which is reduced without a cast where the dtypes agree
+    numel = flat_parameter_numel(trained, compute_bytes, ranks)
+    element_bytes = max(
+        (_gathered_element_bytes(t, recipe, casts_every_tensor) for t in trained), default=compute_bytes
+    )
+    stored_bytes = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
+    reduce_bytes = DTYPE_BYTES[recipe.reduce] if casts_every_tensor or element_bytes == compute_bytes else element_bytes
     return Group(
-        flat=cast,
+        flat=cast_shard,
         gathered=gathered,
-        reduce_input=rounded(numel * reduce) if reduce != item else 0,
-        reduce_output=rounded(numel // ways * reduce),
-        sharded=rounded(numel // ways * item_stored),
-        accumulated=rounded(numel * item),
+        reduce_input=rounded(numel * reduce_bytes) if reduce_bytes != element_bytes else 0,
+        reduce_output=rounded(numel // ranks * reduce_bytes),
+        sharded=rounded(numel // ranks * stored_bytes),
+        accumulated=rounded(numel * element_bytes),
     )
 
 
-def flat_numel(tensors: Iterable[LocalTensor], item: int, ways: int) -> int:
-    """Return the elements of the flat tensor: each parameter is aligned, and the total is a multiple of ``ways``.
+def flat_parameter_numel(tensors: Iterable[LocalTensor], element_bytes: int, ranks: int) -> int:
+    """Return the elements of the flat tensor: each parameter is aligned, and the total is a multiple of ``ranks``.
 
-    ``item``: bytes of an element.
+    ``element_bytes``: bytes of an element.
     """
-    aligned, total = ALIGNMENT // item, 0
+    elements_per_slot, total = ALIGNMENT // element_bytes, 0
     for t in tensors:
-        total += -total % aligned + t.numel
-    return total + -total % ways
+        total += -total % elements_per_slot + t.numel
+    return total + -total % ranks
 
 
-def updated(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
+def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
     """Return how many elements of a tensor are updated on the rank that updates most elements of its unit.
 
     A rank has a contiguous part of the flat parameter, not a part of each tensor. If some tensors are frozen, that part
     may lie in trained ones alone. ``unit``: the tensors of its layer; ignored for embedding, norm and head.
     """
-    ways, architecture, every = job.layout.shard_group, job.architecture, tuple(unit)
-    even = -(-tensor.numel // ways)
+    ranks, architecture, unit_tensors = job.layout.shard_group, job.architecture, tuple(unit)
+    even_share = -(-tensor.numel // ranks)
     if not isinstance(architecture, Architecture) or not (job.freeze or mixes_adapters(job)):
-        return even
+        return even_share
     if mixes_adapters(job):
-        rows = _rows(job, _end_tensors(job, architecture) if is_end(tensor) else every)
-        return next(parts[fullest_row(job)] for each, parts in rows if each.name == tensor.name)
+        numel_by_rank = _numel_by_rank(
+            job, _tensors_outside_layers(job, architecture) if is_end(tensor) else unit_tensors
+        )
+        return next(
+            rank_numels[rank_with_most_updates(job)] for each, rank_numels in numel_by_rank if each.name == tensor.name
+        )
     if is_end(tensor) or tensor.part:
-        mixed = any(word in ENDS or word in PARTS for word in job.freeze)
-        total, stepped = _ends(job._replace(freeze=flattened_freeze(job)), architecture, job.freeze)
+        has_frozen = any(word in ENDS or word in PARTS for word in job.freeze)
+        total, stepped = _numel_outside_layers(job._replace(freeze=effective_freeze(job)), architecture, job.freeze)
     else:
-        moved = [t.numel for t in every if is_stepped(job, t)]
-        mixed, total, stepped = len(moved) < len(every), sum(t.numel for t in every), sum(moved)
-    return -(-tensor.numel * min(-(-total // ways), stepped) // stepped) if mixed and stepped else even
+        stepped_numels = [t.numel for t in unit_tensors if is_stepped(job, t)]
+        has_frozen, total, stepped = (
+            len(stepped_numels) < len(unit_tensors),
+            sum(t.numel for t in unit_tensors),
+            sum(stepped_numels),
+        )
+    return -(-tensor.numel * min(-(-total // ranks), stepped) // stepped) if has_frozen and stepped else even_share
 
 
 @lru_cache(maxsize=256)
-def _ends(job: TrainingJob, architecture: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
+def _numel_outside_layers(job: TrainingJob, architecture: Architecture, freeze: tuple[str, ...]) -> tuple[int, int]:
     """Return the elements of all tensors outside layers, and those of them that the optimizer steps on."""
-    ends, stated = _end_tensors(job, architecture), job._replace(freeze=freeze)
+    ends, stated = _tensors_outside_layers(job, architecture), job._replace(freeze=freeze)
     return sum(t.numel for t in ends), sum(t.numel for t in ends if is_stepped(stated, t))
 
 
-def _end_tensors(job: TrainingJob, architecture: Architecture) -> tuple[LocalTensor, ...]:
+def _tensors_outside_layers(job: TrainingJob, architecture: Architecture) -> tuple[LocalTensor, ...]:
     """Return the tensors outside layers: embedding, positions, final norm, head, and a tower's stem and projector."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
@@ -250,43 +270,45 @@ def _end_tensors(job: TrainingJob, architecture: Architecture) -> tuple[LocalTen
 
 
 @lru_cache(maxsize=256)
-def fullest_row(job: TrainingJob) -> int:
+def rank_with_most_updates(job: TrainingJob) -> int:
     """Return the rank that updates most elements, where flat parameters mix adapters and frozen weights."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
-    architecture, held = job.architecture, [0] * job.layout.shard_group
+    architecture, updated_by_rank = job.architecture, [0] * job.layout.shard_group
     assert isinstance(architecture, Architecture)  # noqa: S101 - only such have flat parameters
-    ends = _end_tensors(job, architecture)
+    ends = _tensors_outside_layers(job, architecture)
     layers = [t for t in model_tensors(job, architecture) if not any(is_end(each) for each in t)]
-    alike: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+    unit_counts: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
     for tensors in (ends, *layers):
-        alike[id(tensors)] = (tensors, alike.get(id(tensors), (tensors, 0))[1] + 1)
-    for tensors, times in alike.values():
-        for tensor, parts in _rows(job, tensors):
-            for rank, numel in enumerate(parts if is_stepped(job, tensor) else ()):
-                held[rank] += times * numel
-    return held.index(max(held))
+        unit_counts[id(tensors)] = (tensors, unit_counts.get(id(tensors), (tensors, 0))[1] + 1)
+    for tensors, count in unit_counts.values():
+        for tensor, rank_numels in _numel_by_rank(job, tensors):
+            for rank, numel in enumerate(rank_numels if is_stepped(job, tensor) else ()):
+                updated_by_rank[rank] += count * numel
+    return updated_by_rank.index(max(updated_by_rank))
 
 
-def _rows(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTensor, tuple[int, ...]]]:
+def _numel_by_rank(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTensor, tuple[int, ...]]]:
     """Return each tensor of a unit with the number of its elements in each rank's part of the flat parameter.
 
     A module's own parameters come before those of the modules inside it (_flat_param.py,
     ``_init_flat_param_and_metadata``): peft's adapters after the layer that they wrap, LitGPT's before it.
     """
-    ways = job.layout.shard_group
+    ranks = job.layout.shard_group
     order = list(unit)
     if job.framework.adapters.own:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
-    part_numel, offset = -(-sum(t.numel for t in unit) // ways), 0
-    rows = []
+    numel_per_rank, offset = -(-sum(t.numel for t in unit) // ranks), 0
+    numels = []
     for t in order:
         begin, end = offset, offset + t.numel
         offset = end
-        parts = [max(0, min(end, (r + 1) * part_numel) - max(begin, r * part_numel)) for r in range(ways)]
-        rows.append((t, tuple(parts)))
-    return rows
+        rank_numels = [
+            max(0, min(end, (r + 1) * numel_per_rank) - max(begin, r * numel_per_rank)) for r in range(ranks)
+        ]
+        numels.append((t, tuple(rank_numels)))
+    return numels
 
 
 def _layer_of(tensor: LocalTensor) -> str:
@@ -294,35 +316,37 @@ def _layer_of(tensor: LocalTensor) -> str:
     return tensor.name.partition(".lora_")[0].removesuffix(".weight").removesuffix(".bias")
 
 
-def flat_pieces(
-    job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], *, whole: bool
+def updated_pieces(
+    job: TrainingJob, unit_counts: list[tuple[tuple[LocalTensor, ...], int]], *, upper_bound: bool
 ) -> list[tuple[LocalTensor, int]]:
     """Return each tensor that the optimizer steps on, as one dimension, with the elements that a rank updates.
 
-    ``whole``: return the largest number of elements that one rank may hold of each tensor. That is the whole tensor if
-    the rank's part of the flat parameter is that long. Otherwise return the rank's even share. Embedding, norm and head
-    share one flat parameter.
+    ``upper_bound``: return the largest number of elements that one rank may hold of each tensor. That is the whole
+    tensor if the rank's part of the flat parameter is that long. Otherwise return the rank's even share. Embedding,
+    norm and head share one flat parameter. They are the units that occur once.
     """
-    ways = job.layout.shard_group
-    ends = sum(t.numel for tensors, count in kinds for t in tensors if count == 1)
-    found: list[tuple[LocalTensor, int]] = []
-    for tensors, count in kinds:
-        row = -(-(ends if count == 1 else sum(t.numel for t in tensors)) // ways)
+    ranks = job.layout.shard_group
+    numel_outside_layers = sum(t.numel for tensors, count in unit_counts for t in tensors if count == 1)
+    pieces: list[tuple[LocalTensor, int]] = []
+    for tensors, count in unit_counts:
+        numel_per_rank = -(-(numel_outside_layers if count == 1 else sum(t.numel for t in tensors)) // ranks)
         for t in tensors:
-            even = leaves_apart(job)  # each adapter is a unit of its own
-            numel = min(t.numel, row) if whole and not even else updated(job, t, tensors)
-            found += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
-    return found
+            has_even_shares = has_adapter_units(job)  # each adapter is a unit of its own
+            numel = (
+                min(t.numel, numel_per_rank) if upper_bound and not has_even_shares else updated_numel(job, t, tensors)
+            )
+            pieces += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
+    return pieces
 
 
-def _item(tensor: LocalTensor, recipe: Recipe, casts: bool) -> int:
+def _gathered_element_bytes(tensor: LocalTensor, recipe: Recipe, casts_every_tensor: bool) -> int:
     """Bytes of an element as it is gathered."""
     if tensor.dtype in FOUR_BITS:
         return 1
-    return DTYPE_BYTES[recipe.compute if tensor.dtype is None or casts else tensor.dtype]
+    return DTYPE_BYTES[recipe.compute if tensor.dtype is None or casts_every_tensor else tensor.dtype]
 
 
-def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
+def effective_freeze(job: TrainingJob) -> tuple[str, ...]:
     """Return the entries of ``freeze`` that leave tensors without a gradient where FSDP1 flattens units.
 
     If a part of a flat tensor is trained, all its views want a gradient (torch 2.13 distributed/fsdp/_flat_param.py,
@@ -332,10 +356,12 @@ def flattened_freeze(job: TrainingJob) -> tuple[str, ...]:
     architecture = job.architecture
     if not job.freeze or not isinstance(architecture, Architecture):
         return job.freeze
-    table, head = is_table_frozen(job, architecture), is_head_frozen(job, architecture)
-    kept = ENDS if table and head and (architecture.final_norm is None or "norm" in job.freeze) else ()
-    freeze = tuple(word for word in job.freeze if word in (*kept, *PARTS) or word.startswith(LAYERS))
-    if architecture.vision is None or job.lora is not None or not _roots_train(job, kept):
+    table_frozen, head_frozen = is_table_frozen(job, architecture), is_head_frozen(job, architecture)
+    frozen_ends = (
+        ENDS if table_frozen and head_frozen and (architecture.final_norm is None or "norm" in job.freeze) else ()
+    )
+    freeze = tuple(word for word in job.freeze if word in (*frozen_ends, *PARTS) or word.startswith(LAYERS))
+    if architecture.vision is None or job.lora is not None or not _root_is_trained(job, frozen_ends):
         return freeze
     from memcheck.frameworks.torch.tower_tensors import flattened_parts
 
@@ -348,13 +374,15 @@ def frozen_ends(job: TrainingJob) -> tuple[str, ...]:
     Embedding, norm and head share one flat parameter, which needs no gradient if it holds no adapter.
     """
     architecture = job.architecture
-    trains = isinstance(architecture, Architecture) and any(t.trained for t in _end_tensors(job, architecture))
+    trains = isinstance(architecture, Architecture) and any(
+        t.trained for t in _tensors_outside_layers(job, architecture)
+    )
     return () if trains else ENDS
 
 
-def _roots_train(job: TrainingJob, kept: tuple[str, ...]) -> bool:
+def _root_is_trained(job: TrainingJob, frozen_ends: tuple[str, ...]) -> bool:
     """Return whether something outside the layers of a vision-language model is trained."""
-    return not {"vision", "projector"} <= {*job.freeze} or ("language" not in job.freeze and not kept)
+    return not {"vision", "projector"} <= {*job.freeze} or ("language" not in job.freeze and not frozen_ends)
 
 
 def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
@@ -371,19 +399,19 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
         return True
     if not tensor.trained or not job.freeze:
         return tensor.trained
-    end, architecture = _end(tensor), job.architecture
+    freeze_word, architecture = _freeze_word(tensor), job.architecture
     if tensor.name.startswith("embed_tokens") and isinstance(architecture, Architecture):
         return not is_table_frozen(job, architecture) and "language" not in job.freeze
-    if end:
-        return end not in job.freeze and "language" not in job.freeze
+    if freeze_word:
+        return freeze_word not in job.freeze and "language" not in job.freeze
     patterns = tuple(w for w in job.freeze if w not in (*ENDS, *PARTS) and not w.startswith(LAYERS))
     return not is_frozen(tensor.name.removesuffix(".weight").removesuffix(".bias"), patterns)
 
 
 def is_end(tensor: LocalTensor) -> bool:
     """Whether it is of the embedding, the final norm or the head."""
-    return bool(_end(tensor))
+    return bool(_freeze_word(tensor))
 
 
-def _end(tensor: LocalTensor) -> str:
+def _freeze_word(tensor: LocalTensor) -> str:
     return next((word for begin, word in NAMED_ENDS.items() if tensor.name.startswith(begin)), "")

@@ -8,11 +8,11 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded, rounded_bytes
 from memcheck.frameworks.forward_only_pass import ForwardOnlyHead, ForwardOnlyPass
 from memcheck.frameworks.layers import layers_of, model_states_of
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, gathered_dtype, group, partitioned, wraps
+from memcheck.frameworks.torch.fsdp import NO_GROUP, Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
 from memcheck.frameworks.torch.model_buffers import masks_of
-from memcheck.frameworks.torch.rank_tensors import as_built, block_tensors, holding
+from memcheck.frameworks.torch.rank_tensors import block_tensors, checked_architecture, setting_placement
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
-from memcheck.frameworks.torch.resident import divided_over
+from memcheck.frameworks.torch.resident import shard_placement
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block
 
@@ -33,9 +33,9 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         hidden=other.hidden_size, params=dtype, compute=dtype, adapter=None, trained=trained, frozen=(),
         input_grad=False, external_input=False, has_grad=True, liger=base.liger if own else None,
     )  # fmt: skip
-    layers, casts = passing(as_built(alone(job, companion), other) if companion else other, setting)
+    layers, casts = passing(checked_architecture(alone(job, companion), other) if companion else other, setting)
     gathered = 0
-    if wraps(job):
+    if uses_fsdp(job):
         wrapped = companion is not None and is_wrapped(job, companion)
         gathered = gathered_whole(job, companion) if companion is not None and wrapped else 0
         if companion is not None and wrapped and by_layer(job):
@@ -47,7 +47,7 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
             between += rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
             layers = max(layers, found.flat + between)
         layers += layer_gathers(job, architecture, base) if own else 0
-    elif companion is not None and partitioned(job):
+    elif companion is not None and is_zero3(job):
         gathered = gathered_by_engine(job, companion)
     head = ForwardOnlyHead(
         vocab=other.vocab_size,
@@ -79,9 +79,13 @@ def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Gro
     """The group of the layer that gathers most."""
     most, leaves = NO_GROUP, job.framework.fsdp2.leaves_whole_experts
     for block, _ in architecture.blocks:
-        divided = [divided_over(job, t, job.layout.shard_group) for t in block_tensors(block, holding(base))]
-        casts, waits = gathered_dtype(job) is not None, job.recipe.reduce
-        found = group(divided, job.recipe, casts=casts, waits=waits, leaves=leaves)
+        divided = [
+            shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, setting_placement(base))
+        ]
+        casts, waits = all_gather_dtype(job) is not None, job.recipe.reduce
+        found = fsdp_group(
+            divided, job.recipe, casts_every_tensor=casts, accumulation_dtype=waits, leaves_whole_experts=leaves
+        )
         most = max(most, found, key=lambda one: one.gathered + 2 * one.flat)
     return most
 

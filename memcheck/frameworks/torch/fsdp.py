@@ -18,7 +18,7 @@ from memcheck.models.types import Architecture
 from memcheck.record import Record
 
 
-def wraps(job: TrainingJob) -> bool:
+def uses_fsdp(job: TrainingJob) -> bool:
     """Whether FSDP2 wraps the model: it shards it, or casts it on one rank."""
     layout, profile = job.layout, job.framework
     if profile.own_engine or layout.zero_stage < 2:
@@ -26,9 +26,9 @@ def wraps(job: TrainingJob) -> bool:
     return layout.shard_group > 1 or (profile.fsdp2.on_one_rank and layout.zero_stage == 3)
 
 
-def flattens(job: TrainingJob) -> bool:
+def uses_flat_parameters(job: TrainingJob) -> bool:
     """Whether FSDP1 makes one tensor of each unit's parameters. Pipelines are torch's, which know FSDP2."""
-    return wraps(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
+    return uses_fsdp(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
 def mixes_adapters(job: TrainingJob) -> bool:
@@ -38,85 +38,85 @@ def mixes_adapters(job: TrainingJob) -> bool:
     distributed/fsdp/_flat_param.py, ``FlatParamHandle._init_flat_param_and_metadata``; _wrap_utils.py,
     ``_validate_frozen_params`` warns of it). The optimizer still steps on adapters alone.
     """
-    if job.lora is None or not flattens(job):
+    if job.lora is None or not uses_flat_parameters(job):
         return False
     return not wraps_adapters(job.framework, job.framework_version, job.option(WRAPS))
 
 
-def leaves_apart(job: TrainingJob) -> bool:
+def has_adapter_units(job: TrainingJob) -> bool:
     """Whether FSDP1 makes units of what is trained in frozen layers."""
-    return job.lora is not None and flattens(job) and not mixes_adapters(job)
+    return job.lora is not None and uses_flat_parameters(job) and not mixes_adapters(job)
 
 
-def autocast_of(job: TrainingJob) -> str | None:
+def autocast_dtype(job: TrainingJob) -> str | None:
     """Dtype of ``torch.autocast`` around the model's forward: the recipe's, or that of accelerate and Lightning Fabric
     around FSDP1, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py,
     ``prepare_model``; lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
     """
     profile = job.framework
     flat = job.fsdp == 1 and (profile.wide_outputs or profile.flattens_units)
-    around = job.recipe.autocast or (flat and casts_units(job))
+    around = job.recipe.autocast or (flat and casts_parameters(job))
     return job.recipe.compute if around else None
 
 
-def casts_units(job: TrainingJob) -> bool:
+def casts_parameters(job: TrainingJob) -> bool:
     """Whether FSDP gathers parameters in the dtype of the products, whichever they rest in."""
     return not job.recipe.autocast and job.recipe.recipe.endswith("-mixed")
 
 
-def runs_chunks(job: TrainingJob) -> bool:
+def runs_chunk_by_chunk(job: TrainingJob) -> bool:
     """Whether a rank's stages run one by one: those of a schedule that splits the backward, and several that FSDP2
     wraps under an interleaved one.
     """
     layout = job.layout
     if layout.pipeline == 1 or layout.pipeline_schedule in SPLIT:
         return layout.pipeline > 1
-    several = layout.virtual_stages > 1 and layout.pipeline_schedule == "interleaved-1f1b"
-    return several and wraps(job) and job.fsdp == 2
+    has_interleaved_chunks = layout.virtual_stages > 1 and layout.pipeline_schedule == "interleaved-1f1b"
+    return has_interleaved_chunks and uses_fsdp(job) and job.fsdp == 2
 
 
-def replicates(layout: Layout) -> bool:
+def is_hybrid_sharded(layout: Layout) -> bool:
     """Whether there are several groups of ranks that hold all shards."""
     return layout.shard_group < layout.data * layout.context
 
 
-def gathered_dtype(job: TrainingJob) -> str | None:
+def all_gather_dtype(job: TrainingJob) -> str | None:
     """Dtype in which FSDP gathers everything that it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its
     own.
     """
-    return job.recipe.compute if casts_units(job) and not job.framework.own_engine else None
+    return job.recipe.compute if casts_parameters(job) and not job.framework.own_engine else None
 
 
-def partitioned(job: TrainingJob) -> bool:
+def is_zero3(job: TrainingJob) -> bool:
     """Whether ZeRO-3 divides parameters; those of a reference, too (TRL ``models/utils.py``, ``prepare_deepspeed``)."""
     return job.framework.own_engine and job.layout.zero_stage == 3
 
 
-def skips_reduction(job: TrainingJob) -> bool:
+def accumulates_unsharded(job: TrainingJob) -> bool:
     """Whether micro-batches before the last leave their gradients unsharded.
 
     torch.distributed.pipelining always reduces with the last one only (stage.py, backward_maybe_with_nosync).
     """
     delayed = job.layout.gradient_sync == "last" or job.layout.pipeline > 1
-    return wraps(job) and job.run_micro_batches > 1 and delayed
+    return uses_fsdp(job) and job.run_micro_batches > 1 and delayed
 
 
-def accumulated_dtype(job: TrainingJob) -> str | None:
+def autograd_gradient_dtype(job: TrainingJob) -> str | None:
     """Dtype to which autograd itself casts the gradients that wait for a reduction; None: it casts none.
 
     Since torch 2.15 by ``grad_dtype`` (_set_unsharded_grad_dtypes); before, post_backward copies them.
     """
-    if job.fsdp == 2 and job.casts_gradients and skips_reduction(job) and reduces_wider(job.recipe):
+    if job.fsdp == 2 and job.casts_gradients and accumulates_unsharded(job) and reduces_wider(job.recipe):
         return job.recipe.reduce
     return None
 
 
-def reduces_head(job: TrainingJob) -> bool:
+def loss_reduces_head(job: TrainingJob) -> bool:
     """Whether the loss itself reduces the head's gradient."""
     return job.framework.fsdp2.loss_reduces_head and job.loss.kind == "chunked"
 
 
-def ties_ends(job: TrainingJob) -> bool:
+def ends_share_group(job: TrainingJob) -> bool:
     """Whether embedding, final norm and head share a group, which the framework wraps apart: they share a matrix.
 
     torchtitan/distributed/fsdp.py (``enable_weight_tying``), whatever the tensor-parallel degree; accelerate 1.14
@@ -124,44 +124,46 @@ def ties_ends(job: TrainingJob) -> bool:
     in front of the layers, where the embedding is normalised by the same module.
     """
     architecture = job.architecture
-    if not (wraps(job) and isinstance(architecture, Architecture) and architecture.head):
+    if not (uses_fsdp(job) and isinstance(architecture, Architecture) and architecture.head):
         return False
-    first = (
+    embedding_reads_final_norm = (
         architecture.embedding_norm is not None
         and architecture.final_norm is not None
         and architecture.embedding_norm.name == architecture.final_norm.name
     )
     if job.carves_ends:
-        return architecture.tie_word_embeddings or first
+        return architecture.tie_word_embeddings or embedding_reads_final_norm
     return job.framework.fsdp2.groups_of_ends and architecture.tie_word_embeddings
 
 
-def is_rooted(job: TrainingJob) -> bool:
+def ends_stay_gathered(job: TrainingJob) -> bool:
     """Whether embedding, final norm and head are one group, gathered all step."""
-    return wraps(job) and (ties_ends(job) or job.carves_ends or not ends_apart(job, job.framework))
+    return uses_fsdp(job) and (ends_share_group(job) or job.carves_ends or not ends_apart(job, job.framework))
 
 
-def carves_ends(job: TrainingJob) -> bool:
+def ends_have_own_groups(job: TrainingJob) -> bool:
     """Whether the embedding is a group, and final norm and head another, in addition to the root's group of what is
     left outside layers.
     """
-    return wraps(job) and job.carves_ends and not ties_ends(job)
+    return uses_fsdp(job) and job.carves_ends and not ends_share_group(job)
 
 
-def is_carved(tensor: LocalTensor) -> bool:
+def is_in_end_group(tensor: LocalTensor) -> bool:
     """Whether it is of Accelerate's groups: ``get_input_embeddings``, ``_find_final_norm``, ``get_output_embeddings``,
     which is the last matrix of a head that has several.
     """
     return tensor.name.startswith(("embed_tokens.", "final_norm", "lm_head")) and ".dense." not in tensor.name
 
 
-def outside_dtype(job: TrainingJob) -> str | None:
+def outside_gradient_dtype(job: TrainingJob) -> str | None:
     """Dtype to which autograd casts gradients of the root's weights that are used outside of its forward.
 
     Their gradients come before the root's pre-backward hook has put off the cast.
     """
-    outside = job.loss.kind == "chunked" and not reduces_head(job)
-    return job.recipe.reduce if outside and job.casts_gradients and wraps(job) and reduces_wider(job.recipe) else None
+    outside = job.loss.kind == "chunked" and not loss_reduces_head(job)
+    return (
+        job.recipe.reduce if outside and job.casts_gradients and uses_fsdp(job) and reduces_wider(job.recipe) else None
+    )
 
 
 def adds_in_place(job: TrainingJob) -> bool:
@@ -170,7 +172,7 @@ def adds_in_place(job: TrainingJob) -> bool:
     FSDP1 leaves them in the flat parameter's ``.grad``, in the dtype in which they are computed
     (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
     """
-    return skips_reduction(job) and (job.fsdp == 1 or job.casts_gradients or not reduces_wider(job.recipe))
+    return accumulates_unsharded(job) and (job.fsdp == 1 or job.casts_gradients or not reduces_wider(job.recipe))
 
 
 class Group(Record):
@@ -207,45 +209,56 @@ class Group(Record):
     (torch 2.13 _fsdp_collectives.py, foreach_reduce: "For single GPU")."""
 
 
-def group(
+def fsdp_group(
     tensors: list[tuple[LocalTensor, int]],
     recipe: Recipe,
     *,
-    casts: bool,
-    waits: str,
-    leaves: bool = False,
-    waited: bool = False,
-    divides: bool = False,
+    casts_every_tensor: bool,
+    accumulation_dtype: str,
+    leaves_whole_experts: bool = False,
+    reduces_accumulated: bool = False,
+    divides_gradients: bool = False,
 ) -> Group:
-    """``tensors``: each with the number of ranks over which it is sharded.
+    """Return the sizes in bytes of one FSDP2 parameter group on one rank.
 
-    ``divides``: by a factor, what one rank holds;
-    ``casts``: tensors with a dtype of their own are gathered in the recipe's, too; ``waits``: the dtype of gradients
-    that wait for a reduction; ``leaves``: experts that one rank holds are no part of the group; ``waited``: those that
-    are reduced have waited.
+    ``tensors``: each parameter with the number of ranks over which it is sharded; 1 = one rank has all of it.
+    ``casts_every_tensor``: tensors with a dtype of their own are all-gathered in the recipe's dtype, too.
+    ``accumulation_dtype``: dtype of unsharded gradients that are accumulated until a reduction.
+    ``leaves_whole_experts``: experts that one rank has are not in the group. ``reduces_accumulated``: the reduction
+    reads accumulated gradients. ``divides_gradients``: gradients of parameters that one rank has are divided by a
+    factor of the framework.
     """
-    param, reduce, waiting = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce], DTYPE_BYTES[waits]
+    compute_bytes, reduce_bytes = DTYPE_BYTES[recipe.compute], DTYPE_BYTES[recipe.reduce]
+    accumulation_bytes = DTYPE_BYTES[accumulation_dtype]
     flat = gathered = cast = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
-    divided = single = 0
-    for t, ways in tensors:
-        if leaves and t.expert and ways == 1:
+    divided = largest_unsharded_cast = 0
+    for t, shards in tensors:
+        if leaves_whole_experts and t.expert and shards == 1:
             alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
             continue
-        padded = shard_numel(t, ways) * ways
-        item = 1 if t.dtype in FOUR_BITS else param if t.dtype is None or casts else DTYPE_BYTES[t.dtype]
-        flat += padded * item if ways > 1 else 0
-        gathered += rounded(padded * item)
-        narrows = t.dtype not in FOUR_BITS and item != DTYPE_BYTES[t.dtype or recipe.params]
-        cast += shard_numel(t, ways) * item if narrows and ways > 1 else 0
-        copied += rounded(padded * item) if t.divided and ways > 1 else 0
-        single = max(single, rounded(padded * item)) if narrows and ways == 1 else single
+        shard = shard_numel(t, shards)
+        padded_numel = shard * shards
+        if t.dtype in FOUR_BITS:
+            stored_bytes = element_bytes = 1  # bitsandbytes packs its weights into bytes, which are never cast
+        else:
+            stored_bytes = DTYPE_BYTES[t.dtype or recipe.params]
+            element_bytes = compute_bytes if t.dtype is None or casts_every_tensor else DTYPE_BYTES[t.dtype]
+        unsharded_bytes = rounded(padded_numel * element_bytes)
+        gathered += unsharded_bytes
+        is_cast = element_bytes != stored_bytes
+        if shards > 1:
+            flat += padded_numel * element_bytes
+            cast += shard * element_bytes if is_cast else 0
+            copied += unsharded_bytes if t.divided else 0
+        elif is_cast:
+            largest_unsharded_cast = max(largest_unsharded_cast, unsharded_bytes)
         if t.trained:
-            reduce_in += padded * reduce
-            divided += padded * reduce if divides and ways == 1 else 0
-            reduce_out += shard_numel(t, ways) * reduce
-            sharded += shard_numel(t, ways) * DTYPE_BYTES[t.dtype or recipe.params]
-            accumulated += rounded(t.numel * waiting)
-            last = rounded(t.numel * (waiting if waited else item))
+            reduce_in += padded_numel * reduce_bytes
+            divided += padded_numel * reduce_bytes if divides_gradients and shards == 1 else 0
+            reduce_out += shard * reduce_bytes
+            sharded += shard * stored_bytes
+            accumulated += rounded(t.numel * accumulation_bytes)
+            last = rounded(t.numel * (accumulation_bytes if reduces_accumulated else element_bytes))
     return Group(
         flat=rounded(flat),
         gathered=gathered,
@@ -253,7 +266,7 @@ def group(
         reduce_output=rounded(reduce_out),
         sharded=rounded(sharded),
         accumulated=accumulated,
-        copied=copied + single,
+        copied=copied + largest_unsharded_cast,
         alone=alone,
         cast=rounded(cast),
         last=last,
@@ -264,9 +277,9 @@ def group(
 NO_GROUP = Group(flat=0, gathered=0, reduce_input=0, reduce_output=0, sharded=0, accumulated=0)
 
 
-def casts_inputs(job: TrainingJob, brought: str) -> bool:
+def casts_inputs(job: TrainingJob, input_dtype: str) -> bool:
     """Whether FSDP narrows what the batch brings in this dtype, for the root's forward: ``cast_forward_inputs`` of
     FSDP2, and ``cast_root_forward_inputs`` of FSDP1 (torch/distributed/fsdp).
     """
-    dtype = gathered_dtype(job)
-    return dtype is not None and DTYPE_BYTES[dtype] < DTYPE_BYTES[brought]
+    dtype = all_gather_dtype(job)
+    return dtype is not None and DTYPE_BYTES[dtype] < DTYPE_BYTES[input_dtype]

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart, mixes_adapters, wraps
+from memcheck.frameworks.torch.fsdp import (
+    all_gather_dtype,
+    has_adapter_units,
+    mixes_adapters,
+    uses_flat_parameters,
+    uses_fsdp,
+)
 from memcheck.frameworks.torch.pipelining import SPLIT
 from memcheck.frameworks.torch.resident import own_adafactor
 from memcheck.frameworks.torch.whole_model import model_tensors
@@ -31,11 +37,11 @@ class Stop(Record):
 
 def fsdp_limits(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
     """Every reason for which FSDP does not run this step; none where nothing is wrapped."""
-    if not wraps(job) or job.layout.pipeline > 1:
+    if not uses_fsdp(job) or job.layout.pipeline > 1:
         return
     units = list(model_tensors(job, architecture))
     groups = [(*units[0], *units[-1]), *units[1:-1]]
-    if flattens(job):
+    if uses_flat_parameters(job):
         yield from _mixed_flat(job, groups)
         yield from _mixed_product(job, groups)
         yield from _late_head(job, groups[0])
@@ -103,7 +109,7 @@ def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> 
     if job.held_in:
         return
     for tensors in groups:
-        together = [t for t in tensors if not (t.trained and leaves_apart(job))]
+        together = [t for t in tensors if not (t.trained and has_adapter_units(job))]
         found = sorted({_dtype(job, t) for t in together})
         if len(found) > 1:
             odd = next(t.name for t in together if _dtype(job, t) != job.recipe.params)
@@ -126,7 +132,7 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
     """
     if not job.framework.own_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it
-    gathered = gathered_dtype(job)
+    gathered = all_gather_dtype(job)
     stored_dtypes = {_dtype(job, t) for tensors in groups for t in tensors if ".lora_" in t.name}
     for dtype in sorted(stored_dtypes - {gathered} if gathered is not None else ()):
         yield Stop(
@@ -169,7 +175,7 @@ def _require_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
     Raises:
         UnsupportedError: groups of tensors that several layers use.
     """
-    if wraps(job) and any(block.borrows for block, _ in architecture.blocks):
+    if uses_fsdp(job) and any(block.borrows for block, _ in architecture.blocks):
         raise UnsupportedError(
             "memcheck has no model of layers that share tensors under FSDP",
             "replicate the model, or cut it by DeepSpeed's ZeRO",

@@ -23,23 +23,23 @@ MESH = MeshGroups()
 
 def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
     """Process groups of a device mesh (``pp, dp, cp, tp``, last fastest)."""
-    found = [_world(layout)] if layout.world_size > 1 else []
+    groups = [_world_group(layout)] if layout.world_size > 1 else []
     inner = 1
     tensor = spread("tensor", layout.tensor, inner, layout)
     inner *= layout.tensor
     context = spread("context", layout.context, inner, layout)
     inner *= layout.context
     data = spread("data", layout.data * layout.context, layout.tensor, layout)
-    found.extend(g for g in (tensor, context, data) if g is not None and not _whole(g, layout))
+    groups.extend(g for g in (tensor, context, data) if g is not None and not _has_all_ranks(g, layout))
     if 1 < layout.shard_group < layout.data * layout.context:
         shard = spread("shard", layout.shard_group, layout.tensor, layout)
         if shard is not None:
-            found.append(shard)
+            groups.append(shard)
     if layout.pipeline > 1:
         stride = layout.world_size // layout.pipeline
         local = max(1, layout.gpus_per_node // stride)
         neighbours = min(2, layout.pipeline - 1)
-        found.append(
+        groups.append(
             ProcessGroup(
                 kind="pipeline",
                 local=min(local, layout.pipeline),
@@ -51,18 +51,18 @@ def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
     expert = spread("expert", layout.expert, layout.expert_tensor, layout)
     if expert is not None:
         # tokens are exchanged all to all; only their counts are gathered
-        found.append(expert._replace(peers=layout.expert - 1))
-        copies = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
-        replicas = spread("expert data", copies, layout.expert * layout.expert_tensor, layout)
+        groups.append(expert._replace(peers=layout.expert - 1))
+        expert_replicas = layout.data * layout.context * layout.tensor // (layout.expert * layout.expert_tensor)
+        replicas = spread("expert data", expert_replicas, layout.expert * layout.expert_tensor, layout)
         if replicas is not None:
-            found.append(replicas)
-    return tuple(found)
+            groups.append(replicas)
+    return tuple(groups)
 
 
-def _world(layout: Layout) -> ProcessGroup:
+def _world_group(layout: Layout) -> ProcessGroup:
     return ProcessGroup("world", min(layout.world_size, layout.gpus_per_node), layout.nodes, collectives=True)
 
 
-def _whole(group: ProcessGroup, layout: Layout) -> bool:
+def _has_all_ranks(group: ProcessGroup, layout: Layout) -> bool:
     """A group of all ranks is the default group."""
     return group.local * group.nodes == layout.world_size

@@ -11,7 +11,7 @@ from functools import lru_cache
 from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
-from memcheck.frameworks.torch.resident import resident_dtype, shard_of, sharding, states_dtype
+from memcheck.frameworks.torch.resident import resident_dtype, shard_numel_of, sharding, states_dtype
 from memcheck.job.keys import state_key
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import parameters_by_group
@@ -39,17 +39,17 @@ def states(job: TrainingJob) -> Components:
     if job.parameter_offload != "cpu":
         return optimizer_on_host(job)
     layout = job.layout
-    found = zip(("parameters", "gradients", "optimizer_states"), _shards(state_key(job)), strict=True)
-    return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in found if count)
+    components = zip(("parameters", "gradients", "optimizer_states"), _shards(state_key(job)), strict=True)
+    return tuple((name, count * layout.gpus_per_node // layout.pipeline) for name, count in components if count)
 
 
 def whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
     """The whole model's tensors, as a tensor-parallel rank has them."""
-    return _remembered(state_key(job))
+    return _whole_tensors(state_key(job))
 
 
 @lru_cache(maxsize=64)
-def _remembered(job: TrainingJob) -> tuple[LocalTensor, ...]:
+def _whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
     from memcheck.frameworks.torch.whole_model import model_tensors
 
     model = job.architecture
@@ -62,18 +62,18 @@ def _remembered(job: TrainingJob) -> tuple[LocalTensor, ...]:
 @lru_cache(maxsize=1024)
 def _shards(job: TrainingJob) -> tuple[int, int, int]:
     """Parameters, gradients and optimizer states of a rank that would hold every layer."""
-    cut = sharding(job)
+    shards = sharding(job)
     parameters = gradients = states = 0
-    every = whole_tensors(job)
-    alike: dict[int, tuple[LocalTensor, int]] = {}  # layers that are alike share their tensors
-    for t in every:
-        alike[id(t)] = (t, alike.get(id(t), (t, 0))[1] + 1)
-    for t, times in alike.values():
-        mine = shard_of(job, t, cut.parameters, cut.flat)
-        parameters += times * block(weight_bytes(t, resident_dtype(job, t), mine), pinned=True)
+    tensors = whole_tensors(job)
+    tensor_counts: dict[int, tuple[LocalTensor, int]] = {}  # layers that are alike share their tensors
+    for t in tensors:
+        tensor_counts[id(t)] = (t, tensor_counts.get(id(t), (t, 0))[1] + 1)
+    for t, count in tensor_counts.values():
+        shard_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
+        parameters += count * block(weight_bytes(t, resident_dtype(job, t), shard_numel), pinned=True)
         if t.trained:
-            gradients += times * block(mine * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
-            states += times * optimizer_state_bytes(t, mine, job.optimizer.name, states_dtype(job, t))
+            gradients += count * block(shard_numel * DTYPE_BYTES[t.dtype or job.recipe.gradients], pinned=True)
+            states += count * optimizer_state_bytes(t, shard_numel, job.optimizer.name, states_dtype(job, t))
     return parameters, gradients, states
 
 

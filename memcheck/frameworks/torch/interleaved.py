@@ -28,7 +28,7 @@ from memcheck.frameworks.torch.data_parallel import (
 )
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.torch.rank_units import Run, Units
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import Schedule, StepOptions, step_sizes, wrapped_kinds
@@ -64,79 +64,81 @@ class ChunkPass(Record):
 
 def chunk_parts(num_layers: int, layout: Layout, rank: int) -> tuple[Part, ...]:
     """What each chunk of a rank holds, in the order of the forward."""
-    every = parts(num_layers, layout.pipeline * layout.virtual_stages, layout.fewer_layers)
-    return tuple([every[stage] for stage in stages_of(layout, rank)])
+    all_parts = stage_parts(num_layers, layout.pipeline * layout.virtual_stages, layout.fewer_layers)
+    return tuple([all_parts[stage] for stage in stages_of(layout, rank)])
 
 
 def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
     """The numbers of a rank's stages."""
-    ways = layout.pipeline
+    ranks = layout.pipeline
     if layout.pipeline_schedule == "dualpipe" and layout.virtual_stages > 1:
-        return rank, 2 * ways - 1 - rank
-    return tuple(range(rank, ways * layout.virtual_stages, ways))
+        return rank, 2 * ranks - 1 - rank
+    return tuple(range(rank, ranks * layout.virtual_stages, ranks))
 
 
-def enough(layout: Layout, micro_batches: int) -> int:
+def enough_micro_batches(layout: Layout, micro_batches: int) -> int:
     """Micro-batches beyond which others repeat those before."""
     rounds = max(1, micro_batches // layout.pipeline)
     return micro_batches // rounds * min(rounds, ROUNDS)
 
 
-def passes(layout: Layout, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
+def distinct_passes(layout: Layout, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
     """The passes that differ: a chunk's first backward, the one with most other micro-batches in flight, the last.
 
     Chunk by chunk from the last where there is one round; else every chunk's first ones come before others' last ones.
     """
-    return _different(layout.pipeline_schedule, layout.pipeline, layout.virtual_stages, rank, micro_batches)
+    return _distinct_passes(layout.pipeline_schedule, layout.pipeline, layout.virtual_stages, rank, micro_batches)
 
 
 @lru_cache(maxsize=512)
-def _different(schedule: str, ways: int, chunks: int, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
-    rounds = max(1, micro_batches // ways)
-    every = list(_passes(ORDERS.get(schedule, _interleaved)(ways, chunks, rank, micro_batches), chunks, micro_batches))
-    most = sum(every[0].others) + 1
-    at_once = most == micro_batches * chunks
+def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
+    rounds = max(1, micro_batches // ranks)
+    all_passes = list(
+        _all_passes(ORDERS.get(schedule, _interleaved)(ranks, chunks, rank, micro_batches), chunks, micro_batches)
+    )
+    most_in_flight = sum(all_passes[0].others) + 1
+    all_in_flight = most_in_flight == micro_batches * chunks
     found: list[list[ChunkPass]] = [[], [], []]
     for chunk in reversed(range(chunks)):
-        mine = [each for each in every if each.chunk == chunk]
-        also_gathered = max((each.also_gathered for each in mine), key=len)
-        first, middle, last = mine[0], mine[1:-1], mine[-1]
+        passes_of_chunk = [each for each in all_passes if each.chunk == chunk]
+        also_gathered = max((each.also_gathered for each in passes_of_chunk), key=len)
+        first, middle, last = passes_of_chunk[0], passes_of_chunk[1:-1], passes_of_chunk[-1]
         found[0].append(first._replace(also_gathered=also_gathered, muted=rounds > 1 or chunk < chunks - 1))
         if middle:
-            fullest = [max(middle, key=lambda each: sum(each.others))]
+            middle_passes = [max(middle, key=lambda each: sum(each.others))]
             if schedule in ORDERS:  # a micro-batch that waits holds more in layers, and less in the head
-                fullest = list({(each.others, each.waiting): each for each in middle}.values())
-            muted = at_once or (rounds == 1 and chunk < chunks - 1)
-            found[1] += [each._replace(also_gathered=also_gathered, muted=muted) for each in fullest]
+                middle_passes = list({(each.others, each.waiting): each for each in middle}.values())
+            muted = all_in_flight or (rounds == 1 and chunk < chunks - 1)
+            found[1] += [each._replace(also_gathered=also_gathered, muted=muted) for each in middle_passes]
         if not first.last:
             found[2].append(
-                last._replace(also_gathered=also_gathered, muted=at_once or (rounds == 1 and chunk < chunks - 1))
+                last._replace(also_gathered=also_gathered, muted=all_in_flight or (rounds == 1 and chunk < chunks - 1))
             )
     if rounds > 1:
         return tuple(each for some in found for each in some)
     return tuple(sorted((each for some in found for each in some), key=lambda each: -each.chunk))
 
 
-def split_passes(layout: Layout, rank: int) -> tuple[int, int]:
+def input_backwards_ahead(layout: Layout, rank: int) -> tuple[int, int]:
     """The number of backwards of inputs alone that a rank runs before any of weights, and the number that each further
     micro-batch adds.
     """
     order = ORDERS.get(layout.pipeline_schedule)
     if order is None:
         return 0, 0
-    ways = layout.pipeline
-    fewer, more = (
-        sum(kind == "I" for kind, _ in order(ways, layout.virtual_stages, rank, rounds * ways)) for rounds in (2, 3)
+    ranks = layout.pipeline
+    in_two_rounds, in_three_rounds = (
+        sum(kind == "I" for kind, _ in order(ranks, layout.virtual_stages, rank, rounds * ranks)) for rounds in (2, 3)
     )
-    each = (more - fewer) // ways
-    return fewer - 2 * ways * each, each
+    per_micro_batch = (in_three_rounds - in_two_rounds) // ranks
+    return in_two_rounds - 2 * ranks * per_micro_batch, per_micro_batch
 
 
 Action = tuple[str, int]
 """A forward, a backward, one of the inputs or of the weights alone (``F``, ``B``, ``I``, ``W``), and the chunk."""
 
 
-def _passes(actions: list[Action], chunks: int, micro_batches: int) -> Iterator[ChunkPass]:
+def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Iterator[ChunkPass]:
     """Every pass, in the order of the backward."""
     in_flight, done, waiting = [0] * chunks, [0] * chunks, [0] * chunks
     for number, (kind, chunk) in enumerate(actions):
@@ -165,66 +167,66 @@ def _passes(actions: list[Action], chunks: int, micro_batches: int) -> Iterator[
         waiting[chunk] += kind == "I"
 
 
-def _interleaved(ways: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
+def _interleaved(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
     """Interleaved 1F1B, in the order in which a rank runs it."""
-    each_round = micro_batches // max(1, micro_batches // ways)
-    every = micro_batches * chunks
-    warm_up = min((chunks - 1) * each_round + 2 * (ways - 1 - rank), every)
-    found = [("F", step // each_round % chunks) for step in range(warm_up)]
-    for step in range(every):
-        if warm_up + step < every:
-            found.append(("F", (warm_up + step) // each_round % chunks))
-        found.append(("B", chunks - 1 - step // each_round % chunks))
-    return found
+    round_size = micro_batches // max(1, micro_batches // ranks)
+    total_passes = micro_batches * chunks
+    warm_up = min((chunks - 1) * round_size + 2 * (ranks - 1 - rank), total_passes)
+    actions = [("F", step // round_size % chunks) for step in range(warm_up)]
+    for step in range(total_passes):
+        if warm_up + step < total_passes:
+            actions.append(("F", (warm_up + step) // round_size % chunks))
+        actions.append(("B", chunks - 1 - step // round_size % chunks))
+    return actions
 
 
-def _zero_bubble(ways: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
+def _zero_bubble(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
     """One more forward ahead for each rank that follows; as many backwards of inputs as there are earlier ranks, then
     one of weights.
     """
-    each_round = micro_batches // max(1, micro_batches // ways)
-    every = micro_batches * chunks
-    warm_up = min((chunks - 1) * each_round + ways - 1 - rank, every)
-    back = [chunks - 1 - step // each_round % chunks for step in range(every)]
-    found = [("F", step // each_round % chunks) for step in range(warm_up)]
-    for step in range(every):
-        if warm_up + step < every:
-            found.append(("F", (warm_up + step) // each_round % chunks))
-        found.append(("I", back[step]))
+    round_size = micro_batches // max(1, micro_batches // ranks)
+    total_passes = micro_batches * chunks
+    warm_up = min((chunks - 1) * round_size + ranks - 1 - rank, total_passes)
+    backward_chunks = [chunks - 1 - step // round_size % chunks for step in range(total_passes)]
+    actions = [("F", step // round_size % chunks) for step in range(warm_up)]
+    for step in range(total_passes):
+        if warm_up + step < total_passes:
+            actions.append(("F", (warm_up + step) // round_size % chunks))
+        actions.append(("I", backward_chunks[step]))
         if step >= rank:
-            found.append(("W", back[step - rank]))
-    found += [("W", chunk) for chunk in back[max(0, every - rank) :]]
-    return _whole_in_front(found, rank)
+            actions.append(("W", backward_chunks[step - rank]))
+    actions += [("W", chunk) for chunk in backward_chunks[max(0, total_passes - rank) :]]
+    return _unsplit_first_stage(actions, rank)
 
 
-def _dualpipe(ways: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
+def _dualpipe(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
     """DualPipeV: chunk 0 from the front, chunk 1 from the back (_calculate_single_rank_operations, step by step)."""
-    found: list[Action] = [("F", 0)] * (2 * (ways - rank - 1)) + [("F", 0), ("F", 1)] * (rank + 1)
-    found += [("I", 1), ("W", 1), ("F", 1)] * (ways - rank - 1)
-    found += [("F", 0), ("B", 1), ("F", 1), ("B", 0)] * max(0, micro_batches - 2 * ways + rank + 1)
-    found += [("B", 1), ("F", 1), ("B", 0)] * (ways - rank - 1)
-    waiting: list[int] = []
+    actions: list[Action] = [("F", 0)] * (2 * (ranks - rank - 1)) + [("F", 0), ("F", 1)] * (rank + 1)
+    actions += [("I", 1), ("W", 1), ("F", 1)] * (ranks - rank - 1)
+    actions += [("F", 0), ("B", 1), ("F", 1), ("B", 0)] * max(0, micro_batches - 2 * ranks + rank + 1)
+    actions += [("B", 1), ("F", 1), ("B", 0)] * (ranks - rank - 1)
+    weight_backwards: list[int] = []
     half = (rank + 1) // 2
     for step in range(rank + 1):
         for chunk in (1, 0):
             split = step > half or (step == half and (rank % 2 == 1 or chunk == 0))
-            found.append(("I" if split else "B", chunk))
-            waiting += [chunk] if split else []
-    for _ in range(ways - rank - 1):
-        found += [("W", waiting.pop(0))] if waiting else []
-        found.append(("I", 0))
-        waiting.append(0)
-    found += [("W", chunk) for chunk in waiting]
-    return _whole_in_front(found, rank)
+            actions.append(("I" if split else "B", chunk))
+            weight_backwards += [chunk] if split else []
+    for _ in range(ranks - rank - 1):
+        actions += [("W", weight_backwards.pop(0))] if weight_backwards else []
+        actions.append(("I", 0))
+        weight_backwards.append(0)
+    actions += [("W", chunk) for chunk in weight_backwards]
+    return _unsplit_first_stage(actions, rank)
 
 
-def _whole_in_front(actions: list[Action], rank: int) -> list[Action]:
+def _unsplit_first_stage(actions: list[Action], rank: int) -> list[Action]:
     """The first stage's backward, which is not split: it runs as a whole where that of its weights would (stage.py,
     backward_weight_one_chunk).
     """
     if rank:
         return actions
-    return [("B" if each == ("W", 0) else each[0], each[1]) for each in actions if each != ("I", 0)]
+    return [("B" if action == ("W", 0) else action[0], action[1]) for action in actions if action != ("I", 0)]
 
 
 ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {"zero-bubble": _zero_bubble, "dualpipe": _dualpipe}
@@ -238,15 +240,15 @@ class ChunkStep(Step):
         super().__init__(options, step_units, recorder, parallel)
         self.split = self.unreduced = False
 
-    def run_pass(self, each: ChunkPass, held: int) -> None:
+    def run_pass(self, chunk_pass: ChunkPass, other_bytes: int) -> None:
         """A micro-batch's pass, whose backward is split or whole. FSDP2's hooks run on every gradient that exists after
-        it. ``held``: what other micro-batches hold.
+        it. ``other_bytes``: what other micro-batches hold.
         """
-        self.split = each.split
-        if self.unreduced and not each.split:
+        self.split = chunk_pass.split
+        if self.unreduced and not chunk_pass.split:
             self._keep_unreduced(-1)
-        micro_batch = MicroBatch(each.first, each.last, min(sum(each.others), self.border.sends))
-        self.run_micro_batch(micro_batch, held, muted=each.muted)
+        micro_batch = MicroBatch(chunk_pass.first, chunk_pass.last, min(sum(chunk_pass.others), self.border.sends))
+        self.run_micro_batch(micro_batch, other_bytes, muted=chunk_pass.muted)
 
     def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
         """The graph stays, with the gradients from which those of the weights are computed."""
@@ -272,9 +274,9 @@ class ChunkStep(Step):
         micro-batch's backward of inputs adds to them. Those of the last stage's layers follow all of its round's.
         """
         self.unreduced = sign > 0
-        first = len(self.units) - 1 if self.units[-1].kind == "head" else 0
-        each = [(self.units[i].first_curve.gradients, end - i) for i, end in self.layer_groups if i >= first]
-        self.recorder.hold_amount("gradients", tuple(each), sign)
+        first_unit = len(self.units) - 1 if self.units[-1].kind == "head" else 0
+        gradients = [(self.units[i].first_curve.gradients, end - i) for i, end in self.layer_groups if i >= first_unit]
+        self.recorder.hold_amount("gradients", tuple(gradients), sign)
 
 
 def record_chunks(
@@ -284,80 +286,95 @@ def record_chunks(
     root: Group,
     sizes: Sequence[StepSizes],
     recorder: Recorder,
-    own_sizes: int,
+    first_strategy_size: int,
 ) -> None:
     """Every pass in its order. ``runs``: those of all chunks; ``root``: the group of embedding or of norm and head;
-    ``own_sizes``: the place of the first size of the strategy's own.
+    ``first_strategy_size``: the place of the first size of the strategy's own.
     """
     steps: list[ChunkStep] = []
     start = 0
     schedule = options.schedule
-    for count, rooted, beyond in zip(schedule.chunk_runs, schedule.chunk_roots, sizes, strict=True):
+    for count, has_root_units, chunk_sizes in zip(schedule.chunk_runs, schedule.chunk_roots, sizes, strict=True):
         end = start + count
-        step_units = StepUnits(runs[start:end], groups[start:end], root if rooted else NO_GROUP, beyond)
-        steps.append(ChunkStep(options, step_units, recorder, options.parallel.hooks(recorder, step_units, own_sizes)))
+        step_units = StepUnits(runs[start:end], groups[start:end], root if has_root_units else NO_GROUP, chunk_sizes)
+        steps.append(
+            ChunkStep(options, step_units, recorder, options.parallel.hooks(recorder, step_units, first_strategy_size))
+        )
         start = end
     for step in steps:
         step.hold_layer_states()
     recorder.mark("init", "states at rest")
     for step in steps:
         step.parallel.begin_step()
-    left = [list(beyond.held) for beyond in sizes]
-    for each in schedule.passes:
-        own = steps[each.chunk]
-        if each.first and own.units[-1].kind == "head":
+    held_by_others = [list(chunk_sizes.held) for chunk_sizes in sizes]
+    for chunk_pass in schedule.passes:
+        own = steps[chunk_pass.chunk]
+        if chunk_pass.first and own.units[-1].kind == "head":
             own.hold_previous_graph(1)
-        for other in each.also_gathered:
+        for other in chunk_pass.also_gathered:
             steps[other].parallel.hold_gathered(1)
-        own.run_pass(each, left[each.chunk].pop(0))
-        for other in each.also_gathered:
+        own.run_pass(chunk_pass, held_by_others[chunk_pass.chunk].pop(0))
+        for other in chunk_pass.also_gathered:
             steps[other].parallel.hold_gathered(-1)
     recorder.mark("optimizer", "optimizer step")
 
 
 def chunked_step(
-    job: TrainingJob, units: Units, schedule: Schedule, held: tuple[Part, ...], rank: int
+    job: TrainingJob, units: Units, schedule: Schedule, chunks: tuple[Part, ...], rank: int
 ) -> tuple[Schedule, list[StepSizes]]:
-    """The schedule with the passes of the rank's chunks, and the sizes of each chunk. ``held``: what each one holds."""
+    """The schedule with the passes of the rank's chunks, and the sizes of each chunk in bytes.
+
+    ``chunks``: the layers and ends that each chunk holds.
+    """
     layout = job.layout
-    found = passes(layout, rank, enough(layout, job.run_micro_batches))
-    runs = [units.runs(part) for part in held]
-    buffers = [ModelBuffers(job, units.architecture, part, units.base) for part in held]
-    saved = [_saved(mine, own) for mine, own in zip(runs, buffers, strict=True)]
-    kept = [sum(run.times * _kept(run.unit) for run in mine) for mine in runs]
+    passes = distinct_passes(layout, rank, enough_micro_batches(layout, job.run_micro_batches))
+    runs = [units.runs(part) for part in chunks]
+    buffers = [ModelBuffers(job, units.architecture, part, units.base) for part in chunks]
+    saved = [
+        _saved_by_micro_batch(chunk_runs, chunk_buffers)
+        for chunk_runs, chunk_buffers in zip(runs, buffers, strict=True)
+    ]
+    extra_until_weight_backward = [
+        sum(run.times * _extra_until_weight_backward(run.unit) for run in chunk_runs) for chunk_runs in runs
+    ]
     sizes = []
-    for chunk, (mine, own) in enumerate(zip(runs, buffers, strict=True)):
-        mine_alone = [each for each in found if each.chunk == chunk]
-        others = tuple([_sum(each.others, saved) + _sum(each.waiting, kept) for each in mine_alone])
-        sizes.append(step_sizes(job, mine, own, ())._replace(held=others))
+    for chunk, (chunk_runs, chunk_buffers) in enumerate(zip(runs, buffers, strict=True)):
+        passes_of_chunk = [each for each in passes if each.chunk == chunk]
+        others = tuple(
+            [
+                _weighted_sum(each.others, saved) + _weighted_sum(each.waiting, extra_until_weight_backward)
+                for each in passes_of_chunk
+            ]
+        )
+        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=others))
     wrapped = wrapped_kinds(job)
-    roots = tuple([any(run.unit.kind not in wrapped for run in mine) for mine in runs])
+    roots = tuple([any(run.unit.kind not in wrapped for run in chunk_runs) for chunk_runs in runs])
     counts = tuple(map(len, runs))
-    return schedule._replace(micro_batches=(), passes=found, chunk_runs=counts, chunk_roots=roots), sizes
+    return schedule._replace(micro_batches=(), passes=passes, chunk_runs=counts, chunk_roots=roots), sizes
 
 
-def left_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> tuple[Always, ...]:
+def kept_input_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> tuple[Always, ...]:
     """The gradients of received inputs, which ``.grad`` keeps after a backward of inputs alone. Since torch 2.15 the
     inputs themselves are freed.
     """
-    fixed, each = split_passes(job.layout, rank)
-    if job.casts_gradients or not fixed + each:
+    fixed, per_micro_batch = input_backwards_ahead(job.layout, rank)
+    if job.casts_gradients or not fixed + per_micro_batch:
         return ()
-    return (Always("communication_buffers", fixed * buffers.boundary(), each * buffers.boundary()),)
+    return (Always("communication_buffers", fixed * buffers.boundary(), per_micro_batch * buffers.boundary()),)
 
 
-def _kept(unit: Unit) -> int:
+def _extra_until_weight_backward(unit: Unit) -> int:
     """What a micro-batch that waits for the backward of the weights holds beyond what was saved: gradients. What the
     loss has saved is gone: the graph is let go of from its end to the first matrix.
     """
-    gone = dict(unit.fresh.saved_components).get("logits_and_loss", 0) if unit.kind == "head" else 0
-    return unit.fresh.for_weights - gone
+    freed_by_loss = dict(unit.fresh.saved_components).get("logits_and_loss", 0) if unit.kind == "head" else 0
+    return unit.fresh.for_weights - freed_by_loss
 
 
-def _sum(counts: tuple[int, ...], sizes: list[int]) -> int:
+def _weighted_sum(counts: tuple[int, ...], sizes: list[int]) -> int:
     return sum(n * size for n, size in zip(counts, sizes, strict=True))
 
 
-def _saved(runs: list[Run], buffers: ModelBuffers) -> int:
+def _saved_by_micro_batch(runs: list[Run], buffers: ModelBuffers) -> int:
     """Bytes that a micro-batch in flight holds in a chunk's units, and in its stage's cache."""
     return buffers.per_micro_batch + buffers.border.output + sum(run.times * run.unit.fresh.saved for run in runs)

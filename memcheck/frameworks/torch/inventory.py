@@ -9,7 +9,7 @@ from memcheck.autograd.curve import Inventory, Peak
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.frameworks.torch.rank_steps import TorchRank
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.resident import is_updated, resident_dtype, shard_of, states_dtype
+from memcheck.frameworks.torch.resident import is_updated, resident_dtype, shard_numel_of, states_dtype
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 
 STEP = ("init", "forward", "loss", "backward", "optimizer")
@@ -44,12 +44,12 @@ def largest_tensors(
     held = peak.components_bytes.get("optimizer_states")
     for run in runs:
         for t in run.unit.tensors:
-            mine = shard_of(job, t, cut.parameters, cut.flat)
+            mine = shard_numel_of(job, t, cut.parameters, cut.flat)
             dtype = resident_dtype(job, t)
             size = weight_bytes(t, dtype, mine)
             rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, mine, dtype)]
             if is_updated(job, t) and held:
-                mine, dtype = shard_of(job, t, cut.optimizer, cut.flat), states_dtype(job, t)
+                mine, dtype = shard_numel_of(job, t, cut.optimizer, cut.flat), states_dtype(job, t)
                 states = optimizer_state_bytes(t, mine, job.optimizer.name, dtype)
                 rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, mine, dtype))
             for component, of, n_bytes, elements, stated in rows:

@@ -13,17 +13,17 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.torch.end_units import head_of, run_head
 from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
-from memcheck.frameworks.torch.fsdp import gathered_dtype, group, wraps
-from memcheck.frameworks.torch.rank_tensors import as_built, embedding_tensors, head_tensors
+from memcheck.frameworks.torch.fsdp import all_gather_dtype, fsdp_group, uses_fsdp
+from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors
 from memcheck.frameworks.torch.resident import (
     PACKED,
     Sharding,
-    counted,
     engine_of,
     is_updated,
     resident_dtype,
     sharding,
     states_dtype,
+    unit_counts,
 )
 from memcheck.frameworks.torch.trained_parts import is_tied
 from memcheck.frameworks.torch.units import base_setting
@@ -79,7 +79,7 @@ def _shards(job: TrainingJob) -> bool:
 @lru_cache(maxsize=1024)
 def _whole(job: TrainingJob, held: ResidentTensors) -> Whole:
     parameters = adapters = states = 0
-    for tensors, count in counted(held):
+    for tensors, count in unit_counts(held):
         for t in tensors:
             size = count * weight_bytes(t, resident_dtype(job, t))
             if ".lora_" in t.name:
@@ -97,7 +97,7 @@ def unfilled_whole(job: TrainingJob, held: ResidentTensors) -> int:
     if job.expandable_segments:
         return 0
     found = 0
-    for tensors, count in counted(held):
+    for tensors, count in unit_counts(held):
         packed = min(count, PACKED)
         found += unfilled([weight_bytes(t, resident_dtype(job, t)) for t in tensors] * packed) * count // packed
     return found
@@ -124,7 +124,7 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
     )
     if found.keeps_logits and job.objective.name == "sft":
         job = job._replace(objective=Objective())  # a fused head makes them after all
-    high, kept = _step(job, as_built(job, architecture))
+    high, kept = _step(job, checked_architecture(job, architecture))
     steps = found.steps if found.keeps_logits else 1
     kept = kept if found.keeps_logits else 0
     last = steps - 1
@@ -153,7 +153,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     head = head_of(job, architecture, base, part, None, (0, 0))
     tied = is_tied(architecture, base.tensor)
     gathered = 0
-    if wraps(job):
+    if uses_fsdp(job):
         ends = (
             *embedding_tensors(architecture, base.tensor, base.trained),
             *head_tensors(
@@ -161,7 +161,12 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
             ),
         )
         divided = [(t, job.layout.shard_group) for t in ends]
-        found = group(divided, job.recipe, casts=gathered_dtype(job) is not None, waits=job.recipe.reduce)
+        found = fsdp_group(
+            divided,
+            job.recipe,
+            casts_every_tensor=all_gather_dtype(job) is not None,
+            accumulation_dtype=job.recipe.reduce,
+        )
         gathered = found.gathered
         layers += layer_gathers(job, architecture, base)
         layers = max(layers, found.flat)

@@ -10,7 +10,7 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.dtypes import stream_dtype
-from memcheck.frameworks.torch.fsdp import runs_chunks
+from memcheck.frameworks.torch.fsdp import runs_chunk_by_chunk
 from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -97,7 +97,7 @@ class ModelBuffers:
             found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture)))
         if self.job.layout.pipeline == 1:
             return found
-        stages = self.job.layout.virtual_stages if runs_chunks(self.job) else 1
+        stages = self.job.layout.virtual_stages if runs_chunk_by_chunk(self.job) else 1
         all_inputs = (stages - self.part.embedding) * self.boundary()
         if not self.job.casts_gradients:
             # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)

@@ -58,22 +58,28 @@ def step_temporaries(
     if not trained or implementation == "fused":
         return 0
     keys = [(n, t.dtype) for t, n in trained]
-    size = {key: rounded(key[0] * DTYPE_BYTES[key[1] or dtype]) for key in set(keys)}
-    every, largest = sum(map(size.__getitem__, keys)), max(size.values())
+    bytes_by_key = {key: rounded(key[0] * DTYPE_BYTES[key[1] or dtype]) for key in set(keys)}
+    all_bytes, largest_bytes = sum(map(bytes_by_key.__getitem__, keys)), max(bytes_by_key.values())
     if optimizer in ADAM_LIKE:
-        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys])
+        return all_bytes if implementation == "foreach" else _one_by_one([bytes_by_key[key] for key in keys])
     if optimizer == "adafactor":
-        rows = 2 if all(len(t.shape) == 1 for t, _ in trained) else 1  # `grad_squared` and the variance's clone
-        return every if implementation == "foreach" else _one_by_one([size[key] for key in keys], rows)
+        adafactor_copies = (
+            2 if all(len(t.shape) == 1 for t, _ in trained) else 1
+        )  # `grad_squared` and the variance's clone
+        return (
+            all_bytes
+            if implementation == "foreach"
+            else _one_by_one([bytes_by_key[key] for key in keys], adafactor_copies)
+        )
     if optimizer == "muon":
-        rest = [size[n, t.dtype] for t, n in trained if not orthogonalised(t)]
+        adamw_bytes = [bytes_by_key[n, t.dtype] for t, n in trained if not orthogonalised(t)]
         from memcheck.frameworks.torch.own_optimizers import newton_schulz
 
         matrices = {each for each in trained if orthogonalised(each[0])}
-        mine = (newton_schulz(t, n, DTYPE_BYTES[t.dtype or dtype], mesh) for t, n in matrices)
-        return max(max(mine, default=0), _one_by_one(rest))
+        muon_bytes = (newton_schulz(t, n, DTYPE_BYTES[t.dtype or dtype], mesh) for t, n in matrices)
+        return max(max(muon_bytes, default=0), _one_by_one(adamw_bytes))
     if optimizer == "lion":
-        return 2 * largest  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
+        return 2 * largest_bytes  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
 
 

@@ -15,28 +15,30 @@ SPLIT = ("zero-bubble", "dualpipe")
 
 
 @lru_cache(maxsize=256)
-def parts(num_layers: int, ways: int, fewer: tuple[int, int] = (0, 0)) -> tuple[Part, ...]:
-    """Split layers evenly over ``ways`` pipeline ranks; if they do not divide, the first ranks take one more each.
+def stage_parts(num_layers: int, stages: int, end_layers: tuple[int, int] = (0, 0)) -> tuple[Part, ...]:
+    """Split layers evenly over ``stages`` pipeline ranks; if they do not divide, the first ranks take one more each.
 
     The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
-    chunks; for its memory only their number of layers matters, and they are taken as one run. ``fewer``: the number of
-    layers that the embedding counts as, and that the head counts as (torchtitan/distributed/pipeline_parallel.py,
-    _generate_llm_fqn_per_model_part).
+    chunks. For its memory only their number of layers matters, and they are taken as one run.
+
+    ``end_layers``: the number of layers that the embedding counts as, and that the head counts as. A stage with an end
+    has that many layers fewer (torchtitan/distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part).
     """
-    less = (fewer[0], *(0,) * (ways - 2), fewer[1]) if ways > 1 else (0,)
-    base, extra = divmod(num_layers + sum(less), ways)
-    if base < max(less):
+    layers_taken_off = (end_layers[0], *(0,) * (stages - 2), end_layers[1]) if stages > 1 else (0,)
+    layers_per_stage, extra = divmod(num_layers + sum(layers_taken_off), stages)
+    if layers_per_stage < max(layers_taken_off):
         raise UnsupportedError(
-            f"{num_layers} layers and {sum(less)} for the ends make fewer than {max(less)} for each of {ways} stages",
+            f"{num_layers} layers and {sum(layers_taken_off)} for the ends "
+            f"make fewer than {max(layers_taken_off)} for each of {stages} stages",
             "use fewer pipeline stages",
             "/parallelism/pipeline",
         )
-    found, start = [], 0
-    for rank in range(ways):
-        end = start + base + (1 if rank < extra else 0) - less[rank]
-        found.append(Part(first=start, last=end, embedding=rank == 0, head=rank == ways - 1))
+    stages_found, start = [], 0
+    for stage in range(stages):
+        end = start + layers_per_stage + (1 if stage < extra else 0) - layers_taken_off[stage]
+        stages_found.append(Part(first=start, last=end, embedding=stage == 0, head=stage == stages - 1))
         start = end
-    return tuple(found)
+    return tuple(stages_found)
 
 
 class Border(Record):
@@ -65,45 +67,45 @@ def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:
     as 1f1b (ZB-H1, Qi et al. 2023: same memory). dualpipe: P + 1 micro-batches on every rank (DeepSeek-V3 report, table
     2: activations PP + 1).
     """
-    ways, v = layout.pipeline, max(1, layout.virtual_stages)
+    stages, virtual_stages = layout.pipeline, max(1, layout.virtual_stages)
     schedule = layout.pipeline_schedule
-    if ways == 1:
+    if stages == 1:
         return 1
     if schedule == "gpipe":
         return micro_batches
-    if schedule == "interleaved-1f1b" and v > 1:
-        chunks = 2 * (ways - rank - 1) + (v - 1) * ways + 1
-        return min(chunks, micro_batches * v) / v
+    if schedule == "interleaved-1f1b" and virtual_stages > 1:
+        chunks = 2 * (stages - rank - 1) + (virtual_stages - 1) * stages + 1
+        return min(chunks, micro_batches * virtual_stages) / virtual_stages
     if schedule == "dualpipe":
-        return min(ways + 1, micro_batches)
-    return min(ways - rank, micro_batches)
+        return min(stages + 1, micro_batches)
+    return min(stages - rank, micro_batches)
 
 
-def walks_of(micro_batches: int, in_flight: float, apart: bool) -> list[tuple[bool, bool, float]]:
+def distinct_micro_batches(micro_batches: int, in_flight: float, last_differs: bool) -> list[tuple[bool, bool, float]]:
     """Return the micro-batches that differ, as (first, last, other micro-batches in flight during its backward).
 
-    ``apart``: the last one differs from the second.
+    ``last_differs``: the last one differs from the second.
     """
     m, n = micro_batches, in_flight
     if m == 1:
         return [(True, True, 0)]
     walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
-    return [*walks, (False, True, 0)] if m > 2 and apart else walks
+    return [*walks, (False, True, 0)] if m > 2 and last_differs else walks
 
 
-def pairs_of(micro_batches: int, apart: bool) -> list[tuple[bool, bool, float]]:
+def distinct_pair_passes(micro_batches: int, last_differs: bool) -> list[tuple[bool, bool, float]]:
     """Return the passes that differ, as (first of its pair, last of the step, other micro-batches alive then).
 
-    The first backward is of the second pass, while both are alive. ``apart``: the last micro-batch differs from those
-    in the middle.
+    A pair is two forwards, of queries and of documents, before one backward. The first backward is of the second pass,
+    while both are alive. ``last_differs``: the last micro-batch differs from those in the middle.
     """
-    found: list[tuple[bool, bool, float]] = []
-    for last in (False,) * min(micro_batches - 1, 2 if apart else 1) + (True,):
-        found += [(True, False, 1), (False, last, 0)]
-    return found
+    distinct: list[tuple[bool, bool, float]] = []
+    for last in (False,) * min(micro_batches - 1, 2 if last_differs else 1) + (True,):
+        distinct += [(True, False, 1), (False, last, 0)]
+    return distinct
 
 
-def most_in_flight(layout: Layout) -> int:
+def max_in_flight(layout: Layout) -> int:
     """Micro-batches beyond which no rank holds more of them; not for gpipe, which holds all there are.
 
     The first rank has the most: interleaved, 2 (P - 1) + (v - 1) P + 1 chunks of 1/v each, under 3 P whole ones.
@@ -111,7 +113,7 @@ def most_in_flight(layout: Layout) -> int:
     return 3 * layout.pipeline
 
 
-def fullest(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
+def ranks_with_highest_peak(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
     """Return the pipeline ranks that may have the highest peak; of ranks with equal ``contents`` the first.
 
     No schedule keeps more micro-batches alive on a later rank (``in_flight``; Megatron's warm-up), and all else that
@@ -121,7 +123,7 @@ def fullest(job: TrainingJob, contents: Sequence[Hashable]) -> list[int]:
     by_number = job.freeze or job.checkpointing.every_n_layers > 1 or job.option("first_last_layers_bf16")
     if by_number or job.layout.pipeline_schedule in SPLIT:
         return list(range(len(contents)))
-    first: dict[Hashable, int] = {}
+    first_with_contents: dict[Hashable, int] = {}
     for rank, content in enumerate(contents):
-        first.setdefault(content, rank)
-    return list(first.values())
+        first_with_contents.setdefault(content, rank)
+    return list(first_with_contents.values())

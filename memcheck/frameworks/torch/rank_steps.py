@@ -12,24 +12,24 @@ from memcheck.frameworks.torch.data_parallel import NO_UNIT_GROUPS, UnitGroups
 from memcheck.frameworks.torch.fsdp import (
     NO_GROUP,
     Group,
-    carves_ends,
-    flattens,
-    gathered_dtype,
-    group,
-    is_carved,
-    is_rooted,
-    leaves_apart,
+    accumulates_unsharded,
+    all_gather_dtype,
+    ends_have_own_groups,
+    ends_stay_gathered,
+    fsdp_group,
+    has_adapter_units,
+    is_hybrid_sharded,
+    is_in_end_group,
+    is_zero3,
+    loss_reduces_head,
     mixes_adapters,
-    partitioned,
-    reduces_head,
-    replicates,
-    runs_chunks,
-    skips_reduction,
-    wraps,
+    runs_chunk_by_chunk,
+    uses_flat_parameters,
+    uses_fsdp,
 )
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
-from memcheck.frameworks.torch.pipelining import in_flight, most_in_flight, parts
-from memcheck.frameworks.torch.rank_tensors import as_built
+from memcheck.frameworks.torch.pipelining import in_flight, max_in_flight, stage_parts
+from memcheck.frameworks.torch.rank_tensors import checked_architecture
 from memcheck.frameworks.torch.rank_units import Run, Units, accumulation, units_of
 from memcheck.frameworks.torch.recording import (
     NO_GROUP_SIZES,
@@ -41,7 +41,7 @@ from memcheck.frameworks.torch.recording import (
     outside_sizes,
     run_sizes,
 )
-from memcheck.frameworks.torch.resident import divided_over, resident_states
+from memcheck.frameworks.torch.resident import resident_states, shard_placement
 from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
 from memcheck.job.keys import UNREAD
 from memcheck.job.types import Layout, Optimizer, TrainingJob
@@ -79,7 +79,7 @@ def step_key(job: TrainingJob, torch: str) -> TrainingJob:
             stage, group_size = 0, 1
     if group_size > 1 and layout.context > 1:
         data = layout.data
-    elif group_size > 1 and replicates(layout):
+    elif group_size > 1 and is_hybrid_sharded(layout):
         data = 2 * group_size
     return job._replace(
         optimizer=optimizer,
@@ -101,19 +101,19 @@ def distinct_micro_batches(job: TrainingJob) -> int:
         return min(steps, MICRO_BATCHES)
     if job.run_micro_batches < steps:
         return min(steps, 2 * job.run_micro_batches)
-    if runs_chunks(job):
-        from memcheck.frameworks.torch.interleaved import enough
+    if runs_chunk_by_chunk(job):
+        from memcheck.frameworks.torch.interleaved import enough_micro_batches
 
-        return enough(layout, steps)
-    return steps if layout.pipeline_schedule == "gpipe" else min(steps, most_in_flight(layout) + MICRO_BATCHES - 1)
+        return enough_micro_batches(layout, steps)
+    return steps if layout.pipeline_schedule == "gpipe" else min(steps, max_in_flight(layout) + MICRO_BATCHES - 1)
 
 
 def unsharded_step_key(job: TrainingJob) -> TrainingJob:
     """Return a :func:`step_key` job without the size of the sharding group, which only FSDP2's groups depend on."""
     layout = job.layout
-    if not wraps(job) or reduces_head(job) or layout.context > 1:
+    if not uses_fsdp(job) or loss_reduces_head(job) or layout.context > 1:
         return job
-    data = 2 * DIVIDED if replicates(layout) else layout.data
+    data = 2 * DIVIDED if is_hybrid_sharded(layout) else layout.data
     return job._replace(layout=layout._replace(shard_group=min(layout.shard_group, DIVIDED), data=data))
 
 
@@ -154,10 +154,10 @@ class TorchStates(RankStates):
     def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
         """Return the FSDP groups of a rank. ``rooted``: embedding, final norm and head share the root's group."""
         key = (units.held, units.reduced, rooted)
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = _groups(self.job, units, rooted=rooted)
-        return found
+        group_sizes_of_rank = self._groups.get(key)
+        if group_sizes_of_rank is None:
+            group_sizes_of_rank = self._groups[key] = _rank_groups(self.job, units, rooted=rooted)
+        return group_sizes_of_rank
 
 
 @lru_cache(maxsize=1024)
@@ -201,9 +201,9 @@ class Steps:
     def _step(self, rank: int) -> _RankStep:
         """Build the step of one pipeline rank. ``layers_of_rank``: one part, or one for each chunk of the rank."""
         job, architecture = self._job, self._architecture
-        part = parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers)[rank]
+        part = stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers)[rank]
         layers_of_rank: tuple[Part, ...] = (part,)
-        chunked = runs_chunks(job)
+        chunked = runs_chunk_by_chunk(job)
         if chunked:
             from memcheck.frameworks.torch.interleaved import chunk_parts
 
@@ -215,13 +215,13 @@ class Steps:
                 head=any(chunk.head for chunk in layers_of_rank),
             )
         units = _rank_units(self._units, layers_of_rank)
-        buffers = ModelBuffers(job, as_built(job, architecture), part, self._units.base)
+        buffers = ModelBuffers(job, checked_architecture(job, architecture), part, self._units.base)
         options, own_sizes, others = step_options(job, rank, buffers.border, units.held)
         always = tuple(buffers.always())
         if chunked:
-            from memcheck.frameworks.torch.interleaved import chunked_step, left_gradients
+            from memcheck.frameworks.torch.interleaved import chunked_step, kept_input_gradients
 
-            always += left_gradients(job, rank, buffers)
+            always += kept_input_gradients(job, rank, buffers)
             schedule, sizes = chunked_step(job, self._units, options.schedule, layers_of_rank, rank)
             options = options._replace(schedule=schedule)
         else:
@@ -232,8 +232,8 @@ class Steps:
             units=units,
             always=always,
             host_bytes=host_bytes,
-            has_groups=wraps(job),
-            rooted=is_rooted(job),
+            has_groups=uses_fsdp(job),
+            rooted=ends_stay_gathered(job),
         )
 
 
@@ -250,13 +250,13 @@ def unit_key(job: TrainingJob) -> TrainingJob:
         expert=layout.expert,
         expert_tensor=layout.expert_tensor,
     )
-    if reduces_head(job) or (job.objective.forward_only_pass and (wraps(job) or partitioned(job))):
+    if loss_reduces_head(job) or (job.objective.forward_only_pass and (uses_fsdp(job) or is_zero3(job))):
         unit_layout = unit_layout._replace(zero_stage=layout.zero_stage, shard_group=layout.shard_group)
     freeze = job.freeze
-    if freeze and flattens(job):
-        from memcheck.frameworks.torch.flat_shard import flattened_freeze
+    if freeze and uses_flat_parameters(job):
+        from memcheck.frameworks.torch.flat_shard import effective_freeze
 
-        freeze = flattened_freeze(job)
+        freeze = effective_freeze(job)
     mixes = mixes_adapters(job)
     if mixes:
         from memcheck.frameworks.torch.flat_shard import frozen_ends
@@ -279,35 +279,35 @@ def unit_key(job: TrainingJob) -> TrainingJob:
 def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
     """Return the units of all parts that a rank holds; equal tensors become one object, by which groups are shared."""
     runs = [run for part in held_parts for run in units.runs(part)]
-    held = interned([(run.unit.tensors, run.times) for run in runs])
+    resident = interned([(run.unit.tensors, run.times) for run in runs])
     shared: list[Run] = []
     parameters = offloaded = 0
     tensors: Any
-    for run, (tensors, _) in zip(runs, held.runs, strict=True):
+    for run, (tensors, _) in zip(runs, resident.runs, strict=True):
         unit = run.unit if run.unit.tensors is tensors else run.unit._replace(tensors=tensors)
         shared.append(run if unit is run.unit else run._replace(unit=unit))
         parameters += run.times * sum(t.numel for t in tensors)
         offloaded += run.times * unit.offloaded
-    return RankUnits(shared, held, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
+    return RankUnits(shared, resident, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
 
 
 @lru_cache(maxsize=2048)
-def _run_sizes(units: Units, held: tuple[Part, ...]) -> RunSizes:
-    return run_sizes(_rank_units(units, held).runs, held[0].first if len(held) == 1 else 0)
+def _run_sizes(units: Units, parts: tuple[Part, ...]) -> RunSizes:
+    return run_sizes(_rank_units(units, parts).runs, parts[0].first if len(parts) == 1 else 0)
 
 
-def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
+def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     """Return the sizes in bytes of the FSDP groups of a rank: one group per wrapped unit, and the root's.
 
     The root's group sums the units that are not wrapped, and the parts of wrapped ones that it keeps
     (``left_to_root``). A tensor whose gradient the loss reduces is a group of its own within its unit.
     """
-    known: dict[int, UnitGroups] = {}
+    groups_by_tensors: dict[int, UnitGroups] = {}
     unit_groups: list[UnitGroups] = []
     root = NO_GROUP
     tensors: Any
     wrapped = wrapped_kinds(job)
-    leaves, carves, left_to_root = leaves_apart(job), carves_ends(job), dict[int, Group]()
+    adapters_apart, ends_apart, left_to_root = has_adapter_units(job), ends_have_own_groups(job), dict[int, Group]()
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     own_modules: dict[str, tuple[str, ...]] = {}
     if vision is not None:
@@ -319,15 +319,15 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     trains = rooted and any(t.trained for tensors in root_tensors for t in tensors)  # type: ignore[attr-defined]
     for run, reduced, of_root, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
         kind = run.unit.kind
-        if id(tensors) not in known or reduced:
-            groups = UnitGroups(group_of(job, tensors, trains=trains and kind not in wrapped))
-            if (leaves or carves) and kind not in (*wrapped, *own_modules):
+        if id(tensors) not in groups_by_tensors or reduced:
+            groups = UnitGroups(group_of(job, tensors, joins_trained=trains and kind not in wrapped))
+            if (adapters_apart or ends_apart) and kind not in (*wrapped, *own_modules):
                 # what is trained, or carved out, is not the root's
-                own_group = [t for t in tensors if (t.trained if leaves else is_carved(t))]
+                own_group = [t for t in tensors if (t.trained if adapters_apart else is_in_end_group(t))]
                 left_to_root[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in own_group]))
                 groups = UnitGroups(group_of(job, tuple(own_group)))
             elif kind in own_modules and rooted:
-                groups, left_to_root[id(tensors)] = parted_groups(job, tensors, own_modules[kind], trains=trains)
+                groups, left_to_root[id(tensors)] = split_groups(job, tensors, own_modules[kind], root_trained=trains)
             if kind in NEVER_GATHERED and kind in (*wrapped, *own_modules):
                 groups = NO_UNIT_GROUPS
             if reduced:
@@ -336,8 +336,8 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
                 early = group_of(job, tuple([t for t in owners if t.name == reduced]))
                 late = group_of(job, tuple([t for t in tensors if t.name != reduced]))
                 groups = UnitGroups(groups.whole, early, late)
-            known[id(tensors)] = groups
-        unit_groups.append(known[id(tensors)])
+            groups_by_tensors[id(tensors)] = groups
+        unit_groups.append(groups_by_tensors[id(tensors)])
         if rooted and of_root:
             share = left_to_root.get(id(tensors), unit_groups[-1].whole)
             if reduced and any(t.name == reduced for t in tensors):  # its own table, which the loss alone reduces
@@ -347,44 +347,62 @@ def _groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     return group_sizes(unit_groups, root)
 
 
-def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, trains: bool = False) -> Group:
+def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, joins_trained: bool = False) -> Group:
     """Return the FSDP group of some tensors, with its sizes in bytes on one rank.
 
-    ``trains``: FSDP1 flattens them together with tensors that are trained.
+    ``joins_trained``: FSDP1 flattens them together with tensors that are trained.
 
     Raises:
         UnsupportedError: the framework leaves experts of another dtype than the compute dtype to a single rank.
     """
-    ways = job.layout.shard_group
-    if flattens(job):
-        from memcheck.frameworks.torch.flat_shard import flat_group
+    ranks = job.layout.shard_group
+    if uses_flat_parameters(job):
+        from memcheck.frameworks.torch.flat_shard import flat_parameter_group
 
-        whole = not leaves_apart(job) and (trains or any(t.trained for t in tensors))
-        return flat_group(tensors, job.recipe, ways, casts=gathered_dtype(job) is not None, whole=whole)
-    divided = [divided_over(job, t, ways) for t in tensors]
+        includes_frozen = not has_adapter_units(job) and (joins_trained or any(t.trained for t in tensors))
+        return flat_parameter_group(
+            tensors,
+            job.recipe,
+            ranks,
+            casts_every_tensor=all_gather_dtype(job) is not None,
+            includes_frozen=includes_frozen,
+        )
+    sharded = [shard_placement(job, t, ranks) for t in tensors]
     recipe = job.recipe
-    waits = recipe.compute if job.fsdp == 1 else recipe.reduce
-    leaves = job.framework.fsdp2.leaves_whole_experts
-    if leaves and recipe.params != recipe.compute and any(t.expert and each == 1 for t, each in divided):
+    accumulation_dtype = recipe.compute if job.fsdp == 1 else recipe.reduce
+    leaves_whole_experts = job.framework.fsdp2.leaves_whole_experts
+    if (
+        leaves_whole_experts
+        and recipe.params != recipe.compute
+        and any(t.expert and shards == 1 for t, shards in sharded)
+    ):
         message = f"experts of {recipe.params} that FSDP2 leaves alone are cast in every layer, which has no model here"
         help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
         raise UnsupportedError(message, help, "/training/precision")
-    casts, waited = gathered_dtype(job) is not None, skips_reduction(job)
-    divides = job.framework.fsdp2.divides_gradients
-    sizes = group(divided, recipe, casts=casts, waits=waits, leaves=leaves, waited=waited, divides=divides)
-    return sizes._replace(last=0) if job.fsdp == 1 or ways == 1 else sizes
+    casts_every_tensor, reduces_accumulated = all_gather_dtype(job) is not None, accumulates_unsharded(job)
+    divides_gradients = job.framework.fsdp2.divides_gradients
+    sizes = fsdp_group(
+        sharded,
+        recipe,
+        casts_every_tensor=casts_every_tensor,
+        accumulation_dtype=accumulation_dtype,
+        leaves_whole_experts=leaves_whole_experts,
+        reduces_accumulated=reduces_accumulated,
+        divides_gradients=divides_gradients,
+    )
+    return sizes._replace(last=0) if job.fsdp == 1 or ranks == 1 else sizes
 
 
-def parted_groups(
-    job: TrainingJob, tensors: tuple[LocalTensor, ...], own_names: tuple[str, ...], *, trains: bool
+def split_groups(
+    job: TrainingJob, tensors: tuple[LocalTensor, ...], own_names: tuple[str, ...], *, root_trained: bool
 ) -> tuple[UnitGroups, Group]:
     """Split a unit into the group of its wrapped modules and the share of the root's group.
 
     ``own_names``: how names of tensors in wrapped modules begin. Returns the unit's groups and the root's share. The
     size of the root's gradients is in ``early.gathered``, because the unit's backward allocates them.
     """
-    own = tuple([t for t in tensors if t.name.startswith(own_names)])
-    rest = tuple([t for t in tensors if t not in own])
-    trained = group_of(job, tuple([t for t in rest if t.trained]))
-    unit_groups = UnitGroups(group_of(job, own), NO_GROUP._replace(gathered=trained.gathered))
-    return unit_groups, group_of(job, rest, trains=trains)
+    wrapped_tensors = tuple([t for t in tensors if t.name.startswith(own_names)])
+    root_tensors = tuple([t for t in tensors if t not in wrapped_tensors])
+    root_gradients = group_of(job, tuple([t for t in root_tensors if t.trained]))
+    unit_groups = UnitGroups(group_of(job, wrapped_tensors), NO_GROUP._replace(gathered=root_gradients.gathered))
+    return unit_groups, group_of(job, root_tensors, joins_trained=root_trained)

@@ -15,14 +15,20 @@ from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.end_units import embedding_unit, head_unit
 from memcheck.frameworks.torch.fsdp import (
-    accumulated_dtype,
+    accumulates_unsharded,
     adds_in_place,
-    outside_dtype,
-    reduces_head,
-    skips_reduction,
-    wraps,
+    autograd_gradient_dtype,
+    loss_reduces_head,
+    outside_gradient_dtype,
+    uses_fsdp,
 )
-from memcheck.frameworks.torch.rank_tensors import as_built, holding, layer_tensors, saves, trains_table
+from memcheck.frameworks.torch.rank_tensors import (
+    checked_architecture,
+    layer_tensors,
+    saves_copy,
+    setting_placement,
+    trains_table,
+)
 from memcheck.frameworks.torch.trained_parts import (
     HEAD,
     TABLE,
@@ -71,11 +77,13 @@ class Accumulation(Record):
 def accumulation(job: TrainingJob) -> Accumulation:
     """Return how a job accumulates gradients over micro-batches."""
     engine = engine_code(job.framework)
-    dtype = accumulated_dtype(job)
+    dtype = autograd_gradient_dtype(job)
     if engine is not None and engine.sums_apart(job):
         dtype = "fp32"
-    saves = engine is not None and engine.saves_inputs(job)
-    return Accumulation(adds=adds_gradients(job), dtype=dtype, outside=outside_dtype(job), saves_inputs=saves)
+    saves_inputs = engine is not None and engine.saves_inputs(job)
+    return Accumulation(
+        adds=adds_gradients(job), dtype=dtype, outside=outside_gradient_dtype(job), saves_inputs=saves_inputs
+    )
 
 
 def part_units(job: TrainingJob, architecture: Architecture, part: Part, *, inventory: bool = False) -> list[Unit]:
@@ -93,13 +101,13 @@ class Units:
     )  # fmt: skip
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
-        self.job, self.architecture = job, as_built(job, architecture)
+        self.job, self.architecture = job, checked_architecture(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)._replace(saves_inputs=added.saves_inputs)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
         self._frozen = frozenset(frozen_layers(job.freeze))
-        self._table_trained = trains_table(job, self.architecture, holding(self.base))
+        self._table_trained = trains_table(job, self.architecture, setting_placement(self.base))
         self._beside = self.base.trained and leaves_beside(job, self.architecture)
         self._alike: dict[tuple[Hashable, ...], Unit] = {}
         self._equal: dict[Unit, Unit] = {}
@@ -197,7 +205,7 @@ class Units:
         """
         if not self.job.whole_gradients:
             return self.base.trained
-        adapters_only = holding(self.base)._replace(trained=False)
+        adapters_only = setting_placement(self.base)._replace(trained=False)
         return any(t.trained for t in layer_tensors(self.job, block, adapters_only))
 
     def _input_needs_grad(self, part: Part) -> bool:
@@ -230,9 +238,9 @@ class Units:
 
     def _embedding(self, tied: bool) -> Unit:
         """Return the unit of the embedding. ``tied``: this rank's head multiplies by the same matrix."""
-        if saves(self.job, TABLE, HEAD):
+        if saves_copy(self.job, TABLE, HEAD):
             tied = False  # peft trains copies of the matrix, which are never tied
-        if reduces_head(self.job) and wraps(self.job):
+        if loss_reduces_head(self.job) and uses_fsdp(self.job):
             tied = False  # the head's gradient was reduced within the loss
         unit = self._ends.get((tied,))
         if unit is None:
@@ -352,6 +360,6 @@ def adds_gradients(job: TrainingJob) -> bool:
     loss reduces in a pipeline, the reduction before is still there.
     """
     several = job.passes > 1
-    if wraps(job) and not adds_in_place(job):
-        return several and reduces_head(job) and skips_reduction(job)
+    if uses_fsdp(job) and not adds_in_place(job):
+        return several and loss_reduces_head(job) and accumulates_unsharded(job)
     return several or job.layout.gradient_as_bucket_view or job.framework.own_engine

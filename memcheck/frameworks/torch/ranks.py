@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.ranks import RankAtPeak, ResidentTensors, Tops, highest_rank
-from memcheck.frameworks.torch.fsdp import mixes_adapters, runs_chunks
-from memcheck.frameworks.torch.pipelining import SPLIT, fullest, parts
+from memcheck.frameworks.torch.fsdp import mixes_adapters, runs_chunk_by_chunk
+from memcheck.frameworks.torch.pipelining import SPLIT, ranks_with_highest_peak, stage_parts
 from memcheck.frameworks.torch.rank_steps import (
     Steps,
     TorchRank,
@@ -186,7 +186,9 @@ class Worst:
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
         """``job``: any of the jobs, which differ in their batch alone."""
-        self._numbers = tuple(fullest(job, _contents(architecture, job.layout, chunked=runs_chunks(job))))
+        self._numbers = tuple(
+            ranks_with_highest_peak(job, _contents(architecture, job.layout, chunked=runs_chunk_by_chunk(job)))
+        )
         self._behaviours = Behaviours(job, architecture)
         self._states: dict[bool, TorchStates] = {}
 
@@ -213,7 +215,7 @@ class Worst:
 def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
     """Return for each pipeline rank a key of its layers and ends; ranks with equal keys have equal units."""
     layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
-    each = parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
+    each = stage_parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
     found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]
     if not chunked:
         return tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
 from memcheck.frameworks.engine import Engine, engine_code
 from memcheck.frameworks.layers import model_states_of
-from memcheck.frameworks.torch.fsdp import Group, gathered_dtype, group, partitioned, wraps
+from memcheck.frameworks.torch.fsdp import Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import Companion, Objective, TrainingJob
 from memcheck.models.types import Architecture
@@ -35,7 +35,7 @@ def companion_bytes(job: TrainingJob) -> int:
 
 
 def _shards(job: TrainingJob, companion: Companion) -> int:
-    ways = job.layout.shard_group if is_wrapped(job, companion) or partitioned(job) else 1
+    ways = job.layout.shard_group if is_wrapped(job, companion) or is_zero3(job) else 1
     other = alone(job, companion)
     return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
 
@@ -46,12 +46,12 @@ def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
     TRL's distillation trainers hand their teacher to accelerate's ``prepare_model(evaluation_mode=True)``, which wraps
     nothing (TRL 0.24 to 1.16 gkd_trainer.py, distillation_trainer.py; accelerate 1.15 accelerator.py).
     """
-    return wraps(job) and (companion.role != "teacher" or job.framework.own_objectives)
+    return uses_fsdp(job) and (companion.role != "teacher" or job.framework.own_objectives)
 
 
 def _beside(job: TrainingJob, companion: Companion) -> int:
     """What stays gathered; of a model on the host it does where its own recipe has put it there."""
-    if partitioned(job):
+    if is_zero3(job):
         other = alone(job, companion)
         return _engine(job).kept_whole(other, companion_tensors(other))
     runs = companion.place == "device" or job.framework.own_objectives
@@ -89,10 +89,10 @@ def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[Lo
     """
     divided = [(t, job.layout.shard_group) for t in tensors]
     recipe = job.recipe._replace(params=companion.dtype)
-    casts = gathered_dtype(job) is not None
+    casts = all_gather_dtype(job) is not None
     if not casts:
         recipe = recipe._replace(compute=companion.dtype)
-    return group(divided, recipe, casts=casts, waits=job.recipe.reduce)
+    return fsdp_group(divided, recipe, casts_every_tensor=casts, accumulation_dtype=job.recipe.reduce)
 
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:

@@ -17,7 +17,7 @@ from memcheck.accounts.state import (
 )
 from memcheck.autograd.tensor import BLOCK_BYTES, rounded
 from memcheck.frameworks.engine import engine_code
-from memcheck.frameworks.torch.fsdp import flattens, wraps
+from memcheck.frameworks.torch.fsdp import uses_flat_parameters, uses_fsdp
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -59,43 +59,45 @@ def sharding(job: TrainingJob) -> Sharding:
 
     In torch.distributed stage 1 is ZeroRedundancyOptimizer, and 2 and 3 are FSDP.
     """
-    stage, ways = job.layout.zero_stage, job.layout.shard_group
+    stage, ranks = job.layout.zero_stage, job.layout.shard_group
     if job.framework.own_engine:
-        return Sharding(ways if stage >= 3 else 1, ways if stage >= 2 else 1, ways if stage >= 1 else 1, flat=True)
+        return Sharding(ranks if stage >= 3 else 1, ranks if stage >= 2 else 1, ranks if stage >= 1 else 1, flat=True)
     if stage >= 2:
-        return Sharding(ways, ways, ways, flat=flattens(job))
-    return Sharding(1, 1, ways if stage == 1 else 1, flat=False)
+        return Sharding(ranks, ranks, ranks, flat=uses_flat_parameters(job))
+    return Sharding(1, 1, ranks if stage == 1 else 1, flat=False)
 
 
-def divided_over(job: TrainingJob, tensor: LocalTensor, ways: int) -> tuple[LocalTensor, int]:
+def shard_placement(job: TrainingJob, tensor: LocalTensor, dense_shards: int) -> tuple[LocalTensor, int]:
     """Return a tensor with the dimension along which FSDP2 shards it, and its number of shards.
 
-    ``ways``: the number of shards of a dense tensor. Some frameworks shard experts along a dimension of each matrix,
-    because a rank has few experts. Sources:
+    ``dense_shards``: the number of shards of a dense tensor. Some frameworks shard experts along a dimension of each
+    matrix, because a rank has few experts. Sources:
     torchtitan ``distributed/fsdp.py`` (``expert_shard_placement``; ``models/llama4/infra/parallelize.py`` up to 0.2.2),
     which keeps them as [experts, outputs, inputs]; NeMo AutoModel ``components/moe/parallelizer.py``
     (``_moe_shard_placement``), which keeps them as [experts, inputs, outputs].
     """
-    if not tensor.expert or ways <= 1:
-        return tensor, ways
-    shards, framework = expert_ways(job, ways), job.framework
-    cuts = framework.fsdp2.cuts_expert_matrices
-    if not cuts or len(tensor.shape) != MATRICES or tensor.divided:
+    if not tensor.expert or dense_shards <= 1:
+        return tensor, dense_shards
+    shards, framework = expert_ways(job, dense_shards), job.framework
+    cuts_matrices = framework.fsdp2.cuts_expert_matrices
+    if not cuts_matrices or len(tensor.shape) != MATRICES or tensor.divided:
         return tensor, shards
-    whole = "expert matrices" not in framework.since or framework.predates(job.framework_version, "expert matrices")
-    if job.layout.expert == 1 and whole:
+    keeps_matrices = "expert matrices" not in framework.since or framework.predates(
+        job.framework_version, "expert matrices"
+    )
+    if job.layout.expert == 1 and keeps_matrices:
         return tensor, shards
-    if cuts == "always":
+    if cuts_matrices == "always":
         return tensor._replace(divided=2), shards
     return (tensor._replace(divided=1) if shards > tensor.shape[0] else tensor), shards
 
 
-def shard_of(job: TrainingJob, tensor: LocalTensor, ways: int, flat: bool) -> int:
+def shard_numel_of(job: TrainingJob, tensor: LocalTensor, shards: int, flat: bool) -> int:
     """Return the elements of the largest shard of one tensor. ``flat``: a flat buffer is divided, not dimension 0."""
-    tensor, ways = divided_over(job, tensor, ways)
-    if ways <= 1:
+    tensor, shards = shard_placement(job, tensor, shards)
+    if shards <= 1:
         return tensor.numel
-    return -(-tensor.numel // ways) if flat else shard_numel(tensor, ways)
+    return -(-tensor.numel // shards) if flat else shard_numel(tensor, shards)
 
 
 def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
@@ -103,7 +105,7 @@ def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:
 
     It does on every tensor with a gradient, except those that get one only as a part of FSDP1's flat parameter.
     """
-    if not flattens(job):
+    if not uses_flat_parameters(job):
         return tensor.trained
     from memcheck.frameworks.torch.flat_shard import is_stepped
 
@@ -117,13 +119,13 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
     one-dimensional parts of a flat tensor.
     """
     recipe, shards = job.recipe, sharding(job)
-    flat, every = flattens(job), tuple(tensors)
+    flat, unit_tensors = uses_flat_parameters(job), tuple(tensors)
     if flat:
-        from memcheck.frameworks.torch.flat_shard import updated
+        from memcheck.frameworks.torch.flat_shard import updated_numel
     masters_all = job.framework.masters_adapters
     parameters = adapters = gradients = master = states = 0
-    for t in every:
-        parameter_numel = shard_of(job, t, shards.parameters, shards.flat)
+    for t in unit_tensors:
+        parameter_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
         size = weight_bytes(t, resident_dtype(job, t), parameter_numel)
         if ".lora_" in t.name:
             adapters += size
@@ -134,11 +136,11 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
         own_dtype = None if masters_all else t.dtype
         gradient_numel = optimizer_numel = parameter_numel
         if shards.gradients != shards.parameters:
-            gradient_numel = optimizer_numel = shard_of(job, t, shards.gradients, shards.flat)
+            gradient_numel = optimizer_numel = shard_numel_of(job, t, shards.gradients, shards.flat)
         if shards.optimizer != shards.gradients:
-            optimizer_numel = shard_of(job, t, shards.optimizer, shards.flat)
+            optimizer_numel = shard_numel_of(job, t, shards.optimizer, shards.flat)
         if flat:
-            optimizer_numel = updated(job, t, every)
+            optimizer_numel = updated_numel(job, t, unit_tensors)
         gradients += rounded(gradient_numel * DTYPE_BYTES[own_dtype or recipe.gradients])
         if own_dtype is None and recipe.master != "none":
             master += rounded(optimizer_numel * DTYPE_BYTES[recipe.master])
@@ -191,36 +193,36 @@ def resident_dtype(job: TrainingJob, tensor: LocalTensor) -> str:
 
 Tensors = Sequence[tuple[LocalTensor, ...]]
 """One entry for each unit; equal units share the tuple."""
-Kinds = list[tuple[tuple[LocalTensor, ...], int]]
+UnitCounts = list[tuple[tuple[LocalTensor, ...], int]]
 
 
-def resident_states(job: TrainingJob, held: ResidentTensors) -> ResidentStates:
+def resident_states(job: TrainingJob, resident: ResidentTensors) -> ResidentStates:
     """Return the resident bytes of a rank of a :func:`state_key` job, and what the optimizer's step adds to them.
 
-    ``held``: the tensors of the rank, unit by unit. An engine such as DeepSpeed adds buffers of its own.
+    ``resident``: the tensors of the rank, unit by unit. An engine such as DeepSpeed adds buffers of its own.
     """
-    units: Tensors = held.units  # type: ignore[assignment]
-    kinds = counted(held)
+    units: Tensors = resident.units  # type: ignore[assignment]
+    units_and_counts = unit_counts(resident)
     total = StateBytes()
-    for tensors, count in kinds:
+    for tensors, count in units_and_counts:
         total = total.plus(state_bytes(job, tensors), count)
     engine = engine_of(job, units)
     operation = f"{job.optimizer.name} step ({job.optimizer.implementation})"
     partition = _partition(job, units)
-    temporaries = 0 if job.optimizer.in_backward else _temporaries(job, kinds, partition)
+    temporaries = 0 if job.optimizer.in_backward else _temporaries(job, units_and_counts, partition)
     if engine is not None:
         # ZeRO-3 partitions the persistent parameters again before it updates them
         temporaries += max(0, engine.step_temporaries - engine.persistent)
     if partition is not None and total.optimizer_states:  # 0 if the states are on the host
         total = total._replace(optimizer_states=partition[1])
     elif job.optimizer.name == "sgd-momentum" and total.optimizer_states and job.layout.tensor > 1:
-        total = total.plus(StateBytes(optimizer_states=momentum_of_table(job, kinds)))
+        total = total.plus(StateBytes(optimizer_states=momentum_of_table(job, units_and_counts)))
     return ResidentStates(
-        components=_components(job, total, engine, kinds),
+        components=_components(job, total, engine, units_and_counts),
         operation=operation,
         temporaries=temporaries,
-        paged=_paged(job, kinds),
-        unfilled=None if engine is not None or job.expandable_segments else _unfilled(job, kinds),
+        paged=_paged_bytes(job, units_and_counts),
+        unfilled=None if engine is not None or job.expandable_segments else _unfilled_segments(job, units_and_counts),
     )
 
 
@@ -228,14 +230,14 @@ PACKED = 8
 """How many equal units are packed into allocator segments; what more of them leave unfilled is in proportion."""
 
 
-def _unfilled(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> Unfilled:
+def _unfilled_segments(job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTensor, ...], int]]) -> Unfilled:
     """Return the bytes that allocator segments leave unfilled next to parameters, gradients and optimizer states.
 
     FSDP's sharded gradients of a unit are views of one block, and so are all of FSDP1's states. Optimizer states are
     taken as two blocks per tensor. ZeRO-1 is left out of them: it keeps whole states of some tensors.
     """
-    shards, flat, totals = sharding(job), flattens(job), [0, 0, 0]
-    for tensors, count in kinds:
+    shards, flat, totals = sharding(job), uses_flat_parameters(job), [0, 0, 0]
+    for tensors, count in units_and_counts:
         states_of = [state_bytes(job, tensors)] if flat else [state_bytes(job, [t]) for t in tensors]
         parameters, gradients = [s.parameters + s.adapters for s in states_of], [s.gradients for s in states_of]
         if shards.gradients > 1:
@@ -251,29 +253,31 @@ def _unfilled(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]
     return Unfilled(*totals)
 
 
-def _paged(job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
+def _paged_bytes(job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
     """Return the bytes of a rank's optimizer states in CUDA managed memory, as bitsandbytes' paged optimizers have."""
     name, shards = job.optimizer.name, sharding(job)
     if not name.startswith("paged-") or job.optimizer.offload != "none":
         return 0
     total = 0
-    for tensors, count in kinds:
+    for tensors, count in units_and_counts:
         trained = (t for t in tensors if is_updated(job, t))
-        total += count * sum(paged_bytes(shard_of(job, t, shards.optimizer, shards.flat), name) for t in trained)
+        total += count * sum(paged_bytes(shard_numel_of(job, t, shards.optimizer, shards.flat), name) for t in trained)
     return total
 
 
-def counted(held: ResidentTensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
+def unit_counts(resident: ResidentTensors) -> list[tuple[tuple[LocalTensor, ...], int]]:
     """Return the tensors of each kind of unit, and how many units of that kind the rank has."""
-    kinds: dict[int, tuple[Any, int]] = {}
-    for tensors, times in held.runs:
-        kinds[id(tensors)] = (tensors, times + kinds.get(id(tensors), (tensors, 0))[1])
-    return list(kinds.values())
+    counts: dict[int, tuple[Any, int]] = {}
+    for tensors, count in resident.runs:
+        counts[id(tensors)] = (tensors, count + counts.get(id(tensors), (tensors, 0))[1])
+    return list(counts.values())
 
 
-def _components(job: TrainingJob, total: StateBytes, engine: ResidentBuffers | None, kinds: Kinds) -> Components:
+def _components(
+    job: TrainingJob, total: StateBytes, engine: ResidentBuffers | None, units_and_counts: UnitCounts
+) -> Components:
     """Return the resident bytes by component: states, companion models, DDP's buckets, an engine's buffers."""
-    found = [
+    components = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
         ("master_weights", total.master_weights),
@@ -282,23 +286,23 @@ def _components(job: TrainingJob, total: StateBytes, engine: ResidentBuffers | N
     if job.companions:
         from memcheck.frameworks.torch.reference_models import companion_bytes
 
-        found.append(("parameters", companion_bytes(job)))
-    if not wraps(job):
+        components.append(("parameters", companion_bytes(job)))
+    if not uses_fsdp(job):
         from memcheck.frameworks.torch.ddp import buckets, unused_gradients
 
         ddp = buckets(job)
         if ddp.exist:
             # DDP keeps its buckets from the first step on; with gradient_as_bucket_view they are the gradients
-            size = total.gradients + unused_gradients(job, kinds)
-            found.append(("gradients" if ddp.views else "communication_buffers", size))
+            size = total.gradients + unused_gradients(job, units_and_counts)
+            components.append(("gradients" if ddp.views else "communication_buffers", size))
     if engine is not None:
-        found += [
+        components += [
             ("parameters", engine.persistent),
             ("master_weights", engine.master),
             ("gradients", engine.gradients),
             ("communication_buffers", engine.resident),
         ]
-    return tuple(found)
+    return tuple(components)
 
 
 Partition = tuple[list[LocalTensor], int]
@@ -306,7 +310,7 @@ Partition = tuple[list[LocalTensor], int]
 
 
 def _temporaries(
-    job: TrainingJob, kinds: list[tuple[tuple[LocalTensor, ...], int]], partition: Partition | None
+    job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTensor, ...], int]], partition: Partition | None
 ) -> int:
     """Return the bytes of temporaries that the optimizer's step allocates; 0 if it runs on the host.
 
@@ -316,12 +320,14 @@ def _temporaries(
     if job.optimizer.offload != "none" or offloads_states(job):
         return 0
     trained: list[tuple[LocalTensor, int]] = []
-    for tensors, count in kinds:
-        trained += count * [(t, shard_of(job, t, shards.optimizer, shards.flat)) for t in tensors if is_updated(job, t)]
-    if flattens(job):
-        from memcheck.frameworks.torch.flat_shard import flat_pieces
+    for tensors, count in units_and_counts:
+        trained += count * [
+            (t, shard_numel_of(job, t, shards.optimizer, shards.flat)) for t in tensors if is_updated(job, t)
+        ]
+    if uses_flat_parameters(job):
+        from memcheck.frameworks.torch.flat_shard import updated_pieces
 
-        trained = flat_pieces(job, kinds, whole=job.optimizer.implementation == "for-loop")
+        trained = updated_pieces(job, units_and_counts, upper_bound=job.optimizer.implementation == "for-loop")
     if job.framework.masters_adapters:
         trained = [(t._replace(dtype=None), n) for t, n in trained]
     if partition is not None:
@@ -331,12 +337,12 @@ def _temporaries(
         from memcheck.frameworks.torch.own_optimizers import adafactor_step
 
         return adafactor_step([(n, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, n in trained])
-    mesh = Mesh(job.layout.shard_group if wraps(job) else 1, job.layout.gpus_per_node)
+    mesh = Mesh(job.layout.shard_group if uses_fsdp(job) else 1, job.layout.gpus_per_node)
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
     if job.layout.tensor == 1:
         return temporaries
 
-    return max(temporaries, table_slice(job, [t for t, _ in trained]))
+    return max(temporaries, embedding_gradient_clone(job, [t for t, _ in trained]))
 
 
 def _partition(job: TrainingJob, units: Tensors) -> Partition | None:
@@ -360,25 +366,25 @@ def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int
     """
     from heapq import heapreplace
 
-    known: dict[int, int] = {}  # layers that are alike share their tensors
+    states_by_tensor: dict[int, int] = {}  # layers that are alike share their tensors
     trained = sorted((t for t in tensors if t.trained), key=lambda t: -t.numel)
-    ways = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none
-    mine: list[list[LocalTensor]] = [[] for _ in range(ways)]
-    states = [0] * ways
+    ranks = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none
+    tensors_by_rank: list[list[LocalTensor]] = [[] for _ in range(ranks)]
+    states_by_rank = [0] * ranks
     split = job.optimizer.name == "muon"
-    for part in (True, False) if split else (None,):
-        loads = [(0, rank) for rank in range(ways)]  # a heap: the emptiest rank, the first of several
+    for is_muon in (True, False) if split else (None,):
+        loads = [(0, rank) for rank in range(ranks)]  # a heap: the emptiest rank, the first of several
         for t in trained:
-            if part is not None and orthogonalised(t) != part:
+            if is_muon is not None and orthogonalised(t) != is_muon:
                 continue
-            if id(t) not in known:
-                known[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
+            if id(t) not in states_by_tensor:
+                states_by_tensor[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
             load, rank = loads[0]
-            mine[rank].append(t)
-            states[rank] += known[id(t)]
+            tensors_by_rank[rank].append(t)
+            states_by_rank[rank] += states_by_tensor[id(t)]
             heapreplace(loads, (load + t.numel, rank))
-    rank = max(range(ways), key=states.__getitem__)
-    return rank, mine[rank], states[rank]
+    rank = max(range(ranks), key=states_by_rank.__getitem__)
+    return rank, tensors_by_rank[rank], states_by_rank[rank]
 
 
 def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = None) -> ResidentBuffers | None:
@@ -393,7 +399,7 @@ def engine_of(job: TrainingJob, units: Tensors, *, recomputes: bool | None = Non
 TABLE = "embed_tokens.weight"
 
 
-def table_slice(job: TrainingJob, trained: Sequence[LocalTensor]) -> int:
+def embedding_gradient_clone(job: TrainingJob, trained: Sequence[LocalTensor]) -> int:
     """Return the bytes of the clone of this rank's rows of the embedding gradient in the optimizer's step.
 
     DTensor's first operation with the sharded table makes it (placement_types.py, _replicate_to_shard). 0 under FSDP2,
@@ -404,7 +410,7 @@ def table_slice(job: TrainingJob, trained: Sequence[LocalTensor]) -> int:
     return max((rounded(t.numel * DTYPE_BYTES[job.recipe.params]) for t in trained if t.name == TABLE), default=0)
 
 
-def momentum_of_table(job: TrainingJob, kinds: Sequence[tuple[tuple[LocalTensor, ...], int]]) -> int:
+def momentum_of_table(job: TrainingJob, units_and_counts: Sequence[tuple[tuple[LocalTensor, ...], int]]) -> int:
     """Return the bytes of SGD's momentum of the embedding in addition to the rank's own rows.
 
     The momentum is a clone of the first gradient, which has the rows of the whole table (torch ``optim/sgd.py``,
@@ -413,12 +419,12 @@ def momentum_of_table(job: TrainingJob, kinds: Sequence[tuple[tuple[LocalTensor,
     if not _is_replicated(job) or isinstance(job.architecture, Rough):
         return 0
     element_bytes, rows = DTYPE_BYTES[job.recipe.optimizer_states], job.architecture.table_rows
-    tables = [t for tensors, _ in kinds for t in tensors if t.trained and t.name == TABLE]
+    tables = [t for tensors, _ in units_and_counts for t in tensors if t.trained and t.name == TABLE]
     return sum(rounded(rows * t.shape[1] * element_bytes) - rounded(t.numel * element_bytes) for t in tables)
 
 
 def _is_replicated(job: TrainingJob) -> bool:
     """Return whether the gradient of a tensor-parallel embedding stays whole on every rank until the optimizer."""
     framework = job.framework
-    divided = job.layout.tensor > 1 and not wraps(job) and not framework.own_engine
+    divided = job.layout.tensor > 1 and not uses_fsdp(job) and not framework.own_engine
     return divided and framework.style.modeling_files

@@ -6,10 +6,10 @@ from collections import Counter
 
 from memcheck.accounts.state import FOUR_BITS, LocalTensor, StateBytes
 from memcheck.accounts.unit import Part
-from memcheck.frameworks.torch.fsdp import group, wraps
-from memcheck.frameworks.torch.pipelining import parts
-from memcheck.frameworks.torch.rank_tensors import block_tensors, holding_of
-from memcheck.frameworks.torch.resident import divided_over, sharding, state_bytes
+from memcheck.frameworks.torch.fsdp import fsdp_group, uses_fsdp
+from memcheck.frameworks.torch.pipelining import stage_parts
+from memcheck.frameworks.torch.rank_tensors import block_tensors, placement_of
+from memcheck.frameworks.torch.resident import shard_placement, sharding, state_bytes
 from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.frameworks.torch.whole_model import tensors_of
 from memcheck.job.types import TrainingJob
@@ -22,22 +22,22 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     frozen = frozen_layers(job.freeze)
     layers = [(id(block), i in frozen) for i, block in enumerate(architecture.layers())]
     # ranks with as many layers of each kind rest on as many bytes
-    alike: dict[tuple[bool, bool, frozenset[tuple[tuple[int, bool], int]]], Part] = {}
-    for part in parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
+    distinct_parts: dict[tuple[bool, bool, frozenset[tuple[tuple[int, bool], int]]], Part] = {}
+    for part in stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
         counts = Counter(layers[part.first : part.last])
-        alike.setdefault((part.embedding, part.head, frozenset(counts.items())), part)
-    return max(_state_bytes_of(job, architecture, part) for part in alike.values())
+        distinct_parts.setdefault((part.embedding, part.head, frozenset(counts.items())), part)
+    return max(_state_bytes_of(job, architecture, part) for part in distinct_parts.values())
 
 
 def _state_bytes_of(job: TrainingJob, architecture: Architecture, part: Part) -> int:
     total = StateBytes()
     units = list(tensors_of(job, architecture, part))
-    times = Counter(map(id, units))  # layers that are alike share their tensors
+    counts = Counter(map(id, units))  # layers that are alike share their tensors
     for tensors in {id(unit): unit for unit in units}.values():
-        total = total.plus(state_bytes(job, tensors), times[id(tensors)])
-    states, cut = total.optimizer_states, sharding(job)
-    if job.layout.zero_stage == 1 and not cut.flat:
-        states //= cut.optimizer  # whole tensors are dealt out: the fullest rank has the mean or more
+        total = total.plus(state_bytes(job, tensors), counts[id(tensors)])
+    states, shards = total.optimizer_states, sharding(job)
+    if job.layout.zero_stage == 1 and not shards.flat:
+        states //= shards.optimizer  # whole tensors are dealt out: the fullest rank has the mean or more
     return total.parameters + total.adapters + total.master_weights + states
 
 
@@ -60,35 +60,39 @@ class PaddedLayer(Record):
 
 def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
     """The layer that is padded most; None where no layer has a quarter of padding, and 256 MiB."""
-    if not wraps(job) or job.fsdp == 1 or (job.held_in and job.held_in not in FOUR_BITS):
+    if not uses_fsdp(job) or job.fsdp == 1 or (job.held_in and job.held_in not in FOUR_BITS):
         return None  # a base in other bits is one that FSDP does not shard: MEM408
-    found = [_gathered(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
-    most = max(found, key=lambda layer: layer.padded - layer.whole, default=None)
-    if most is None or most.padded - most.whole < max(LEAST_BYTES, most.whole * LEAST_SHARE):
+    layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
+    most_padded = max(layers, key=lambda layer: layer.padded - layer.whole, default=None)
+    if most_padded is None or most_padded.padded - most_padded.whole < max(
+        LEAST_BYTES, most_padded.whole * LEAST_SHARE
+    ):
         return None
-    return most
+    return most_padded
 
 
-def filled_group(job: TrainingJob, layer: PaddedLayer) -> int:
+def ranks_without_padding(job: TrainingJob, layer: PaddedLayer) -> int:
     """The most ranks that divide the sharding group and are no more than the layer's experts."""
     return max(n for n in range(1, layer.experts + 1) if job.layout.shard_group % n == 0)
 
 
 def experts_padding(job: TrainingJob, experts: int) -> float:
     """How many times their size a layer's experts are gathered at."""
-    if not wraps(job) or job.fsdp == 1:
+    if not uses_fsdp(job) or job.fsdp == 1:
         return 1.0
-    here = -(-experts // job.layout.expert)
-    ways = job.layout.shard_group
-    stack, shards = divided_over(job, LocalTensor("experts", (here, ways, ways), False, expert=True), ways)
-    return 1.0 if stack.divided else -(-here // shards) * shards / here
-
-
-def _gathered(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:
-    divided = [divided_over(job, t, job.layout.shard_group) for t in block_tensors(block, holding_of(job))]
-    padded, whole = (
-        group(each, job.recipe, casts=False, waits=job.recipe.reduce).gathered
-        for each in (divided, [(t, 1) for t, _ in divided])
+    local_experts = -(-experts // job.layout.expert)
+    ranks = job.layout.shard_group
+    stack, shards = shard_placement(
+        job, LocalTensor("experts", (local_experts, ranks, ranks), False, expert=True), ranks
     )
-    experts, shards = max((t.shape[0], ways) for t, ways in divided if t.expert)
+    return 1.0 if stack.divided else -(-local_experts // shards) * shards / local_experts
+
+
+def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:
+    sharded = [shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, placement_of(job))]
+    padded, whole = (
+        fsdp_group(each, job.recipe, casts_every_tensor=False, accumulation_dtype=job.recipe.reduce).gathered
+        for each in (sharded, [(t, 1) for t, _ in sharded])
+    )
+    experts, shards = max((t.shape[0], shards_of_tensor) for t, shards_of_tensor in sharded if t.expert)
     return PaddedLayer(experts=experts, shards=shards, padded=padded, whole=whole)

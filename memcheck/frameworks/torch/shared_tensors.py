@@ -6,7 +6,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
-from memcheck.frameworks.torch.rank_tensors import block_tensors, holding
+from memcheck.frameworks.torch.rank_tensors import block_tensors, setting_placement
 from memcheck.models.types import Block, SharedTransformerBlock
 
 
@@ -21,7 +21,7 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
         return unit
     if isinstance(block, SharedTransformerBlock) and setting.adapter is not None:  # each layer's adapters are its own
         return unit
-    whole = block_tensors(_shared_part(block), holding(setting))
+    whole = block_tensors(_shared_part(block), setting_placement(setting))
     sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.params]) for t in whole if t.trained]
     again, size = unit.again, sum(sizes)
     if last:

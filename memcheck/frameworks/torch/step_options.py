@@ -10,18 +10,18 @@ from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.data_parallel import MicroBatch, StepSizes, Strategy
 from memcheck.frameworks.torch.dtypes import stream_dtype
 from memcheck.frameworks.torch.fsdp import (
+    accumulates_unsharded,
     adds_in_place,
-    carves_ends,
-    flattens,
-    leaves_apart,
-    reduces_head,
-    replicates,
-    skips_reduction,
-    ties_ends,
-    wraps,
+    ends_have_own_groups,
+    ends_share_group,
+    has_adapter_units,
+    is_hybrid_sharded,
+    loss_reduces_head,
+    uses_flat_parameters,
+    uses_fsdp,
 )
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
-from memcheck.frameworks.torch.pipelining import Border, in_flight, pairs_of, walks_of
+from memcheck.frameworks.torch.pipelining import Border, distinct_micro_batches, distinct_pair_passes, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.trained_parts import is_hooked
 from memcheck.frameworks.torch.variables import Lifetimes
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memcheck.frameworks.torch.interleaved import ChunkPass
 
 
-INSIDE = ("standard", "in-place", "fused-linear")
+LOSSES_INSIDE_MODEL = ("standard", "in-place", "fused-linear")
 """Kinds of loss that the model's own forward computes."""
 
 
@@ -67,40 +67,40 @@ class StepOptions(Record):
 
 
 def step_options(
-    job: TrainingJob, rank: int, border: Border, held: ResidentTensors
+    job: TrainingJob, rank: int, border: Border, resident: ResidentTensors
 ) -> tuple[StepOptions, tuple[int, ...], tuple[float, ...]]:
     """How pipeline rank ``rank`` runs its step, the sizes of its strategy's own buffers, and for each walk how many
     other micro-batches are in flight.
     """
     layout, profile = job.layout, job.framework
-    if layout.expert > 1 and profile.fsdp2.leaves_whole_experts and not wraps(job):
+    if layout.expert > 1 and profile.fsdp2.leaves_whole_experts and not uses_fsdp(job):
         message = "experts on several ranks are modelled with FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
-    strategy, sizes, apart = strategy_of(job, held)
-    schedule, others = _schedule(job, rank, border, apart=apart)
-    return StepOptions(schedule, _lifetimes(job), strategy), sizes, others
+    strategy, sizes, last_differs = strategy_of(job, resident)
+    schedule, others = _schedule(job, rank, border, last_differs=last_differs)
+    return StepOptions(schedule, _variable_lifetimes(job), strategy), sizes, others
 
 
-def strategy_of(job: TrainingJob, held: ResidentTensors) -> tuple[Strategy, tuple[int, ...], bool]:
+def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, tuple[int, ...], bool]:
     """The strategy of a job, the sizes of its own buffers, and whether its last micro-batch differs from the second."""
-    if wraps(job):
-        found = _fully_shard(job)
-        apart = found.no_sync or found.stays_gathered
-        if reduces_head(job) and not flattens(job):
+    if uses_fsdp(job):
+        strategy = _fully_shard(job)
+        last_differs = strategy.no_sync or strategy.stays_gathered
+        if loss_reduces_head(job) and not uses_flat_parameters(job):
             from memcheck.frameworks.torch.head_reductions import HeadReducingShard
 
-            return HeadReducingShard(found), (), apart
-        if not flattens(job):
-            return found, (), apart
+            return HeadReducingShard(strategy), (), last_differs
+        if not uses_flat_parameters(job):
+            return strategy, (), last_differs
         from memcheck.frameworks.torch.flat_shard import FlatShard
 
         checkpointing = job.checkpointing
         reenters = checkpointing.mode == "full" and checkpointing.reentrant
-        return FlatShard(found, leaves_apart(job), reenters), (), apart
+        return FlatShard(strategy, has_adapter_units(job), reenters), (), last_differs
     own_engine = job.framework.own_engine
     engine = engine_code(job.framework)
     if engine is not None:
-        return *engine.strategy(job, held.units), own_engine  # type: ignore[arg-type]
+        return *engine.strategy(job, resident.units), own_engine  # type: ignore[arg-type]
     from memcheck.frameworks.torch.ddp import Replicated, buckets
 
     ddp = buckets(job)
@@ -111,28 +111,28 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     """What FSDP does in a step."""
     from memcheck.frameworks.torch.fully_shard import FullyShard
 
-    layout, profile, architecture, tied = job.layout, job.framework, job.architecture, ties_ends(job)
-    pipelined, no_sync, carved = layout.pipeline > 1, skips_reduction(job), carves_ends(job)
-    returned = job.objective.outside and not job.objective.fused
-    inside = job.objective.fused or (job.loss.kind in INSIDE and job.loss.upcast)
-    outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
-    stays = flattens(job) and no_sync and not layout.reshard_after_forward
+    layout, profile, architecture, ends_shared = job.layout, job.framework, job.architecture, ends_share_group(job)
+    pipelined, no_sync, ends_apart = layout.pipeline > 1, accumulates_unsharded(job), ends_have_own_groups(job)
+    loss_in_trainer = job.objective.outside and not job.objective.fused
+    loss_in_model = job.objective.fused or (job.loss.kind in LOSSES_INSIDE_MODEL and job.loss.upcast)
+    chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
+    stays_unsharded = uses_flat_parameters(job) and no_sync and not layout.reshard_after_forward
     return FullyShard(
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,
         several_backwards=job.run_micro_batches < job.gradient_accumulation_steps,
-        keeps_all_reduce_output=job.fsdp == 2 and replicates(layout),
+        keeps_all_reduce_output=job.fsdp == 2 and is_hybrid_sharded(layout),
         no_sync=no_sync,
         adds_in_place=adds_in_place(job),
         stays_gathered=pipelined,
         frees_early=job.casts_gradients,
-        loss_inside_root=not (pipelined or tied or job.carves_ends or returned) and inside,
-        loss_after_root=(tied and not job.carves_ends) or reduces_head(job) or outside,
+        loss_inside_root=not (pipelined or ends_shared or job.carves_ends or loss_in_trainer) and loss_in_model,
+        loss_after_root=(ends_shared and not job.carves_ends) or loss_reduces_head(job) or chunked_loss_outside,
         whole_table_gradient=layout.tensor > 1 and profile.style.modeling_files,
         offloads=job.parameter_offload != "none",
-        carved=carved,
-        collapses=carved and isinstance(architecture, Architecture) and architecture.collapses,
+        carved=ends_apart,
+        collapses=ends_apart and isinstance(architecture, Architecture) and architecture.collapses,
         gathers_ahead=layout.expert > 1 and profile.fsdp2.prefetches_experts,
-        keeps_gathered=stays or (job.fsdp == 1 and _is_paired(job)),
+        keeps_gathered=stays_unsharded or (job.fsdp == 1 and _is_paired(job)),
         wrapped=wrapped_kinds(job),
     )
 
@@ -141,40 +141,48 @@ def _is_paired(job: TrainingJob) -> bool:
     return job.head.columns > 1 and job.layout.pipeline == 1
 
 
-def _schedule(job: TrainingJob, rank: int, border: Border, *, apart: bool) -> tuple[Schedule, tuple[float, ...]]:
+def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool) -> tuple[Schedule, tuple[float, ...]]:
     """The micro-batches that differ, and of each how many others are in flight."""
     layout = job.layout
-    held, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
-    several = wraps(job) and job.run_micro_batches < job.gradient_accumulation_steps
-    steps = job.run_micro_batches if several else job.passes
-    walks = pairs_of(job.gradient_accumulation_steps, apart) if paired else walks_of(steps, held, apart)
-    each = [MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in walks]
-    schedule = Schedule(tuple(each), all_forwards_first=held >= steps, pipelined=layout.pipeline > 1, paired=paired)
-    return schedule, tuple([others for _, _, others in walks])
+    most_in_flight, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
+    has_several_backwards = uses_fsdp(job) and job.run_micro_batches < job.gradient_accumulation_steps
+    steps = job.run_micro_batches if has_several_backwards else job.passes
+    distinct = (
+        distinct_pair_passes(job.gradient_accumulation_steps, last_differs)
+        if paired
+        else distinct_micro_batches(steps, most_in_flight, last_differs)
+    )
+    micro_batches = [MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in distinct]
+    schedule = Schedule(
+        tuple(micro_batches), all_forwards_first=most_in_flight >= steps, pipelined=layout.pipeline > 1, paired=paired
+    )
+    return schedule, tuple([others for _, _, others in distinct])
 
 
-def _lifetimes(job: TrainingJob) -> Lifetimes:
+def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
     """What the model's forward and the training loop keep."""
     profile, architecture, checkpointing = job.framework, job.architecture, job.checkpointing
-    found = Lifetimes(
+    lifetimes = Lifetimes(
         loss_after_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
         keeps_graph=profile.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
         holds_rows=job.layout.pipeline == 1 and profile.style.modeling_files,
         keeps_states=isinstance(architecture, DebertaModel),
         leaves_graphs=isinstance(architecture, Architecture) and _leaves_graphs(architecture),
-        saved_inputs=wraps(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,
+        saved_inputs=uses_fsdp(job) and job.fsdp == 1 and checkpointing.mode == "full" and checkpointing.reentrant,
     )
     if not isinstance(architecture, Architecture):
-        return found
+        return lifetimes
     if architecture.vision is not None:
         from memcheck.frameworks.torch.tower_setup import sinks, stays
 
-        found = found._replace(towers_stay=stays(job, architecture.vision), sinks=sinks(job, architecture.vision))
+        lifetimes = lifetimes._replace(
+            towers_stay=stays(job, architecture.vision), sinks=sinks(job, architecture.vision)
+        )
     return (
-        found._replace(returns_first=_returns_first(architecture))
+        lifetimes._replace(returns_first=_returns_first(architecture))
         if architecture.head_transform or architecture.task
-        else found
+        else lifetimes
     )
 
 
@@ -216,28 +224,33 @@ def _leaves_graphs(architecture: Architecture) -> bool:
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
     """The sizes of a rank's step outside its units. ``others``: of each walk, the other micro-batches in flight."""
     border = buffers.border
-    own = buffers.per_micro_batch
-    saved = own + border.output
+    own_bytes = buffers.per_micro_batch
+    saved = own_bytes + border.output
     for run in runs:
         saved += run.times * run.unit.fresh.saved
-    whole = rows = 0
+    whole_table = table_rows = 0
     if job.layout.tensor > 1 and runs[0].unit.kind == "embedding":
-        item, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
-        rows, whole = rounded(local.numel * item), rounded(local.numel * job.layout.tensor * item)
-    held = tuple([int(count * saved) for count in others])
-    waiting, features = (0, 0), 0
+        element_bytes, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
+        table_rows, whole_table = (
+            rounded(local.numel * element_bytes),
+            rounded(local.numel * job.layout.tensor * element_bytes),
+        )
+    held_by_others = tuple([int(count * saved) for count in others])
+    waiting_bytes, features = (0, 0), 0
     if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
-        waiting, features = waiting_rows(job, buffers, runs), features_of(job, buffers)
-    return StepSizes(own, held, border, whole, rows, buffers.masks, *waiting, features)
+        waiting_bytes, features = waiting_embedding_bytes(job, buffers, runs), token_embeddings_bytes(job, buffers)
+    return StepSizes(
+        own_bytes, held_by_others, border, whole_table, table_rows, buffers.masks, *waiting_bytes, features
+    )
 
 
-def features_of(job: TrainingJob, buffers: ModelBuffers) -> int:
+def token_embeddings_bytes(job: TrainingJob, buffers: ModelBuffers) -> int:
     """``features["token_embeddings"]`` of the caller (sentence-transformers 6.2, base/modules/transformer.py)."""
     shape = job.micro_batch_size * job.sequence_length, buffers.architecture.hidden_size
     return (job.head.columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
 
 
-def waiting_rows(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
+def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
     """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
     architecture = buffers.architecture
     crossed = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from memcheck.accounts.unit import Part
 from memcheck.frameworks.stack import Timing
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.torch.shards import experts_padding
 from memcheck.job.types import TrainingJob
 
 
 def ranks(num_layers: int, _job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
     """One run of layers for each rank."""
-    return [[(part, 0)] for part in parts(num_layers, ways)]
+    return [[(part, 0)] for part in stage_parts(num_layers, ways)]
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:

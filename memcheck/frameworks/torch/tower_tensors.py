@@ -13,7 +13,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import IDLE
 from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
-from memcheck.frameworks.torch.rank_tensors import Holding, as_block, block_tensors, holding_of
+from memcheck.frameworks.torch.rank_tensors import TensorPlacement, as_block, block_tensors, placement_of
 from memcheck.frameworks.torch.tower_setup import (
     ATTENTION,
     EMBEDDING,
@@ -31,7 +31,7 @@ from memcheck.models.vision import Vision
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
     """The setting of a part: whether it is trained, and whether adapters reach it."""
-    held = holding_of(job, part)
+    held = placement_of(job, part)
     return base._replace(trained=held.trained, adapter=held.adapter, frozen=held.frozen)
 
 
@@ -49,7 +49,9 @@ def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
 
 def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalTensor, ...]:
     """The tensors of a block of that part, adapters included. ``part``: it is no layer, and of which part it is."""
-    found = block_tensors(block, Holding(trained=setting.trained, frozen=setting.frozen, adapter=setting.adapter))
+    found = block_tensors(
+        block, TensorPlacement(trained=setting.trained, frozen=setting.frozen, adapter=setting.adapter)
+    )
     return tuple(t._replace(part=part) for t in found) if part else found
 
 
@@ -76,7 +78,7 @@ def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, tra
 
     ``trained``: its own parameters want a gradient all the same.
     """
-    found = block_tensors(block, Holding(trained=trained, adapter=adapter))
+    found = block_tensors(block, TensorPlacement(trained=trained, adapter=adapter))
     where, architecture = idle_group(job, block), job.architecture
     vision = architecture.vision if isinstance(architecture, Architecture) else None
     own = own_parts(job, vision) if vision is not None else {}
@@ -118,17 +120,17 @@ def idle_blocks(architecture: Architecture, *, sees: bool) -> list[tuple[Block, 
 def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of everything outside the language model, unit by unit."""
     if architecture.encoder is not None:
-        held = holding_of(job, "encoder")
+        held = placement_of(job, "encoder")
         for block, n in architecture.encoder.blocks:
             yield from n * [block_tensors(block, held)]
         yield block_tensors(as_block(architecture.encoder.tensors), held)
     v, sees = architecture.vision, are_there(job)
     for block, n, part in idle_blocks(architecture, sees=sees):
-        held = holding_of(job, part)
+        held = placement_of(job, part)
         yield from n * [idle_tensors(job, block, held.adapter, trained=held.trained)]
     if v is None or not sees:
         return
-    tower, projector = holding_of(job, "vision"), holding_of(job, "projector")
+    tower, projector = placement_of(job, "vision"), placement_of(job, "projector")
     yield _of("vision", block_tensors(as_block(v.stem), tower))
     if v.between:
         yield _of("vision", block_tensors(as_block(v.between.tensors), tower))

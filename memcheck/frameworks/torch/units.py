@@ -18,13 +18,13 @@ from memcheck.frameworks.torch.dtypes import (
     widens_inside,
     widens_stream,
 )
-from memcheck.frameworks.torch.fsdp import autocast_of, gathered_dtype
+from memcheck.frameworks.torch.fsdp import all_gather_dtype, autocast_dtype
 from memcheck.frameworks.torch.optimizer import step_in_backward
 from memcheck.frameworks.torch.rank_tensors import (
     dispatcher_of,
-    holding,
-    holding_of,
     layer_tensors,
+    placement_of,
+    setting_placement,
 )
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import rotary_rows, wide_width
@@ -39,11 +39,11 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     context parallelism. An encoder and a vision tower set the number of encoded tokens per row.
     """
     layout, recipe, style = job.layout, job.recipe, job.framework.style
-    held = holding_of(job)
+    held = placement_of(job)
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     if job.prepares_kbit:
         unit_dtype = "fp32"
-    autocast = autocast_of(job)
+    autocast = autocast_dtype(job)
     narrow = autocast is not None and unit_dtype != "fp32"
     decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
@@ -82,12 +82,12 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         liger=fused_kernels(job, architecture),
         exchanges_again=job.framework.predates(job.framework_version, "kept exchanges"),
         streams=architecture.streams,
-        kept=kept_names(job) if unit_dtype == recipe.params and gathered_dtype(job) is None else (),
+        kept=kept_names(job) if unit_dtype == recipe.params and all_gather_dtype(job) is None else (),
         options=job.options,
     )
     if widens_inside(architecture, found):  # a norm after the encoder's layers makes its output as narrow as itself
         found = found._replace(stream="fp32", encoded_dtype=found.params)
-    if gathered_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
+    if all_gather_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
         found = found._replace(table_rows=rotary_rows(architecture, found.sequence, found.batch))
     vision = architecture.vision
     if vision is None or not vision.crosses:
@@ -127,7 +127,7 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
 
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
     """Return the unit of one layer. ``adds``: some micro-batch adds to existing gradients."""
-    tensors = layer_tensors(job, block, holding(setting))
+    tensors = layer_tensors(job, block, setting_placement(setting))
     _require_block(block, whole(setting), job.framework.name)
     fresh = block_curve(block, setting, recompute, inventory)
     again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh

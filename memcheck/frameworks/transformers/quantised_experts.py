@@ -36,9 +36,9 @@ def refuse_experts(job: TrainingJob) -> None:
     Raises:
         UnsupportedError: the option has no memory model here.
     """
-    from memcheck.frameworks.torch.rank_tensors import holding_of
+    from memcheck.frameworks.torch.rank_tensors import placement_of
 
-    architecture, layout, adapter = job.architecture, job.layout, holding_of(job).adapter
+    architecture, layout, adapter = job.architecture, job.layout, placement_of(job).adapter
     mixtures = (
         [b for b, _ in architecture.blocks if isinstance(b.mlp, Moe)] if isinstance(architecture, Architecture) else []
     )

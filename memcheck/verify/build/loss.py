@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import autocast_of
+from memcheck.frameworks.torch.fsdp import autocast_dtype
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, Rough
 from memcheck.verify.build.model import base_of, body_of, compared_columns, head_of
@@ -194,7 +194,7 @@ def _forward_is(base: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
 
 def autocast(job: TrainingJob, device: str) -> AbstractContextManager[Any]:
     """``torch.autocast`` where the plan's precision or the framework's trainer means that."""
-    dtype = autocast_of(job)
+    dtype = autocast_dtype(job)
     if dtype is None:
         return nullcontext()
     context: AbstractContextManager[Any] = torch.autocast(device, dtype=DTYPES[dtype])

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 from memcheck.accounts.unit import Part
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.loss import autocast
@@ -78,7 +78,7 @@ def build_stage(
     freeze(model, architecture, job.freeze)
     recompute(model, job)
     ways, chunks = job.layout.pipeline, job.layout.virtual_stages
-    every = parts(architecture.num_layers, ways * chunks)
+    every = stage_parts(architecture.num_layers, ways * chunks)
     mine = {number: every[number] for number in range(rank, ways * chunks, ways)}
     modules = {number: StageModule(model, part, job, place.device).train() for number, part in mine.items()}
     del model, body

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import flattens, gathered_dtype, leaves_apart
+from memcheck.frameworks.torch.fsdp import all_gather_dtype, has_adapter_units, uses_flat_parameters
 from memcheck.frameworks.torch.step_options import wrapped_kinds
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -99,7 +99,7 @@ def wrap(model: nn.Module, job: TrainingJob, architecture: Architecture, mesh: M
         parallelize(model, job, architecture, mesh["tensor"])
     if layout.zero_stage == 3 and layout.data > 1:
         layers = units_of(model, job, architecture)
-        if flattens(job):
+        if uses_flat_parameters(job):
             outer, synchronised = flatten(model, layers, job, mesh)
             return Wrapped(outer, model, synchronised)
         shard(model, layers, job, mesh)
@@ -118,7 +118,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
         for parameter in trained_parameters(model):
             parameter.data = parameter.data.float()
     # what is stored in another dtype is cast, too, where most of it is in that of the products
-    casts = recipe.compute != recipe.params or gathered_dtype(job) is not None
+    casts = recipe.compute != recipe.params or all_gather_dtype(job) is not None
     compute = DTYPES[recipe.compute] if casts else None
     # spelt out where it casts: without it torch 2.15 reduces in the dtype of the shards, not in that of the gradients
     mixed = compute is not None or recipe.reduce != recipe.compute
@@ -214,14 +214,14 @@ def flatten(
     from torch.distributed.fsdp.wrap import CustomPolicy
 
     recipe, layers = job.recipe, {id(block) for block in blocks}
-    casts = recipe.compute != recipe.params or gathered_dtype(job) is not None
+    casts = recipe.compute != recipe.params or all_gather_dtype(job) is not None
     compute = DTYPES[recipe.compute] if casts else None
     mixed = None
     if casts or recipe.reduce != recipe.compute:
         mixed = MixedPrecision(compute, DTYPES[recipe.reduce], cast_forward_inputs=False)
 
     def unit(module: nn.Module) -> bool:
-        return id(module) in layers or (leaves_apart(job) and _is_trained_leaf(module))
+        return id(module) in layers or (has_adapter_units(job) and _is_trained_leaf(module))
 
     replicates = job.layout.data > job.layout.shard_group
     shard = mesh["shard"].get_group()

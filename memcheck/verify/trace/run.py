@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from memcheck.accounts.estimate import Instant, TensorGroup
-from memcheck.frameworks.torch.flat_shard import fullest_row
-from memcheck.frameworks.torch.fsdp import flattens, mixes_adapters, outside_dtype
+from memcheck.frameworks.torch.flat_shard import rank_with_most_updates
+from memcheck.frameworks.torch.fsdp import mixes_adapters, outside_gradient_dtype, uses_flat_parameters
 from memcheck.frameworks.torch.resident import divides_optimizer, fullest_share
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
@@ -201,10 +201,10 @@ def _fullest(job: TrainingJob, architecture: Architecture) -> int:
     of FSDP1's flat tensor, in which a frozen tower comes first, the last rank has what is trained. Of one that mixes
     adapters and frozen weights, some rank holds most of the adapters.
     """
-    if architecture.vision is not None and flattens(job) and job.freeze and "language" not in job.freeze:
+    if architecture.vision is not None and uses_flat_parameters(job) and job.freeze and "language" not in job.freeze:
         return job.layout.shard_group - 1
     if mixes_adapters(job):
-        return fullest_row(job)
+        return rank_with_most_updates(job)
     if not divides_optimizer(job):
         return 0
     return fullest_share(job, (t for tensors in model_tensors(job, architecture) for t in tensors))[0]
@@ -226,14 +226,14 @@ def _trace_rank(
         ranks = stack.enter_context(_meshes(job, architecture))
         with (
             fake_tensors(masks=job.masks, values=sees(job, architecture)),
-            flat_parameters() if flattens(job) else nullcontext(),
+            flat_parameters() if uses_flat_parameters(job) else nullcontext(),
         ):
-            in_place = outside_dtype(job) is not None or _adds_wholes(job, architecture)
+            in_place = outside_gradient_dtype(job) is not None or _adds_wholes(job, architecture)
             tracer = Tracer(interrupts.seen, progress.at, in_place=in_place)
             asked = tracer.account.sequence = AllocationSequence(
                 torch.cpu.current_stream
             )  # FSDP2 switches these as CUDA's
-            with recorded_streams(tracer.account) if flattens(job) else nullcontext():
+            with recorded_streams(tracer.account) if uses_flat_parameters(job) else nullcontext():
                 progress.say("building the model")
                 parts = _build(job, architecture, config, ranks, tracer, stage)
                 tracer.follow(parts.inner)

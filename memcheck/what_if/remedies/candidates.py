@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.frameworks.torch.ddp import buckets
-from memcheck.frameworks.torch.fsdp import skips_reduction, wraps
-from memcheck.frameworks.torch.shards import filled_group, padded_layer
+from memcheck.frameworks.torch.fsdp import accumulates_unsharded, uses_fsdp
+from memcheck.frameworks.torch.shards import padded_layer, ranks_without_padding
 from memcheck.frameworks.transformers.liger import FAMILIES, modelled
 from memcheck.job.changes import written
 from memcheck.job.framework import Framework
@@ -81,11 +81,11 @@ def _compares(context: RuleContext, job: TrainingJob) -> bool:
 
 
 def _gathers_reference(context: RuleContext, job: TrainingJob) -> bool:
-    return _compares(context, job) and wraps(job)
+    return _compares(context, job) and uses_fsdp(job)
 
 
 def _flattens_adapters(context: RuleContext, job: TrainingJob) -> bool:
-    return job.fsdp == 1 and wraps(job) and job.method != "full"
+    return job.fsdp == 1 and uses_fsdp(job) and job.method != "full"
 
 
 def _sees(context: RuleContext, job: TrainingJob) -> bool:
@@ -266,7 +266,7 @@ def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
     if layout.zero_stage == 3 and not layout.reshard_after_forward and RESHARD not in framework.lacks:
         title = "free gathered parameters after forward"
         yield CandidateChange("reshard", title, {RESHARD: True})
-    if skips_reduction(job) and layout.gradient_sync == "last" and SYNC not in framework.lacks:
+    if accumulates_unsharded(job) and layout.gradient_sync == "last" and SYNC not in framework.lacks:
         title = "reduce gradients after every micro-batch"
         yield CandidateChange("sync", title, {SYNC: "every"}, numerics=EQUIVALENT)
     if BUCKETS not in framework.lacks and buckets(job).exist and not layout.gradient_as_bucket_view:
@@ -280,7 +280,7 @@ def _unpadded(job: TrainingJob) -> Iterator[CandidateChange]:
     layer = padded_layer(job, a) if isinstance(a, Architecture) and job.layout.expert == 1 else None
     if layer is None:
         return
-    ranks = filled_group(job, layer)
+    ranks = ranks_without_padding(job, layer)
     title = f"shard over groups of {ranks} ranks, to which FSDP2 need not pad {layer.experts} experts"
     yield CandidateChange("group", title, {"parallelism.shard_group": ranks}, numerics=EQUIVALENT)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.fsdp import group
-from memcheck.frameworks.torch.resident import divided_over
+from memcheck.frameworks.torch.fsdp import fsdp_group
+from memcheck.frameworks.torch.resident import shard_placement
 from memcheck.job.recipe import FSDP2_BF16
 from memcheck.job.types import TrainingJob
 from tests.verify.plans import plan, subject
@@ -48,14 +48,14 @@ def experts_here(degree: int) -> LocalTensor:
 )
 def test_what_is_cut(framework: str, degree: int, gpus: int, divided: int) -> None:
     """torchtitan changes where there are more shards than experts, AutoModel wherever experts are dealt out."""
-    tensor, ways = divided_over(job(framework, degree), experts_here(degree), gpus)
+    tensor, ways = shard_placement(job(framework, degree), experts_here(degree), gpus)
     assert (tensor.divided, ways) == (divided, gpus // degree)
 
 
 def test_adapters_and_dense_matrices_stay_as_they_are() -> None:
     """The shared experts' and attention's matrices are cut along their first dimension."""
     dense = LocalTensor("self_attn.q_proj.weight", (4096, HIDDEN), True, matrix=True)
-    assert divided_over(job("pytorch", 8), dense, 128) == (dense, 128)
+    assert shard_placement(job("pytorch", 8), dense, 128) == (dense, 128)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,12 @@ def test_a_group_is_as_large_as_fsdp2_makes_it(framework: str, gpus: int) -> Non
         fully_shard(module, mesh=mesh, shard_placement_fn=(lambda _: Shard(1)) if many else None)
         (parameter,) = module._get_fsdp_state()._fsdp_param_group.fsdp_params
         padded = parameter.padded_sharded_param_size.numel()
-    own = group([divided_over(job(framework, degree), held, gpus)], FSDP2_BF16, casts=True, waits="fp32")
+    own = fsdp_group(
+        [shard_placement(job(framework, degree), held, gpus)],
+        FSDP2_BF16,
+        casts_every_tensor=True,
+        accumulation_dtype="fp32",
+    )
     assert own.sharded == 4 * padded
     assert own.flat == 2 * padded * ways
     assert own.copied == (own.gathered if many else 0)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.drawn import predicted
 from benchmarks.score import answer, resolved
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.flat_shard import flat_numel
+from memcheck.frameworks.torch.flat_shard import flat_parameter_numel
 from memcheck.job.types import TrainingJob
 from memcheck.judge import Gate, check_file
 
@@ -254,4 +254,4 @@ def test_accelerate_casts_what_is_trained_to_fp32(
 def test_each_parameter_of_a_flat_tensor_is_aligned(numels: tuple[int, ...], item: int, ways: int, flat: int) -> None:
     """Each begins at a multiple of 16 bytes, and the whole is divided by the ranks (``_flat_param.py``)."""
     tensors = [LocalTensor(str(number), (numel,), True) for number, numel in enumerate(numels)]
-    assert flat_numel(tensors, item, ways) == flat
+    assert flat_parameter_numel(tensors, item, ways) == flat

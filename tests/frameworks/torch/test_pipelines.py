@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.drawn import predicted
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.interleaved import ORDERS, chunk_parts, enough, passes
-from memcheck.frameworks.torch.pipelining import parts
+from memcheck.frameworks.torch.interleaved import ORDERS, chunk_parts, distinct_passes, enough_micro_batches
+from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.job.types import Layout
 
 TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_pipelines.json").read_text(encoding="utf-8"))
@@ -48,13 +48,13 @@ def test_every_rank_of_a_traced_step(row: dict[str, Any]) -> None:
 )
 def test_ends_count_as_layers(layers: int, ways: int, fewer: tuple[int, int], held: list[int]) -> None:
     """What torchtitan's ``_generate_llm_fqn_per_model_part`` deals out."""
-    assert [part.last - part.first for part in parts(layers, ways, fewer)] == held
+    assert [part.last - part.first for part in stage_parts(layers, ways, fewer)] == held
 
 
 def test_ends_without_a_layer_are_refused() -> None:
     """torchtitan raises an error: "input_weight exceeds minimum layers per stage"."""
     with pytest.raises(UnsupportedError, match="fewer than 1 for each of 8 stages"):
-        parts(4, 8, (1, 1))
+        stage_parts(4, 8, (1, 1))
 
 
 def test_torchtitan_gathers_a_stage_once() -> None:
@@ -129,7 +129,7 @@ def test_recompute_under_a_split_backward_is_refused(schedule: str, mode: str) -
 
 def test_one_round_finishes_a_chunk_before_the_next() -> None:
     """Two micro-batches on two ranks: no more than one chunk's gradients wait."""
-    found = passes(Layout(pipeline=2, virtual_stages=4, pipeline_schedule="interleaved-1f1b"), 0, 2)
+    found = distinct_passes(Layout(pipeline=2, virtual_stages=4, pipeline_schedule="interleaved-1f1b"), 0, 2)
     assert [each.chunk for each in found] == [3, 3, 2, 2, 1, 1, 0, 0]
     assert [(each.first, each.last) for each in found[:2]] == [(True, False), (False, True)]
     assert found[0].others == (2, 2, 2, 1)
@@ -138,8 +138,8 @@ def test_one_round_finishes_a_chunk_before_the_next() -> None:
 
 def test_several_rounds_leave_gradients_in_every_chunk() -> None:
     """Every chunk has been passed backward before the first is reduced, with two more chunks gathered beside each."""
-    found = passes(Layout(pipeline=2, virtual_stages=2, pipeline_schedule="interleaved-1f1b"), 1, 8)
+    found = distinct_passes(Layout(pipeline=2, virtual_stages=2, pipeline_schedule="interleaved-1f1b"), 1, 8)
     reduced = [number for number, each in enumerate(found) if each.last]
     assert {each.chunk for each in found[: reduced[0]]} == {0, 1}
     assert [each.chunk for each in found if each.last] == [1, 0]
-    assert enough(Layout(pipeline=2, virtual_stages=2), 64) == 6
+    assert enough_micro_batches(Layout(pipeline=2, virtual_stages=2), 64) == 6

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.drawn import predicted
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.fsdp import group
+from memcheck.frameworks.torch.fsdp import fsdp_group
 from memcheck.job.recipe import FP32
 
 TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_prefetch.json").read_text(encoding="utf-8"))
@@ -30,5 +30,7 @@ def test_every_instant_of_a_traced_step(row: dict[str, Any]) -> None:
 def test_shards_are_cast_before_they_are_gathered(params: str, cast: int) -> None:
     """4096 elements on four ranks: 1024 of two bytes each, unless they rest in these."""
     recipe = FP32._replace(params=params, compute="bf16")
-    found = group([(LocalTensor("weight", (64, 64), True), 4)], recipe, casts=True, waits="bf16")
+    found = fsdp_group(
+        [(LocalTensor("weight", (64, 64), True), 4)], recipe, casts_every_tensor=True, accumulation_dtype="bf16"
+    )
     assert (found.cast, found.flat) == (cast, 2 * 4096)

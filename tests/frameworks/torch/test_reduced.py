@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.fsdp import group
+from memcheck.frameworks.torch.fsdp import fsdp_group
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.job.recipe import FSDP2_BF16
 from tests.verify.plans import layers, plan, subject
@@ -24,7 +24,8 @@ def instants(gpus: int, parallelism: dict[str, Any], model: str = "tinyllama-1.1
 def test_sharded_gradients_have_the_dtype_of_the_shards() -> None:
     """foreach_reduce casts its output to the parameters' dtype, whatever the reduction is done in."""
     narrow, wide = (
-        group([(MATRIX, 4)], FSDP2_BF16._replace(reduce=dtype), casts=True, waits=dtype) for dtype in ("bf16", "fp32")
+        fsdp_group([(MATRIX, 4)], FSDP2_BF16._replace(reduce=dtype), casts_every_tensor=True, accumulation_dtype=dtype)
+        for dtype in ("bf16", "fp32")
     )
     assert (narrow.reduce_output, narrow.sharded) == (2 * 1024 * 512 // 4, 4 * 1024 * 512 // 4)
     assert wide.sharded == wide.reduce_output == narrow.sharded

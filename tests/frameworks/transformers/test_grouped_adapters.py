@@ -14,7 +14,7 @@ import pytest
 from memcheck.accounts.state import shard_numel
 from memcheck.autograd.tensor import rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.rank_tensors import Holding, as_built, block_tensors
+from memcheck.frameworks.torch.rank_tensors import TensorPlacement, block_tensors, checked_architecture
 from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
@@ -71,7 +71,7 @@ def factors(job: TrainingJob) -> dict[str, tuple[int, ...]]:
     assert isinstance(job.architecture, Architecture)
     base = base_setting(job, job.architecture, None)
     block, degree = job.architecture.blocks[0][0], job.layout.expert
-    found = block_tensors(block, Holding(expert=degree, trained=False, adapter=base.adapter))
+    found = block_tensors(block, TensorPlacement(expert=degree, trained=False, adapter=base.adapter))
     assert all(
         t.expert and t.trained and t.dtype == "bf16" for t in found if ".lora_" in t.name and "experts" in t.name
     )
@@ -100,7 +100,7 @@ def test_a_rank_of_their_own_is_that_of_experts_alone() -> None:
     for job in peft:
         assert isinstance(job.architecture, Architecture)
         adapter = base_setting(job, job.architecture, None).adapter
-        found = block_tensors(job.architecture.blocks[0][0], Holding(trained=False, adapter=adapter))
+        found = block_tensors(job.architecture.blocks[0][0], TensorPlacement(trained=False, adapter=adapter))
         shapes.append({t.name: t.shape for t in found if ".lora_A" in t.name})
     assert shapes[0]["mlp.experts.down_proj.lora_A"] == (16 * 16, WIDE)
     assert shapes[1]["mlp.experts.down_proj.lora_A"] == (16 * 4, WIDE)
@@ -116,9 +116,9 @@ def test_names_of_modules_are_no_names_of_experts_there() -> None:
         shared.pop(key)
     job = adapted(shared, target_modules=["gate_proj"])
     assert isinstance(job.architecture, Architecture)
-    built = as_built(job, job.architecture)
+    built = checked_architecture(job, job.architecture)
     base = base_setting(job, built, None)
-    found = block_tensors(built.blocks[0][0], Holding(expert=4, trained=False, adapter=base.adapter))
+    found = block_tensors(built.blocks[0][0], TensorPlacement(expert=4, trained=False, adapter=base.adapter))
     names = {t.name for t in found if ".lora_" in t.name and t.name.startswith("mlp.shared_experts")}
     assert names == {"mlp.shared_experts.gate_proj.lora_A", "mlp.shared_experts.gate_proj.lora_B"}
     assert allocated(
