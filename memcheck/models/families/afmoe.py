@@ -15,11 +15,17 @@ NORM = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: afmoe``."""
+    """``model_type: afmoe`` (Arcee Trinity): gated attention, sigmoid routing, and one dense MLP layer before the MoE
+    layers by default.
+
+    Only sliding-window layers rotate queries and keys. Full-attention layers come every ``global_attn_every_n_layers``.
+    """
     size = read_sizes(config, head_dim=128)
     hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
     period = config.integer("global_attn_every_n_layers", default=4, null=4)
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
+    )
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -44,13 +50,14 @@ def read(config: ConfigReader) -> Architecture:
         scores_fp32=True,
         shared_first=True,
     )
-    router, *stacked = moe.tensors[:3]
-    moe = moe._replace(tensors=(router, *moe.tensors[3:], *stacked))  # the class makes the shared experts first
+    router, *expert_tensors = moe.tensors[:3]
+    moe = moe._replace(tensors=(router, *moe.tensors[3:], *expert_tensors))  # the class makes the shared experts first
     moe = with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
-    dense = config.integer("num_dense_layers", default=1, minimum=0)
+    dense_layers = config.integer("num_dense_layers", default=1, minimum=0)
 
     def make(kind: tuple[str, bool]) -> Block:
+        """Build one layer. ``kind``: its attention type, and whether its feed-forward is the MoE."""
         sliding = kind[0] == "sliding_attention"
         return Block(
             mixer=attention._replace(window=window) if sliding else attention._replace(rotary_dim=0),
@@ -61,14 +68,14 @@ def read(config: ConfigReader) -> Architecture:
             mlp_output_norm=rms_norm(hidden, "post_mlp_layernorm", NORM),
         )
 
-    scaled = config.flag("mup_enabled")
+    mup_embedding = config.flag("mup_enabled")
     return decoder(
         config,
         size,
-        stack(((t, i >= dense) for i, t in enumerate(types)), make),
+        stack(((t, i >= dense_layers) for i, t in enumerate(attention_types)), make),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         mask_windows=(None, window),
-        embedding_scale="model" if scaled else "",
+        embedding_scale="model" if mup_embedding else "",
         fp32_params_of_fp16=("norm", "expert_bias"),
     )

@@ -15,10 +15,13 @@ def read(config: ConfigReader) -> Architecture:
     return _read(config, "mlp.up_proj", "mlp.down_proj")
 
 
-def _read(config: ConfigReader, first: str, second: str) -> Architecture:
+def _read(config: ConfigReader, up_proj: str, down_proj: str) -> Architecture:
+    """Llama with a two-matrix MLP (``relu2`` by default). ``up_proj`` and ``down_proj``: module paths of its up and
+    down projections.
+    """
     size = read_sizes(config)
     bias = config.flag("attention_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
     width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
-    mlp = plain_mlp(size.hidden, width, activation, first, second, bias=config.flag("mlp_bias"))
+    mlp = plain_mlp(size.hidden, width, activation, up_proj, down_proj, bias=config.flag("mlp_bias"))
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, mlp), size.layers),), tied=False)

@@ -17,18 +17,25 @@ from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe
 
-OLDER_WORDS = {"mamba": "linear_attention", "attention": "full_attention"}
-HARMLESS = ("num_logits_to_keep", "time_step_limit", "z_loss_coefficient", "mamba_expand", "mamba_act", "mamba_dt_rank")
+OLDER_LAYER_TYPES = {"mamba": "linear_attention", "attention": "full_attention"}
+IRRELEVANT_KEYS = (
+    "num_logits_to_keep",
+    "time_step_limit",
+    "z_loss_coefficient",
+    "mamba_expand",
+    "mamba_act",
+    "mamba_dt_rank",
+)
 
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bamba``: every layer has a network; ``attn_layer_indices`` are those with attention."""
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
-    mamba, attention = _mamba(config, hidden), _attention(config, size, 0.5)
-    chosen = frozenset(config.integers("attn_layer_indices") or ())
-    usual = ("full_attention" if i in chosen else "linear_attention" for i in range(size.layers))
-    types = _types(config, tuple(usual))
+    mamba, attention = _mamba_mixer(config, hidden), _attention(config, size, 0.5)
+    attention_layers = frozenset(config.integers("attn_layer_indices") or ())
+    default_types = ("full_attention" if i in attention_layers else "linear_attention" for i in range(size.layers))
+    layer_kinds = _layer_types(config, tuple(default_types))
     mlp = gated_mlp(
         hidden,
         config.integer("intermediate_size"),
@@ -38,6 +45,7 @@ def read(config: ConfigReader) -> Architecture:
     )
 
     def make(kind: str) -> Block:
+        """Build one layer. ``kind``: ``linear_attention`` is Mamba-2, ``full_attention`` attention."""
         return Block(
             mixer=mamba if kind == "linear_attention" else attention,
             mlp=mlp,
@@ -45,8 +53,10 @@ def read(config: ConfigReader) -> Architecture:
             mlp_norm=rms_norm(hidden, "pre_ff_layernorm"),
         )
 
-    final = rms_norm(hidden, "model.final_layernorm")
-    return decoder(config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)
+    final_norm = rms_norm(hidden, "model.final_layernorm")
+    return decoder(
+        config, size, stack(layer_kinds, make), tied=False, final_norm=final_norm, rotary_dim=attention.rotary_dim
+    )
 
 
 def read_granite(config: ConfigReader) -> Architecture:
@@ -55,37 +65,42 @@ def read_granite(config: ConfigReader) -> Architecture:
     hidden = size.hidden
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
     config.ignore("init_method", "normalization_function")
-    turned = config.text("position_embedding_type", default="none")
-    mamba = _mamba(config, hidden)
-    attention = _attention(config, size, 1.0 if turned == "rope" else 0.0)
-    types = _types(config, ("linear_attention",) * size.layers)
-    mlp = granite_experts(config, hidden, config.integer("shared_intermediate_size", default=1024))
+    position_embedding = config.text("position_embedding_type", default="none")
+    mamba = _mamba_mixer(config, hidden)
+    attention = _attention(config, size, 1.0 if position_embedding == "rope" else 0.0)
+    layer_kinds = _layer_types(config, ("linear_attention",) * size.layers)
+    mlp = granite_feed_forward(config, hidden, config.integer("shared_intermediate_size", default=1024))
 
     def make(kind: str) -> Block:
+        """Build one layer, whose two halves are scaled by ``residual_multiplier``. ``kind``: as in :func:`read`."""
         block = pre_norm_block(hidden, mamba if kind == "linear_attention" else attention, mlp)
         return block._replace(residual_scale=True)
 
     return decoder(
-        config, size, stack(types, make), tied=False, embedding_scale="model", logit_scale=True,
+        config, size, stack(layer_kinds, make), tied=False, embedding_scale="model", logit_scale=True,
         rotary_dim=attention.rotary_dim,
     )  # fmt: skip
 
 
-def granite_experts(config: ConfigReader, hidden: int, shared: int) -> Mlp | Moe:
-    """Granite's experts and a shared network with a joint gate and up matrix, or that network alone."""
+def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -> Mlp | Moe:
+    """Granite's feed-forward: routed experts and a shared MLP whose gate and up matrices are one.
+
+    ``shared_width``: intermediate size of the shared MLP; 0 for none. Without ``num_local_experts`` it is the whole
+    feed-forward.
+    """
     width, activation = config.integer("intermediate_size"), config.activation()
-    both = (
-        *linear("shared_mlp.input_linear", 2 * shared, hidden, "shared_experts", "column"),
-        *linear("shared_mlp.output_linear", hidden, shared, "shared_experts", "row"),
+    shared_tensors = (
+        *linear("shared_mlp.input_linear", 2 * shared_width, hidden, "shared_experts", "column"),
+        *linear("shared_mlp.output_linear", hidden, shared_width, "shared_experts", "row"),
     )
     experts = config.integer("num_local_experts", minimum=0)
-    chosen = config.integer("num_experts_per_tok", minimum=0)
+    experts_per_token = config.integer("num_experts_per_tok", minimum=0)
     if not experts:
-        tensors = tuple(t._replace(group="mlp") for t in both)
-        return Mlp(shared, gated=True, activation=activation, fused_gate_up=True, tensors=tensors)
+        tensors = tuple(t._replace(group="mlp") for t in shared_tensors)
+        return Mlp(shared_width, gated=True, activation=activation, fused_gate_up=True, tensors=tensors)
     moe = routed(
         hidden,
-        (experts, chosen),
+        (experts, experts_per_token),
         width,
         activation,
         module="block_sparse_moe",
@@ -93,7 +108,7 @@ def granite_experts(config: ConfigReader, hidden: int, shared: int) -> Mlp | Moe
         router="softmax-topk",
         normalised_scores=False,
     )
-    return moe if not shared else moe._replace(shared_width=shared, tensors=moe.tensors + both)
+    return moe if not shared_width else moe._replace(shared_width=shared_width, tensors=moe.tensors + shared_tensors)
 
 
 def read_falcon_h1(config: ConfigReader) -> Architecture:
@@ -118,10 +133,10 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
         "rope_theta",
     )
     bias = config.flag("projectors_bias")
-    normed, before = config.flag("mamba_rms_norm"), config.flag("mamba_norm_before_gate", default=True)
+    has_norm, norm_before_gate = config.flag("mamba_rms_norm"), config.flag("mamba_norm_before_gate", default=True)
     width = config.optional_integer("mamba_d_ssm")
-    mamba = _mamba(config, hidden, norm=normed, out_bias=bias, width=width)
-    mamba = (NormFirstMixer if normed and before else FalconH1Mixer)(*mamba)
+    mamba = _mamba_mixer(config, hidden, norm=has_norm, out_bias=bias, inner_width=width)
+    mamba = (NormFirstMixer if has_norm and norm_before_gate else FalconH1Mixer)(*mamba)
     attention = FalconH1Attention(*_attention(config, size, 1.0))
     mlp = gated_mlp(
         hidden,
@@ -143,45 +158,62 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
     )  # fmt: skip
 
 
-def _types(config: ConfigReader, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """``layers_block_type`` under that name or the newer one; the older words are Mamba and attention."""
+def _layer_types(config: ConfigReader, default_types: tuple[str, ...]) -> tuple[str, ...]:
+    """Layer types from ``layers_block_type`` or ``layer_types``, translated to ``linear_attention`` (Mamba-2) and
+    ``full_attention``.
+
+    Older configurations write ``mamba`` and ``attention``. ``default_types``: the types where the configuration
+    states none.
+    """
     stated = config.texts("layers_block_type")
     if stated is None:
         older = config.texts("layer_types")
-        if older is None or not set(older) & set(OLDER_WORDS):
-            return layer_types(config, len(usual), usual.__getitem__)
+        if older is None or not set(older) & set(OLDER_LAYER_TYPES):
+            return layer_types(config, len(default_types), default_types.__getitem__)
         stated = older
-    found = tuple(OLDER_WORDS.get(t, t) for t in stated)
-    if len(found) != len(usual):
-        config.fail("layers_block_type", f"{len(found)} layers are named, the model has {len(usual)}")
-    strange = next((t for t in found if t not in ("linear_attention", "full_attention")), None)
-    if strange is not None:
-        config.fail("layers_block_type", f"unknown layer {strange!r}", "known: linear_attention, full_attention")
-    return found
+    types = tuple(OLDER_LAYER_TYPES.get(t, t) for t in stated)
+    if len(types) != len(default_types):
+        config.fail("layers_block_type", f"{len(types)} layers are named, the model has {len(default_types)}")
+    unknown = next((t for t in types if t not in ("linear_attention", "full_attention")), None)
+    if unknown is not None:
+        config.fail("layers_block_type", f"unknown layer {unknown!r}", "known: linear_attention, full_attention")
+    return types
 
 
-def _attention(config: ConfigReader, size: StackDimensions, turned: float) -> Attention:
+def _attention(config: ConfigReader, size: StackDimensions, default_rotary_fraction: float) -> Attention:
+    """Grouped-query attention. ``default_rotary_fraction``: default share of each head that is rotated; 0 for no
+    rotary embedding.
+    """
     bias = config.flag("attention_bias")
-    fraction = config.rotary_fraction(turned)
+    rotary_fraction = config.rotary_fraction(default_rotary_fraction)
     return grouped_attention(
         size,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_dim=int(size.head_dim * fraction) if turned else 0,
+        rotary_dim=int(size.head_dim * rotary_fraction) if default_rotary_fraction else 0,
         dropout=config.dropout("attention_dropout"),
     )
 
 
-def _mamba(
-    config: ConfigReader, hidden: int, *, norm: bool = True, out_bias: bool | None = None, width: int | None = None
+def _mamba_mixer(
+    config: ConfigReader,
+    hidden: int,
+    *,
+    norm: bool = True,
+    out_bias: bool | None = None,
+    inner_width: int | None = None,
 ) -> Mixer:
-    config.ignore(*HARMLESS)
+    """A Mamba-2 mixer from the keys that begin with ``mamba_``.
+
+    ``norm``: it has a gated RMSNorm. ``inner_width``: its inner size; None for ``mamba_expand`` times ``hidden``.
+    """
+    config.ignore(*IRRELEVANT_KEYS)
     heads = config.integer("mamba_n_heads", default=128)
-    inner = width or config.integer("mamba_expand", default=2) * hidden
-    each = config.raw("mamba_d_head")
-    sizes = StateSpace(
+    inner_size = inner_width or config.integer("mamba_expand", default=2) * hidden
+    stated_head_dim = config.raw("mamba_d_head")
+    state_space = StateSpace(
         heads=heads,
-        head_dim=inner // heads if each in (None, "auto") else config.integer("mamba_d_head"),
+        head_dim=inner_size // heads if stated_head_dim in (None, "auto") else config.integer("mamba_d_head"),
         state=config.integer("mamba_d_state", default=256),
         groups=config.integer("mamba_n_groups", default=1),
         kernel=config.integer("mamba_d_conv", default=4),
@@ -191,6 +223,6 @@ def _mamba(
         conv_bias=config.flag("mamba_conv_bias", default=True),
         norm=norm,
     )
-    if sizes.heads * sizes.head_dim != inner:
-        config.fail("mamba_n_heads", f"{heads} heads of {sizes.head_dim} are not the mixer's width, {inner}")
-    return mamba2(hidden, sizes)
+    if state_space.heads * state_space.head_dim != inner_size:
+        config.fail("mamba_n_heads", f"{heads} heads of {state_space.head_dim} are not the mixer's width, {inner_size}")
+    return mamba2(hidden, state_space)

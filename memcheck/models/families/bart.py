@@ -26,7 +26,7 @@ from memcheck.record import Record
 
 POSITION_OFFSET = 2
 """BartLearnedPositionalEmbedding has two rows more than positions."""
-HARMLESS = (
+IRRELEVANT_KEYS = (
     "init_std", "classif_dropout", "classifier_dropout", "num_hidden_layers", "num_beams",
     "max_length", "min_length", "normalize_before", "normalize_embedding", "add_bias_logits", "add_final_layer_norm",
     "extra_pos_embeddings", "force_bos_token_to_be_generated", "static_position_embeddings", "save_step",
@@ -61,22 +61,22 @@ WHISPER = _Kind(embedding_norm=False, whisper=True, model=Architecture)
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: bart`` and ``plbart``: norms after the sums, and one after the embedding."""
-    return _text(config, BART)
+    return _text_to_text(config, BART)
 
 
 def read_blenderbot_small(config: ConfigReader) -> Architecture:
     """``model_type: blenderbot-small``: BART's norms, and positions without an offset."""
-    return _text(config, BLENDERBOT_SMALL)
+    return _text_to_text(config, BLENDERBOT_SMALL)
 
 
 def read_mbart(config: ConfigReader) -> Architecture:
     """``model_type: mbart``: norms in front of the halves, one after the embedding and one after each stack."""
-    return _text(config, MBART)
+    return _text_to_text(config, MBART)
 
 
 def read_pegasus(config: ConfigReader) -> Architecture:
     """``model_type: pegasus``: norms in front of the halves, and sinusoids as positions, which are not trained."""
-    return _text(config, PEGASUS)
+    return _text_to_text(config, PEGASUS)
 
 
 def read_marian(config: ConfigReader) -> Architecture:
@@ -86,47 +86,54 @@ def read_marian(config: ConfigReader) -> Architecture:
         config.fail("decoder_vocab_size", "two vocabularies have no memory model", "remove decoder_vocab_size")
     if not config.flag("share_encoder_decoder_embeddings", default=True):
         config.fail("share_encoder_decoder_embeddings", "two tables of words have no memory model", "set it to true")
-    return _text(config, MARIAN)
+    return _text_to_text(config, MARIAN)
 
 
 def read_m2m100(config: ConfigReader) -> Architecture:
     """``model_type: m2m_100``, which NLLB's dense checkpoints name, too: mBART's layers; positions are a buffer."""
-    return _text(config, M2M100)
+    return _text_to_text(config, M2M100)
 
 
 def read_blenderbot(config: ConfigReader) -> Architecture:
     """``model_type: blenderbot``: norms in front of the halves and after each stack, none after the embedding."""
     config.ignore("encoder_no_repeat_ngram_size")
-    return _text(config, BLENDERBOT)
+    return _text_to_text(config, BLENDERBOT)
 
 
-def _text(config: ConfigReader, kind: _Kind) -> Architecture:
-    config.ignore(*HARMLESS)
+def _text_to_text(config: ConfigReader, kind: _Kind) -> Architecture:
+    """Read a text-to-text model with BART's layers. ``kind``: what distinguishes the family (norm placement,
+    positions).
+    """
+    config.ignore(*IRRELEVANT_KEYS)
     hidden = config.integer("d_model", "hidden_size")
-    rows = config.integer("max_position_embeddings", default=kind.positions) + kind.position_offset
-    parts = _BartLayers(config, hidden, kind)
+    position_rows = config.integer("max_position_embeddings", default=kind.positions) + kind.position_offset
+    layers = _BartLayers(config, hidden, kind)
     norm = layer_norm(hidden, "model.encoder.layernorm_embedding") if kind.embedding_norm else None
-    final = None if kind.post_norm else layer_norm(hidden, "model.encoder.layer_norm")
-    table = ParameterTensor(
-        "model.encoder.embed_positions.weight", (rows, hidden), "position", fixed=kind.model is PegasusModel
+    encoder_final_norm = None if kind.post_norm else layer_norm(hidden, "model.encoder.layer_norm")
+    position_table = ParameterTensor(
+        "model.encoder.embed_positions.weight", (position_rows, hidden), "position", fixed=kind.model is PegasusModel
     )
     encoder = Encoder(
-        blocks=((parts.layer("encoder"), parts.layers("encoder")),),
-        positions=0 if kind.sinusoids else rows,
-        sinusoids=rows if kind.sinusoids else 0,
+        blocks=((layers.layer("encoder"), layers.layers("encoder")),),
+        positions=0 if kind.sinusoids else position_rows,
+        sinusoids=position_rows if kind.sinusoids else 0,
         fixed_positions=kind.model is PegasusModel,
         embedding_norm=norm,
         embedding_scale="module",
-        dropout=parts.dropout,
-        final_norm=final,
-        tensors=(*(() if kind.sinusoids else (table,)), *norm_tensors(norm), *norm_tensors(final)),
-        ending=2 if final is not None else 0,
+        dropout=layers.dropout,
+        final_norm=encoder_final_norm,
+        tensors=(
+            *(() if kind.sinusoids else (position_table,)),
+            *norm_tensors(norm),
+            *norm_tensors(encoder_final_norm),
+        ),
+        ending=2 if encoder_final_norm is not None else 0,
     )
-    found = _whole(config, parts, encoder, 0 if kind.sinusoids else rows)
-    return kind.model(*found)._replace(
+    architecture = _encoder_decoder(config, layers, encoder, 0 if kind.sinusoids else position_rows)
+    return kind.model(*architecture)._replace(
         embedding_norm=layer_norm(hidden, "model.decoder.layernorm_embedding") if kind.embedding_norm else None,
         embedding_scale="module",
-        max_position_embeddings=0 if kind.sinusoids else rows - kind.position_offset,
+        max_position_embeddings=0 if kind.sinusoids else position_rows - kind.position_offset,
         final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
         paths=Paths(layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"),
     )
@@ -134,38 +141,40 @@ def _text(config: ConfigReader, kind: _Kind) -> Architecture:
 
 def read_whisper(config: ConfigReader) -> Architecture:
     """``model_type: whisper``: two convolutions make 1500 rows of 30 seconds, however long the sound is."""
-    config.ignore(*HARMLESS, "classifier_proj_size", "median_filter_width", "use_weighted_layer_sum", "max_length")
+    config.ignore(
+        *IRRELEVANT_KEYS, "classifier_proj_size", "median_filter_width", "use_weighted_layer_sum", "max_length"
+    )
     for key in ("apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"):
         config.ignore(key, key.replace("time", "feature"))
     hidden = config.integer("d_model", "hidden_size")
-    parts = _BartLayers(config, hidden, WHISPER)
-    bins = config.integer("num_mel_bins", default=80)
-    length = config.integer("max_source_positions", default=1500)
-    targets = config.integer("max_target_positions", "max_position_embeddings", default=448)
-    final = layer_norm(hidden, "model.encoder.layer_norm")
+    layers = _BartLayers(config, hidden, WHISPER)
+    mel_bins = config.integer("num_mel_bins", default=80)
+    encoder_positions = config.integer("max_source_positions", default=1500)
+    decoder_positions = config.integer("max_target_positions", "max_position_embeddings", default=448)
+    encoder_final_norm = layer_norm(hidden, "model.encoder.layer_norm")
     path = "model.encoder."
     tensors = (
-        ParameterTensor(path + "conv1.weight", (hidden, bins, 3), "encoder"),
+        ParameterTensor(path + "conv1.weight", (hidden, mel_bins, 3), "encoder"),
         ParameterTensor(path + "conv1.bias", (hidden,), "encoder"),
         ParameterTensor(path + "conv2.weight", (hidden, hidden, 3), "encoder"),
         ParameterTensor(path + "conv2.bias", (hidden,), "encoder"),
-        ParameterTensor(path + "embed_positions.weight", (length, hidden), "position", fixed=True),
-        *norm_tensors(final),
+        ParameterTensor(path + "embed_positions.weight", (encoder_positions, hidden), "position", fixed=True),
+        *norm_tensors(encoder_final_norm),
     )
     encoder = Encoder(
-        blocks=((parts.layer("encoder"), parts.layers("encoder")),),
-        length=length,
-        targets=targets,
-        channels=bins,
-        positions=length,
+        blocks=((layers.layer("encoder"), layers.layers("encoder")),),
+        length=encoder_positions,
+        targets=decoder_positions,
+        channels=mel_bins,
+        positions=encoder_positions,
         fixed_positions=True,
-        dropout=parts.dropout,
-        final_norm=final,
+        dropout=layers.dropout,
+        final_norm=encoder_final_norm,
         tensors=tensors,
         ending=2,
     )
-    return _whole(config, parts, encoder, targets)._replace(
-        max_position_embeddings=targets,
+    return _encoder_decoder(config, layers, encoder, decoder_positions)._replace(
+        max_position_embeddings=decoder_positions,
         positions_each=True,
         final_norm=layer_norm(hidden, "model.decoder.layer_norm"),
         paths=Paths(
@@ -177,26 +186,31 @@ def read_whisper(config: ConfigReader) -> Architecture:
     )
 
 
-def _whole(config: ConfigReader, parts: _BartLayers, encoder: Encoder, rows: int) -> Architecture:
-    layers = parts.layers("decoder")
+def _encoder_decoder(
+    config: ConfigReader, stack_layers: _BartLayers, encoder: Encoder, learned_positions: int
+) -> Architecture:
+    """The encoder and the decoder as one architecture. ``learned_positions``: learned positions of the decoder; 0
+    for sinusoids.
+    """
+    layers = stack_layers.layers("decoder")
     heads = config.integer("decoder_attention_heads")
     size = StackDimensions(
-        hidden=parts.hidden,
+        hidden=stack_layers.hidden,
         layers=layers,
         heads=heads,
         kv_heads=heads,
-        head_dim=parts.hidden // heads,
+        head_dim=stack_layers.hidden // heads,
         vocab=config.integer("vocab_size"),
-        positions=rows,
+        positions=learned_positions,
     )
     return decoder(
         config,
         size,
-        ((parts.layer("decoder"), layers),),
+        ((stack_layers.layer("decoder"), layers),),
         tied=True,
         rotary_dim=0,
-        learned_positions=rows,
-        embedding_dropout=parts.dropout,
+        learned_positions=learned_positions,
+        embedding_dropout=stack_layers.dropout,
         narrow_loss=True,
         encoder=encoder,
     )
@@ -247,11 +261,12 @@ class _BartLayers:
         return layer_norm(self.hidden, name)
 
     def _attention(self, module: str, heads: int, *, bidirectional: bool) -> Attention:
+        """Self- or cross-attention of one layer, with biases; Whisper's keys have none."""
         hidden, whisper = self.hidden, self._kind.whisper
         size = StackDimensions(
             hidden=hidden, layers=1, heads=heads, kv_heads=heads, head_dim=hidden // heads, vocab=1, positions=0
         )
-        found = grouped_attention(
+        attention = grouped_attention(
             size,
             Projections(output="out_proj", module=module),
             qkv_bias=True,
@@ -264,6 +279,6 @@ class _BartLayers:
             scaled_projection=whisper,
         )
         if not whisper:
-            return found
-        kept = tuple(t for t in found.tensors if not t.name.endswith("k_proj.bias"))
-        return WhisperAttention(*found)._replace(tensors=kept)
+            return attention
+        tensors = tuple(t for t in attention.tensors if not t.name.endswith("k_proj.bias"))
+        return WhisperAttention(*attention)._replace(tensors=tensors)

@@ -22,13 +22,13 @@ RATES = {SPARSE: 4, HEAVY: 128}
 """``default_compress_rates``."""
 RATIOS = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
 """``_COMPRESS_RATIO_TO_LAYER_TYPE``."""
-HASHED, HASH_LAYERS = "hash_moe", 3
-ROTARY_SHARE = 8
+HASH_MOE, HASH_LAYERS = "hash_moe", 3
+DEFAULT_ROTARY_DIVISOR = 8
 """Heads' elements to a rotated one, by default."""
 NOTE = "the indexers get no gradient: transformers makes a mask of every token and key of their choice"
-WIDE = ("_hc.", "hc_head", "sinks", "position_bias", "norm")
+FP32_PARAMS = ("_hc.", "hc_head", "sinks", "position_bias", "norm")
 """``_keep_in_fp32_modules_strict`` of the class."""
-WIDE_IN_FP16 = (
+FP32_PARAMS_OF_FP16 = (
     "compressor.kv_proj",
     "compressor.gate_proj",
     "indexer.kv_proj",
@@ -39,7 +39,11 @@ WIDE_IN_FP16 = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: deepseek_v4``."""
+    """``model_type: deepseek_v4``: hyper-connections over ``hc_mult`` residual streams, one key-value head, compressed
+    keys.
+
+    Each layer attends to a sliding window, and to keys that are compressed from 4 or 128 tokens each.
+    """
     config.ignore("expert_dtype", "hc_eps", "index_topk", "n_shared_experts", "norm_topk_prob", "topk_method")
     config.ignore("rope_theta", "compress_rope_theta", "attention_bias", "swiglu_limit", "routed_scaling_factor")
     config.ignore("router_jitter_noise")
@@ -50,32 +54,36 @@ def read(config: ConfigReader) -> Architecture:
         config.fail("mlp_bias", "memcheck has no model of experts with biases here")
     size = size._replace(kv_heads=1)
     hidden, streams = size.hidden, config.integer("hc_mult", default=4)
-    rotary = _rotary(config, size)
-    rounds = config.integer("hc_sinkhorn_iters", default=20)
-    window, rates = config.integer("sliding_window", default=128), _rates(config)
-    kinds = _layer_types(config, size.layers)
+    rotary_dim = _rotary_dim(config, size)
+    sinkhorn_iterations = config.integer("hc_sinkhorn_iters", default=20)
+    window, compression_rates = config.integer("sliding_window", default=128), _compression_rates(config)
+    attention_types = _layer_types(config, size.layers)
     dropout = config.dropout("attention_dropout")
-    base = _sizes(config)
+    compressed = _compressed(config)
     moe = _experts(config, hidden)
-    mixing = (*_connection("attn_hc", hidden, streams), *_connection("ffn_hc", hidden, streams))
+    connection_tensors = (
+        *_hyper_connection_tensors("attn_hc", hidden, streams),
+        *_hyper_connection_tensors("ffn_hc", hidden, streams),
+    )
 
     def make(kind: tuple[str, bool]) -> Block:
-        rate = rates.get(kind[0], 0)
-        own = base._replace(rate=rate)
+        """Build one layer. ``kind``: its attention type, and whether its experts are chosen by a hash of the token."""
+        tokens_per_key = compression_rates.get(kind[0], 0)
+        compressor = compressed._replace(rate=tokens_per_key)
         if kind[0] != SPARSE:
-            own = own._replace(index_heads=0, index_dim=0)
+            compressor = compressor._replace(index_heads=0, index_dim=0)
         attention = Attention(
             size.heads,
             1,
             size.head_dim,
-            rotary_dim=rotary,
+            rotary_dim=rotary_dim,
             window=window,
             sinks=True,
             sdpa=False,
             flash=False,
             dropout=dropout,
-            tensors=_attention_tensors(size, own),
-            own=own,
+            tensors=_attention_tensors(size, compressor),
+            own=compressor,
         )
         experts = HashedMoe(*moe) if kind[1] else moe
         return Block(
@@ -83,8 +91,8 @@ def read(config: ConfigReader) -> Architecture:
             mlp=experts,
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
             mlp_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
-            extra_tensors=mixing,
-            own=HyperConnections(rounds),
+            extra_tensors=connection_tensors,
+            own=HyperConnections(sinkhorn_iterations),
         )
 
     config.note(NOTE)
@@ -92,75 +100,80 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(
         config,
         size,
-        stack(zip(kinds, _hashed(config, size.layers), strict=True), make),
+        stack(zip(attention_types, _hash_routed(config, size.layers), strict=True), make),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
-        rotary_dims=(rotary // 2,) * 2,
+        rotary_dims=(rotary_dim // 2,) * 2,
         streams=streams,
         head_tensors=(
             ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
             ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
             ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
         ),
-        fp32_params=WIDE,
-        fp32_params_of_fp16=WIDE_IN_FP16,
+        fp32_params=FP32_PARAMS,
+        fp32_params_of_fp16=FP32_PARAMS_OF_FP16,
     )
 
 
-def _rotary(config: ConfigReader, size: StackDimensions) -> int:
-    """``partial_rotary_factor``, else ``qk_rope_head_dim``, else an eighth of each head."""
-    stated = config.optional_integer("qk_rope_head_dim")
-    share = config.number("partial_rotary_factor", default=(stated or size.head_dim // ROTARY_SHARE) / size.head_dim)
-    width = int(size.head_dim * share)
-    if width < 2 or width % 2 or width > size.head_dim:
-        config.fail("partial_rotary_factor", f"{width} of {size.head_dim} elements cannot be rotated in pairs")
-    return width
+def _rotary_dim(config: ConfigReader, size: StackDimensions) -> int:
+    """Rotated elements of each head: ``partial_rotary_factor``, else ``qk_rope_head_dim``, else an eighth."""
+    rope_head_dim = config.optional_integer("qk_rope_head_dim")
+    share = config.number(
+        "partial_rotary_factor", default=(rope_head_dim or size.head_dim // DEFAULT_ROTARY_DIVISOR) / size.head_dim
+    )
+    rotary_dim = int(size.head_dim * share)
+    if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > size.head_dim:
+        config.fail("partial_rotary_factor", f"{rotary_dim} of {size.head_dim} elements cannot be rotated in pairs")
+    return rotary_dim
 
 
-def _rates(config: ConfigReader) -> dict[str, int]:
+def _compression_rates(config: ConfigReader) -> dict[str, int]:
     """Tokens of a compressed key, by kind of layer; the older keys of each kind override the mapping."""
-    found = dict(RATES)
+    tokens_per_key = dict(RATES)
     if config.has("compress_rates"):
         section = config.section("compress_rates")
-        found = {kind: section.integer(kind, default=RATES[kind]) for kind in RATES}
+        tokens_per_key = {kind: section.integer(kind, default=RATES[kind]) for kind in RATES}
     for key, kind in (("compress_rate_csa", SPARSE), ("compress_rate_hca", HEAVY)):
-        found[kind] = config.integer(key, default=found[kind], null=found[kind])
-    return found
+        tokens_per_key[kind] = config.integer(key, default=tokens_per_key[kind], null=tokens_per_key[kind])
+    return tokens_per_key
 
 
 def _layer_types(config: ConfigReader, layers: int) -> tuple[str, ...]:
     """``layer_types``, else ``compress_ratios``, else two heavily compressed layers and then one after another."""
-    ratios, stated = config.integers("compress_ratios"), config.texts("layer_types")
-    if stated is None and ratios:
-        strange = next((r for r in ratios if r not in RATIOS), None)
-        if strange is not None:
-            config.fail("compress_ratios", f"unknown ratio {strange}", f"known: {', '.join(map(str, RATIOS))}")
-        stated = tuple(RATIOS[r] for r in ratios)[:layers]
-    if stated is None:
+    ratios, types = config.integers("compress_ratios"), config.texts("layer_types")
+    if types is None and ratios:
+        unknown_ratio = next((r for r in ratios if r not in RATIOS), None)
+        if unknown_ratio is not None:
+            config.fail("compress_ratios", f"unknown ratio {unknown_ratio}", f"known: {', '.join(map(str, RATIOS))}")
+        types = tuple(RATIOS[r] for r in ratios)[:layers]
+    if types is None:
         return tuple(SPARSE if i > 1 and i % 2 else HEAVY for i in range(layers))
-    if len(stated) != layers:
-        config.fail("layer_types", f"{len(stated)} kinds of layers are named, the model has {layers}")
-    strange_kind = next((t for t in stated if t not in RATIOS.values()), None)
-    if strange_kind is not None:
-        config.fail("layer_types", f"unknown layer type {strange_kind!r}", f"known: {', '.join(RATIOS.values())}")
-    return stated
+    if len(types) != layers:
+        config.fail("layer_types", f"{len(types)} kinds of layers are named, the model has {layers}")
+    unknown_type = next((t for t in types if t not in RATIOS.values()), None)
+    if unknown_type is not None:
+        config.fail("layer_types", f"unknown layer type {unknown_type!r}", f"known: {', '.join(RATIOS.values())}")
+    return types
 
 
-def _hashed(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    """Which layers choose experts by the token: those that ``mlp_layer_types`` says, or the first."""
-    first = config.integer("num_hash_layers", default=HASH_LAYERS, null=HASH_LAYERS, minimum=0)
-    stated = config.texts("mlp_layer_types")
-    if stated is None:
-        return tuple(i < first for i in range(layers))
-    if len(stated) != layers:
-        config.fail("mlp_layer_types", f"mlp_layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in (HASHED, "moe")), None)
-    if strange is not None:
-        config.fail("mlp_layer_types", f"unknown kind {strange!r} in mlp_layer_types", f"known: {HASHED}, moe")
-    return tuple(t == HASHED for t in stated)
+def _hash_routed(config: ConfigReader, layers: int) -> tuple[bool, ...]:
+    """For each layer, whether its experts are chosen by a hash of the token id (``mlp_layer_types``,
+    ``num_hash_layers``).
+    """
+    hash_layers = config.integer("num_hash_layers", default=HASH_LAYERS, null=HASH_LAYERS, minimum=0)
+    types = config.texts("mlp_layer_types")
+    if types is None:
+        return tuple(i < hash_layers for i in range(layers))
+    if len(types) != layers:
+        config.fail("mlp_layer_types", f"mlp_layer_types names {len(types)} layers, the model has {layers}")
+    unknown = next((t for t in types if t not in (HASH_MOE, "moe")), None)
+    if unknown is not None:
+        config.fail("mlp_layer_types", f"unknown kind {unknown!r} in mlp_layer_types", f"known: {HASH_MOE}, moe")
+    return tuple(t == HASH_MOE for t in types)
 
 
-def _sizes(config: ConfigReader) -> Compressed:
+def _compressed(config: ConfigReader) -> Compressed:
+    """Ranks of the query and output matrices, and size of the indexer; without a compression rate."""
     groups, heads = config.integer("o_groups", default=8), config.integer("num_attention_heads")
     if heads % groups:
         config.fail("o_groups", f"{heads} heads cannot be divided into {groups} groups", "use a divisor of the heads")
@@ -175,6 +188,7 @@ def _sizes(config: ConfigReader) -> Compressed:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
+    """Routed experts with one shared expert, whose router scores are ``sqrt(softplus(x))``."""
     if config.text("scoring_func", default="sqrtsoftplus") != "sqrtsoftplus":
         config.fail("scoring_func", "memcheck has a model of the scores' square-rooted softplus alone")
     width = config.integer("moe_intermediate_size")
@@ -190,25 +204,31 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
     )
 
 
-def _connection(module: str, hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
-    """What makes the weights of ``DeepseekV4HyperConnection``: of the streams, of their mixture, of what is added."""
-    width = (2 + streams) * streams
+def _hyper_connection_tensors(module: str, hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of ``DeepseekV4HyperConnection``, which computes how one half reads, mixes and writes ``streams``
+    streams.
+    """
+    weights = (2 + streams) * streams
     return (
-        ParameterTensor(f"{module}.fn", (width, streams * hidden), "mixer"),
-        ParameterTensor(f"{module}.base", (width,), "mixer"),
+        ParameterTensor(f"{module}.fn", (weights, streams * hidden), "mixer"),
+        ParameterTensor(f"{module}.base", (weights,), "mixer"),
         ParameterTensor(f"{module}.scale", (3,), "mixer"),
     )
 
 
 def _attention_tensors(size: StackDimensions, compressor: Compressed) -> tuple[ParameterTensor, ...]:
-    prefix, hidden, d = "self_attn.", size.hidden, size.head_dim
-    heads = size.heads * d
+    """Tensors of ``DeepseekV4Attention``: low-rank queries and outputs, one key-value head, compressor and indexer.
+
+    The indexer gets no gradient, so its tensors are fixed.
+    """
+    prefix, hidden, head_dim = "self_attn.", size.hidden, size.head_dim
+    heads = size.heads * head_dim
     tensors = (
         *linear(prefix + "q_a_proj", compressor.query_rank, hidden, "attention", "none"),
         ParameterTensor(prefix + "q_a_norm.weight", (compressor.query_rank,), "norm"),
         *linear(prefix + "q_b_proj", heads, compressor.query_rank, "attention", "column"),
-        *linear(prefix + "kv_proj", d, hidden, "attention", "none"),
-        ParameterTensor(prefix + "kv_norm.weight", (d,), "norm"),
+        *linear(prefix + "kv_proj", head_dim, hidden, "attention", "none"),
+        ParameterTensor(prefix + "kv_norm.weight", (head_dim,), "norm"),
         *linear(
             prefix + "o_a_proj",
             compressor.groups * compressor.output_rank,
@@ -221,25 +241,33 @@ def _attention_tensors(size: StackDimensions, compressor: Compressed) -> tuple[P
     )
     if not compressor.rate:
         return tensors
-    tensors += _compressor(prefix + "compressor", hidden, d, compressor)
+    tensors += _compressor_tensors(prefix + "compressor", hidden, head_dim, compressor)
     if not compressor.index_heads:
         return tensors
-    i = prefix + "compressor.indexer"
-    chooser = (
-        *_compressor(i, hidden, compressor.index_dim, compressor),
+    indexer = prefix + "compressor.indexer"
+    indexer_tensors = (
+        *_compressor_tensors(indexer, hidden, compressor.index_dim, compressor),
         *linear(
-            i + ".q_b_proj", compressor.index_heads * compressor.index_dim, compressor.query_rank, "attention", "none"
+            indexer + ".q_b_proj",
+            compressor.index_heads * compressor.index_dim,
+            compressor.query_rank,
+            "attention",
+            "none",
         ),
-        *linear(i + ".scorer.weights_proj", compressor.index_heads, hidden, "attention", "none"),
+        *linear(indexer + ".scorer.weights_proj", compressor.index_heads, hidden, "attention", "none"),
     )
-    return tensors + tuple(t._replace(fixed=True) for t in chooser)
+    return tensors + tuple(t._replace(fixed=True) for t in indexer_tensors)
 
 
-def _compressor(module: str, hidden: int, width: int, compressor: Compressed) -> tuple[ParameterTensor, ...]:
-    both = 2 * width if compressor.index_heads else width
+def _compressor_tensors(module: str, hidden: int, width: int, compressor: Compressed) -> tuple[ParameterTensor, ...]:
+    """Tensors of the module that compresses ``rate`` tokens into one key of ``width`` elements.
+
+    Sparse layers, which have an indexer, compress overlapping windows, so their matrices are twice as wide.
+    """
+    output_width = 2 * width if compressor.index_heads else width
     return (
-        *linear(f"{module}.kv_proj", both, hidden, "attention", "none"),
-        *linear(f"{module}.gate_proj", both, hidden, "attention", "none"),
-        ParameterTensor(f"{module}.position_bias", (compressor.rate, both), "attention"),
+        *linear(f"{module}.kv_proj", output_width, hidden, "attention", "none"),
+        *linear(f"{module}.gate_proj", output_width, hidden, "attention", "none"),
+        ParameterTensor(f"{module}.position_bias", (compressor.rate, output_width), "attention"),
         ParameterTensor(f"{module}.kv_norm.weight", (width,), "norm"),
     )

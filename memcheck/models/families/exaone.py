@@ -15,13 +15,14 @@ from memcheck.models.types import Architecture, Attention, Block
 def read(config: ConfigReader) -> Architecture:
     """``model_type: exaone4``: norms after each half, none in front."""
     size = read_sizes(config, kv_heads="required")
-    window, types = _types(config, size)
+    window, attention_types = _attention_types(config, size)
     attention = _attention(config, size)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
 
     def make(kind: str) -> Block:
+        """Build one layer. ``kind``: its attention type."""
         return Block(
-            mixer=_turned(attention, kind, window),
+            mixer=_layer_attention(attention, kind, window),
             mlp=mlp,
             input_norm=None,
             mlp_norm=None,
@@ -29,26 +30,33 @@ def read(config: ConfigReader) -> Architecture:
             mlp_output_norm=rms_norm(size.hidden, "post_feedforward_layernorm"),
         )
 
-    return decoder(config, size, stack(types, make), tied=False, mask_windows=_masks(types, window))
+    return decoder(
+        config, size, stack(attention_types, make), tied=False, mask_windows=_mask_windows(attention_types, window)
+    )
 
 
 def read_moe(config: ConfigReader) -> Architecture:
     """``model_type: exaone_moe``: norms in front, DeepSeek V3's experts after the first layers."""
     size = read_sizes(config, kv_heads="required")
-    window, types = _types(config, size)
+    window, attention_types = _attention_types(config, size)
     attention = _attention(config, size)
     moe = sigmoid_experts(config, size.hidden, "num_experts", "num_shared_experts")
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
-    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, minimum=0))
+    moe_layers = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, minimum=0))
 
     def make(kind: tuple[str, bool]) -> Block:
-        return pre_norm_block(size.hidden, _turned(attention, kind[0], window), moe if kind[1] else mlp)
+        """Build one layer. ``kind``: its attention type, and whether it has experts."""
+        return pre_norm_block(size.hidden, _layer_attention(attention, kind[0], window), moe if kind[1] else mlp)
 
-    blocks = stack(zip(types, sparse, strict=True), make)
-    return decoder(config, size, blocks, tied=False, mask_windows=_masks(types, window))
+    blocks = stack(zip(attention_types, moe_layers, strict=True), make)
+    return decoder(config, size, blocks, tied=False, mask_windows=_mask_windows(attention_types, window))
 
 
-def _types(config: ConfigReader, size: StackDimensions) -> tuple[int | None, tuple[str, ...]]:
+def _attention_types(config: ConfigReader, size: StackDimensions) -> tuple[int | None, tuple[str, ...]]:
+    """The sliding window in tokens (None: none), and the attention type of every layer.
+
+    ``sliding_window_pattern`` is a period, or a word such as ``LLLG`` whose length is the period.
+    """
     window = config.window()
     period = config.raw("sliding_window_pattern")
     if isinstance(period, str):  # EXAONE 4's own files write it in letters: LLLG
@@ -58,23 +66,28 @@ def _types(config: ConfigReader, size: StackDimensions) -> tuple[int | None, tup
     period = 4 if period is None else period
 
     def usual(i: int) -> str:
+        """Default attention type of layer ``i``: every ``period``-th one is full."""
         return "sliding_attention" if window is not None and period and (i + 1) % period else "full_attention"
 
     return window, layer_types(config, size.layers, usual)
 
 
-def _masks(types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:
+def _mask_windows(types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:
+    """Windows of the attention masks that the model builds: one of full attention, and one of the window if a layer has
+    it.
+    """
     return (None, window) if "sliding_attention" in types else (None,)
 
 
-def _turned(attention: Attention, kind: str, window: int | None) -> Attention:
-    """A layer's attention: windowed ones rotate; so do all where there is no window."""
+def _layer_attention(attention: Attention, kind: str, window: int | None) -> Attention:
+    """A layer's attention: sliding-window layers rotate queries and keys; so do all layers where there is no window."""
     if kind == "sliding_attention":
         return attention._replace(window=window)
     return attention if window is None else attention._replace(rotary_dim=0)
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
+    """Grouped-query attention with an RMSNorm on the queries and keys of each head."""
     return grouped_attention(
         size,
         query_norm=head_norm("rmsnorm", size.head_dim, "q"),

@@ -27,8 +27,8 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: falcon``."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
-    new = config.flag("new_decoder_architecture")
-    size = size._replace(kv_heads=_kv_heads(config, size.heads, new))
+    new_decoder = config.flag("new_decoder_architecture")
+    size = size._replace(kv_heads=_kv_heads(config, size.heads, new_decoder))
     hidden, bias = size.hidden, config.flag("bias")
     alibi = config.flag("alibi")
     attention = grouped_attention(
@@ -40,22 +40,25 @@ def read(config: ConfigReader) -> Architecture:
         alibi=alibi,
         softmax_fp32=False,
         masked=True,
-        fused_form="index" if new or size.kv_heads != size.heads else "heads",
+        fused_form="index" if new_decoder or size.kv_heads != size.heads else "heads",
         returns_weights=True,
         dropout=config.dropout("attention_dropout"),
     )
-    several = new and size.kv_heads != size.heads
-    attention = (ExpandedFalconAttention if several else FalconAttention)(*attention)
+    grouped = new_decoder and size.kv_heads != size.heads
+    attention = (ExpandedFalconAttention if grouped else FalconAttention)(*attention)
     width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * hidden
     activation = config.activation("activation", default="gelu")
     mlp = plain_mlp(hidden, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
-    attention, mlp = attention._replace(tensors=_viewed(attention)), mlp._replace(tensors=_viewed(mlp))
-    first, second, parallel = _norms(config, hidden, new)
+    attention, mlp = (
+        attention._replace(tensors=_transposed_weights(attention)),
+        mlp._replace(tensors=_transposed_weights(mlp)),
+    )
+    input_norm, mlp_norm, parallel = _norms(config, hidden, new_decoder)
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=first,
-        mlp_norm=second,
+        input_norm=input_norm,
+        mlp_norm=mlp_norm,
         parallel=parallel,
         dropout=config.dropout("hidden_dropout"),
     )
@@ -72,14 +75,19 @@ def read(config: ConfigReader) -> Architecture:
     )
 
 
-def _viewed(part: Attention | Mlp) -> tuple[ParameterTensor, ...]:
-    """The matrices of FalconLinear, whose forward is ``input @ self.weight.T``."""
+def _transposed_weights(part: Attention | Mlp) -> tuple[ParameterTensor, ...]:
+    """Mark the matrices of ``FalconLinear``, whose forward is ``input @ self.weight.T``: autograd saves a view of the
+    weight.
+    """
     return tuple(ViewedTensor(*t) if t.linear else t for t in part.tensors)
 
 
-def _kv_heads(config: ConfigReader, heads: int, new: bool) -> int:
+def _kv_heads(config: ConfigReader, heads: int, new_decoder: bool) -> int:
+    """Key-value heads: ``num_kv_heads`` under ``new_decoder_architecture``, else 1 (``multi_query``) or one per
+    head.
+    """
     multi_query = config.flag("multi_query", default=True)
-    stated = config.integer("num_kv_heads", default=heads, null=heads)
+    num_kv_heads = config.integer("num_kv_heads", default=heads, null=heads)
     if config.raw("num_key_value_heads") == heads:
         # generic tools write "as many as heads" for a class that has no such key
         config.note(
@@ -87,20 +95,22 @@ def _kv_heads(config: ConfigReader, heads: int, new: bool) -> int:
         )
     elif config.has("num_key_value_heads"):
         config.fail("num_key_value_heads", "num_key_value_heads is not read by Falcon", "write num_kv_heads instead")
-    if not new:
+    if not new_decoder:
         return 1 if multi_query else heads
-    check_groups(config, heads, stated, "num_kv_heads")
-    return stated
+    check_groups(config, heads, num_kv_heads, "num_kv_heads")
+    return num_kv_heads
 
 
-def _norms(config: ConfigReader, hidden: int, new: bool) -> tuple[Norm, Norm | None, bool]:
+def _norms(config: ConfigReader, hidden: int, new_decoder: bool) -> tuple[Norm, Norm | None, bool]:
     """Norm before attention, norm before the feed-forward network (None: the same), whether the halves are parallel."""
     parallel = config.flag("parallel_attn", default=True)
-    count = config.integer("num_ln_in_parallel_attn", default=2 if new else 1, null=2 if new else 1, maximum=2)
+    norm_count = config.integer(
+        "num_ln_in_parallel_attn", default=2 if new_decoder else 1, null=2 if new_decoder else 1, maximum=2
+    )
     if not parallel:
-        if new:
+        if new_decoder:
             config.fail("parallel_attn", "new_decoder_architecture needs parallel_attn", "set parallel_attn: true")
         return layer_norm(hidden, "input_layernorm"), layer_norm(hidden, "post_attention_layernorm"), False
-    if count == 2:
+    if norm_count == 2:
         return layer_norm(hidden, "ln_attn"), layer_norm(hidden, "ln_mlp"), True
     return layer_norm(hidden, "input_layernorm"), None, True

@@ -27,20 +27,20 @@ def read(config: ConfigReader) -> Architecture:
 def read_2(config: ConfigReader) -> Architecture:
     """``model_type: gemma2``: norms around both halves, capped logits, every other layer windowed."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
-    softcap = capped(config, "attn_logit_softcapping", 50.0)
+    softcap = has_softcap(config, "attn_logit_softcapping", 50.0)
     attention = _attention(config, size)._replace(softcap=softcap)
-    types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
-    return _sandwich(config, size, attention, types, 30.0)
+    attention_types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
+    return _sandwich(config, size, attention, attention_types, 30.0)
 
 
 def read_vault(config: ConfigReader) -> Architecture:
     """``model_type: vaultgemma``: Gemma 2 without the norms after both halves."""
-    found = read_2(config)
-    return found._replace(blocks=tuple((_bare(block), n) for block, n in found.blocks))
+    gemma2 = read_2(config)
+    return gemma2._replace(blocks=tuple((_without_output_norms(block), n) for block, n in gemma2.blocks))
 
 
-def _bare(block: Block) -> Block:
-    """A layer without norms after its halves, whose class does not offer scaled_dot_product_attention."""
+def _without_output_norms(block: Block) -> Block:
+    """A layer without the norms after its halves. VaultGemma's class offers no scaled_dot_product_attention."""
     mixer = block.mixer._replace(sdpa=False) if isinstance(block.mixer, Attention) else block.mixer
     return block._replace(mixer=mixer, mixer_output_norm=None, mlp_output_norm=None)
 
@@ -49,25 +49,31 @@ def read_3(config: ConfigReader) -> Architecture:
     """``model_type: gemma3_text``: as Gemma 2, with query and key norms; five of six layers are windowed."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     attention = _attention(config, size)
-    query, key = head_norm(NORM, size.head_dim, "q"), head_norm(NORM, size.head_dim, "k")
-    normed = grouped_attention(
-        size, qkv_bias=attention.qkv_bias, out_bias=attention.out_bias, query_norm=query, key_norm=key
+    query_norm, key_norm = head_norm(NORM, size.head_dim, "q"), head_norm(NORM, size.head_dim, "k")
+    attention_with_norms = grouped_attention(
+        size, qkv_bias=attention.qkv_bias, out_bias=attention.out_bias, query_norm=query_norm, key_norm=key_norm
     )
-    softcap = capped(config, "attn_logit_softcapping", None)
+    softcap = has_softcap(config, "attn_logit_softcapping", None)
     period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, null=6)
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
-    attention = normed._replace(dropout=attention.dropout, softcap=softcap)
-    return _sandwich(config, size, attention, types, None)._replace(rotary_tables=len(set(types)))
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
+    )
+    attention = attention_with_norms._replace(dropout=attention.dropout, softcap=softcap)
+    return _sandwich(config, size, attention, attention_types, None)._replace(rotary_tables=len(set(attention_types)))
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
+    """Grouped-query attention; ``attention_bias`` gives all four matrices a bias."""
     bias = config.flag("attention_bias")
     config.ignore("query_pre_attn_scalar")
     return grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
 
 
-def capped(config: ConfigReader, key: str, default: float | None) -> bool:
-    """Whether logits are capped; null switches it off, absence leaves the class default."""
+def has_softcap(config: ConfigReader, key: str, default: float | None) -> bool:
+    """Whether the configuration caps logits (``cap * tanh(logits / cap)``) under ``key``.
+
+    Null or 0 means no cap. A missing key leaves ``default``, the cap of the class; None for none.
+    """
     if key in config.config:
         return config.raw(key) is not None and config.number(key, default=0.0) > 0
     config.raw(key)
@@ -75,10 +81,19 @@ def capped(config: ConfigReader, key: str, default: float | None) -> bool:
 
 
 def _sandwich(
-    config: ConfigReader, size: StackDimensions, attention: Attention, types: tuple[str, ...], final_cap: float | None
+    config: ConfigReader,
+    size: StackDimensions,
+    attention: Attention,
+    attention_types: tuple[str, ...],
+    final_cap: float | None,
 ) -> Architecture:
+    """A decoder whose layers have a norm before and after attention and MLP.
+
+    ``attention_types``: attention type of each layer. ``final_cap``: default of ``final_logit_softcapping``; None for
+    no cap.
+    """
     window = config.window()
-    if window is None and "sliding_attention" in types:
+    if window is None and "sliding_attention" in attention_types:
         config.integer("sliding_window")
     config.ignore("hidden_act", "use_bidirectional_attention", "sliding_window_size", "num_image_tokens")
     activation = config.activation("hidden_activation", default=TANH_GELU)
@@ -87,13 +102,13 @@ def _sandwich(
     def make(span: int | None) -> Block:
         return sandwich_block(size.hidden, attention._replace(window=span), mlp)
 
-    caps = capped(config, "final_logit_softcapping", final_cap)
-    found = _decoder(config, size, stack(windows(types, window), make))
-    return found._replace(final_softcap=caps, mask_windows=(None, window))
+    caps = has_softcap(config, "final_logit_softcapping", final_cap)
+    architecture = _decoder(config, size, stack(windows(attention_types, window), make))
+    return architecture._replace(final_softcap=caps, mask_windows=(None, window))
 
 
 def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
-    """A norm before and after each half."""
+    """A layer with an RMSNorm before and after attention, and before and after the MLP."""
     return Block(
         mixer=attention,
         mlp=mlp,
@@ -105,5 +120,6 @@ def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
 
 
 def _decoder(config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...]) -> Architecture:
-    final = rms_norm(size.hidden, "model.norm", NORM)
-    return decoder(config, size, blocks, tied=True, final_norm=final, embedding_scale="module")
+    """A decoder with tied embeddings, which are multiplied by the square root of the hidden size."""
+    final_norm = rms_norm(size.hidden, "model.norm", NORM)
+    return decoder(config, size, blocks, tied=True, final_norm=final_norm, embedding_scale="module")

@@ -15,83 +15,98 @@ from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import AltUpBlock, Architecture, Block, ParameterTensor, PerLayer, UnscaledAltUpBlock
 
-SPARSE_LAYERS = 10
+DEFAULT_SPARSE_LAYERS = 10
 """Layers in front whose activations are sparse by default, where there are more than these."""
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gemma3n_text``."""
+    """``model_type: gemma3n_text``: ``altup_num_inputs`` residual streams (AltUp), LAuReL, and an embedding per layer.
+
+    The last ``num_kv_shared_layers`` layers reuse the keys and values of an earlier layer of their attention type.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=256)
     hidden, window = size.hidden, config.window()
     config.ignore("altup_coef_clip", "hidden_act", "rope_local_base_freq", "query_pre_attn_scalar")
     if config.integer("altup_active_idx", default=0, minimum=0):
         config.fail("altup_active_idx", "memcheck has a model of the first stream as the active one", "write 0")
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % 5 else "full_attention")
-    shared = config.integer("num_kv_shared_layers", default=15, null=0, minimum=0)
-    widths = _each(config, "intermediate_size", size.layers)
-    sparse = _sparse(config, size.layers)
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if (i + 1) % 5 else "full_attention"
+    )
+    kv_shared_layers = config.integer("num_kv_shared_layers", default=15, null=0, minimum=0)
+    mlp_widths = _mlp_widths(config, "intermediate_size", size.layers)
+    sparse_layers = _sparse_layers(config, size.layers)
     activation = config.activation("hidden_activation", default=TANH_GELU)
-    streams, rank = config.integer("altup_num_inputs", default=4), config.integer("laurel_rank", default=64)
-    scaled = config.flag("altup_correct_scale", default=True)
-    each = config.integer("hidden_size_per_layer_input", default=256)
-    rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
-    per_layer = PerLayer(width=each, total=size.layers * each, activation=activation)
+    streams, laurel_rank = config.integer("altup_num_inputs", default=4), config.integer("laurel_rank", default=64)
+    scales_correction = config.flag("altup_correct_scale", default=True)
+    per_layer_width = config.integer("hidden_size_per_layer_input", default=256)
+    per_layer_vocab = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
+    per_layer = PerLayer(width=per_layer_width, total=size.layers * per_layer_width, activation=activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
-    extra = (*_altup_tensors(hidden, streams), *_laurel_tensors(hidden, rank), *per_layer_tensors(hidden, each))
+    layer_tensors = (
+        *_altup_tensors(hidden, streams),
+        *_laurel_tensors(hidden, laurel_rank),
+        *per_layer_tensors(hidden, per_layer_width),
+    )
 
     def make(kind: tuple[str, str, int, bool]) -> Block:
+        """Build one layer. ``kind``: attention type, key-value mode (``store``, ``reuse``), MLP width, sparse
+        activations.
+        """
         attention = gemma4_attention(size, bias=bias, same=False, reuses=kind[1] == "reuse")
         attention = attention._replace(stores_keys=kind[1] == "store")
-        return (AltUpBlock if scaled else UnscaledAltUpBlock)(
+        return (AltUpBlock if scales_correction else UnscaledAltUpBlock)(
             mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
             mlp=(SparseGemmaMlp if kind[3] else GemmaMlp)(*gated_mlp(hidden, kind[2], activation)),
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
             mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
             mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
-            extra_tensors=extra,
+            extra_tensors=layer_tensors,
             own=per_layer,
         )
 
-    modes = sharing_modes(types, shared)
+    kv_modes = sharing_modes(attention_types, kv_shared_layers)
     uncapped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is None
     config.number("final_logit_softcapping", default=30.0)
-    squares = tuple(
+    stream_projections = tuple(
         ParameterTensor(f"model.altup_{name}projections.{i}.weight", (hidden, hidden), "embedding")
         for name in ("", "unembed_")
         for i in range(streams - 1)
     )
-    found = decoder(
+    architecture = decoder(
         config,
         size,
-        stack(zip(types, modes, widths, sparse, strict=True), make),
+        stack(zip(attention_types, kv_modes, mlp_widths, sparse_layers, strict=True), make),
         tied=True,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
         final_softcap=not uncapped,
-        rotary_tables=len(set(types)),
+        rotary_tables=len(set(attention_types)),
         mask_windows=(None, window),
         per_layer=per_layer,
-        extra_tensors=(*outer_tensors(hidden, rows, size.layers * each, each), *squares),
+        extra_tensors=(
+            *outer_tensors(hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width),
+            *stream_projections,
+        ),
     )
-    return found._replace(streams=streams)
+    return architecture._replace(streams=streams)
 
 
-def _each(config: ConfigReader, key: str, layers: int) -> tuple[int, ...]:
-    """A width for every layer, or one for all."""
+def _mlp_widths(config: ConfigReader, key: str, layers: int) -> tuple[int, ...]:
+    """MLP width of every layer: a list in the configuration, or one number for all layers."""
     if not isinstance(config.raw(key), (list, tuple)):
         return (config.integer(key),) * layers
-    found = config.integers(key) or ()
-    if len(found) != layers or min(found) < 1:
-        config.fail(key, f"{key} names {len(found)} widths, the model has {layers} layers")
-    return found
+    widths = config.integers(key) or ()
+    if len(widths) != layers or min(widths) < 1:
+        config.fail(key, f"{key} names {len(widths)} widths, the model has {layers} layers")
+    return widths
 
 
-def _sparse(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    """Which layers keep the largest activations alone: those whose share in the pattern is above 0."""
+def _sparse_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
+    """For each layer, whether its MLP keeps only the largest activations (``activation_sparsity_pattern`` above 0)."""
     pattern = config.raw("activation_sparsity_pattern")
     if pattern is None:
-        return tuple(i < SPARSE_LAYERS < layers for i in range(layers))
+        return tuple(i < DEFAULT_SPARSE_LAYERS < layers for i in range(layers))
     if not isinstance(pattern, (list, tuple)) or len(pattern) != layers:
         config.fail("activation_sparsity_pattern", f"a share for each of {layers} layers is needed")
     if not all(isinstance(p, (int, float)) for p in pattern):
@@ -100,6 +115,7 @@ def _sparse(config: ConfigReader, layers: int) -> tuple[bool, ...]:
 
 
 def _altup_tensors(hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of ``Gemma3nTextAltUp``, which predicts and corrects ``streams`` residual streams around a layer."""
     return (
         vector("altup.correct_output_scale", hidden, "mixer"),
         *linear("altup.correction_coefs", streams, streams, "mixer", "none"),
@@ -110,6 +126,7 @@ def _altup_tensors(hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
 
 
 def _laurel_tensors(hidden: int, rank: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of ``Gemma3nTextLaurelBlock``: a low-rank residual branch parallel to attention."""
     return (
         *linear("laurel.linear_left", rank, hidden, "mixer", "none"),
         *linear("laurel.linear_right", hidden, rank, "mixer", "none"),

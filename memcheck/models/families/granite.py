@@ -4,7 +4,7 @@ modeling_granitemoeshared.py, modeling_hyperclovax.py): Llama with constant mult
 
 from __future__ import annotations
 
-from memcheck.models.families.bamba import granite_experts
+from memcheck.models.families.bamba import granite_feed_forward
 from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
@@ -43,7 +43,7 @@ def read_shared(config: ConfigReader) -> Architecture:
     """``model_type: granitemoeshared``: a shared network in addition to the experts."""
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
-    return _assemble(config, size, granite_experts(config, size.hidden, shared))
+    return _assemble(config, size, granite_feed_forward(config, size.hidden, shared))
 
 
 def read_swa(config: ConfigReader) -> Architecture:
@@ -57,7 +57,7 @@ def read_moe_swa(config: ConfigReader) -> Architecture:
     """``model_type: granitemoe_swa``: the same attention over experts."""
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
-    return _windowed(config, size, _assemble(config, size, granite_experts(config, size.hidden, shared)))
+    return _windowed(config, size, _assemble(config, size, granite_feed_forward(config, size.hidden, shared)))
 
 
 def _windowed(config: ConfigReader, size: StackDimensions, found: Architecture) -> Architecture:

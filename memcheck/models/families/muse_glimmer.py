@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.attention_types import LateGateAttention, TableNorm
-from memcheck.models.families.gemma import capped, sandwich_block
+from memcheck.models.families.gemma import has_softcap, sandwich_block
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -52,7 +52,7 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_norm=TableNorm(NORM, hidden, weight=False, name="model.embed_tokens.embed_norm"),
         mask_windows=(None, window),
-        final_softcap=capped(config, "final_logit_softcapping", 20.0),
+        final_softcap=has_softcap(config, "final_logit_softcapping", 20.0),
         logit_scale=True,
     )
 

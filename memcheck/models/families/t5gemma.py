@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.encoder import MAX_LAYERS, Encoder
-from memcheck.models.families.gemma import NORM, TANH_GELU, capped
+from memcheck.models.families.gemma import NORM, TANH_GELU, has_softcap
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -55,7 +55,7 @@ def read(config: ConfigReader) -> Architecture:
         embedding_scale="named",
         embedding_dropout=dropout,
         final_dropout=dropout,
-        final_softcap=capped(cap, "final_logit_softcapping", 30.0),
+        final_softcap=has_softcap(cap, "final_logit_softcapping", 30.0),
         mask_windows=(None, second.window),
         encoder=encoder,
         paths=Paths(layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"),
@@ -77,7 +77,7 @@ class _Stack:
         )
         if self.window is None and "sliding_attention" in self._types:
             config.integer("sliding_window")
-        self._softcap = capped(config, "attn_logit_softcapping", 50.0)
+        self._softcap = has_softcap(config, "attn_logit_softcapping", 50.0)
         self._bias = config.flag("attention_bias")
         self._activation = config.activation("hidden_activation", default=TANH_GELU)
         self._width = config.integer("intermediate_size")
