@@ -153,8 +153,8 @@ def read_architecture(
             from memcheck.families.multimodal import thinker_of
 
             inner = thinker_of(config)
-            found = read_architecture(inner, strict=strict, written=written & frozenset(inner))
-            return found._replace(notes=(MUTE, *found.notes))
+            architecture = read_architecture(inner, strict=strict, written=written & frozenset(inner))
+            return architecture._replace(notes=(MUTE, *architecture.notes))
         if str(config.get("model_type")) in WRAPPERS:
             from memcheck.families.multimodal import language_model, read
 

@@ -54,15 +54,15 @@ def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """The matrix from hidden states to labels (transformers ``modeling_layers.py``: ``self.score``)."""
     if architecture.task is None or not architecture.task.labels:
         return ()
-    found = architecture.task.pooling.tensors if architecture.task.pooling is not None else ()
-    found = (
-        *found,
+    tensors = architecture.task.pooling.tensors if architecture.task.pooling is not None else ()
+    tensors = (
+        *tensors,
         ParameterTensor("score.weight", (architecture.task.labels, architecture.hidden_size), "head", linear=True),
     )
     return (
-        (*found, ParameterTensor("score.bias", (architecture.task.labels,), "head"))
+        (*tensors, ParameterTensor("score.bias", (architecture.task.labels,), "head"))
         if architecture.task.bias
-        else found
+        else tensors
     )
 
 
@@ -110,12 +110,12 @@ def parameters_by_group(architecture: Architecture) -> dict[str, int]:
 
 def embedder_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """The tensors of tables of other tokens, with the norms and matrices after them."""
-    found: tuple[ParameterTensor, ...] = ()
+    tensors: tuple[ParameterTensor, ...] = ()
     for e in architecture.embedders:
-        found += (ParameterTensor(f"{e.name}.embedding.weight", (e.rows, e.width), "projector"),)
-        found += (ParameterTensor(f"{e.name}.hard_embedding_norm.weight", (e.width,), "norm"),)
-        found += linear(f"{e.name}.embedding_projection", architecture.hidden_size, e.width, "projector", "none")
-    return found
+        tensors += (ParameterTensor(f"{e.name}.embedding.weight", (e.rows, e.width), "projector"),)
+        tensors += (ParameterTensor(f"{e.name}.hard_embedding_norm.weight", (e.width,), "norm"),)
+        tensors += linear(f"{e.name}.embedding_projection", architecture.hidden_size, e.width, "projector", "none")
+    return tensors
 
 
 def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:

@@ -101,11 +101,11 @@ def _queries(outer: ConfigReader) -> dict[int, int]:
     return found
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
     weight, bias, table = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
-    return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
+    return masked(ctx, with_positions_of_rows(ctx, x, table), require_grad=require_grad)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

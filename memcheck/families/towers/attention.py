@@ -40,11 +40,11 @@ def _packed(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     modeling_qwen2_5_vl.py, Qwen2_5_VLVisionAttention.forward. ``unbind`` stacks the three gradients, and the permuted
     stack is copied for the matrix. Without flash-attention the rows are split by ``cu_seqlens`` and put together again.
     """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     first = attention.tensors[0]
     qkv = linear_layer(ctx, x, first, bias=attention.bias)
     del x
-    shape = (rows, heads, d)
+    shape = (rows, heads, head_dim)
     q, k, v = tape.views(head_view(tape, qkv, qkv.shape), shape, shape, shape)
     del qkv
     if attention.query_norm is not None and attention.key_norm is not None:
@@ -84,7 +84,7 @@ def rotated_and_attended(ctx: Context, attention: TowerAttention, q: Value, k: V
 
 def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     """The kernel over each picture's rows, or each window's, and the output's matrix."""
-    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     if ctx.setting.attention in ("flash", "flex"):
         out = attention_kernel(ctx, q, k, v, 1)
     else:
@@ -95,7 +95,7 @@ def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: 
         if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not attention.window:
             return output_projection(ctx, attention, eager_per_picture(ctx, q, k, v, wide=attention.softmax_fp32))
         out = attention_kernel(ctx, q, k, v, pieces, wide=attention.softmax_fp32)
-        out = cat(tape, (out,), (rows, heads, d), "cat pictures")
+        out = cat(tape, (out,), (rows, heads, head_dim), "cat pictures")
     return output_projection(ctx, attention, out)
 
 
@@ -133,10 +133,12 @@ def separate_attention(
     ``masked``: under a padding mask. ``rotation``: ``half`` | ``complex``. ``one``: dtype of an additive mask over all
     rows, which the stem has made; ``apart``: its pictures are sequences of their own. ``copied``: rows lie apart.
     """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     matrices = [t for t in attention.tensors if t.linear]
     q, k, v = (
-        linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=attention.bias).view(rows, heads, d)
+        linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=attention.bias).view(
+            rows, heads, head_dim
+        )
         for t in matrices[:3]
     )
     del x
@@ -148,7 +150,7 @@ def separate_attention(
         q, k = rotate_complex(tape, q, k)
     pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
     out = attention_kernel(ctx, q, k, v, pieces, masked=masked, one=one, wide=attention.softmax_fp32).view(
-        rows, heads * d
+        rows, heads * head_dim
     )
     biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in attention.tensors)
     return linear_layer(ctx, out, matrices[3], bias=biased)

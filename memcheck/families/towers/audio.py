@@ -72,13 +72,13 @@ def read_music(config: ConfigReader, model: AroundTower) -> IdleTowers:
     """
     outer = model.outer
     outer.ignore("audio_frame_step", "audio_bos_token_id", "audio_eos_token_id", "max_position_embeddings", "head_dim")
-    found = read_flamingo(config, model)
+    architecture = read_flamingo(config, model)
     fraction = outer.rotary_fraction(default=0.2)
     rotary = outer.section("rope_parameters")
     base = rotary.number("rope_theta", default=outer.number("rope_theta", default=1200.0))
     rotary.ignore("rope_type", "partial_rotary_factor")
     turned = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
-    tower, projector = found.others
+    tower, projector = architecture.others
     return IdleTowers((tower._replace(buffers=(Buffers(1, int(base) * turned + 2 * (turned // 2)),)), projector))
 
 

@@ -227,13 +227,13 @@ def linear_layer(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool 
     return linear(ctx.tape, x, ctx.weights(tensor, bias, adaptable=tensor.linear), tensor.name)
 
 
-def require_input_grads(x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
-    """Make the rows of a frozen patch embedding require a gradient (``output.requires_grad_(True)``) where ``leaf`` is
-    set.
+def require_input_grads(x: Value, *, require_grad: bool) -> tuple[Value, list[Value]]:
+    """Make the rows of a frozen patch embedding require a gradient (``output.requires_grad_(True)``) where
+    ``require_grad`` is set.
 
     Returns the rows and the list of values that stay live, which then begins with these rows.
     """
-    if not leaf:
+    if not require_grad:
         return x, []
     x.origin = Leaf()
     return x, [Value(x.storage, x.shape, x.dtype)]

@@ -56,27 +56,27 @@ STEM, FIRST, LAST = 64, 128, 2048
 
 def tensors() -> tuple[ParameterTensor, ...]:
     """Every parameter of the tower."""
-    found = _conv("conv_stem.conv", STEM, 3, 3)
-    found += (*_vectors(STEM, "conv_stem.conv.bias", "conv_stem.bn.weight"),)
+    tensors = _conv("conv_stem.conv", STEM, 3, 3)
+    tensors += (*_vectors(STEM, "conv_stem.conv.bias", "conv_stem.bn.weight"),)
     width = STEM
     for i, inner in enumerate(EDGE):
         name = f"blocks.0.{i}"
-        found += _conv(f"{name}.conv_exp", inner, width, 3) + _vectors(inner, f"{name}.bn1.weight")
-        found += _conv(f"{name}.conv_pwl", FIRST, inner, 1) + _vectors(FIRST, f"{name}.bn2.weight")
+        tensors += _conv(f"{name}.conv_exp", inner, width, 3) + _vectors(inner, f"{name}.bn1.weight")
+        tensors += _conv(f"{name}.conv_pwl", FIRST, inner, 1) + _vectors(FIRST, f"{name}.bn2.weight")
         width = FIRST
     for stage, blocks in enumerate(STAGES, 1):
         for i, block in enumerate(blocks):
             name = f"blocks.{stage}.{i}"
             if isinstance(block, _Attention):
-                found += _attention(name, width, block)
+                tensors += _attention(name, width, block)
             else:
-                found += _bottleneck(name, width, block)
+                tensors += _bottleneck(name, width, block)
                 width = block.outputs
     joined = STAGES[-2][0], STAGES[-1][0]
     inputs = sum(block.outputs for block in joined if isinstance(block, _Bottleneck))
-    found += _conv("msfa.ffn.pw_exp.conv", 2 * inputs, inputs, 1) + _vectors(2 * inputs, "msfa.ffn.pw_exp.bn.weight")
-    found += _conv("msfa.ffn.pw_proj.conv", LAST, 2 * inputs, 1)
-    return found + _vectors(LAST, "msfa.ffn.pw_proj.bn.weight", "msfa.norm.weight")
+    tensors += _conv("msfa.ffn.pw_exp.conv", 2 * inputs, inputs, 1) + _vectors(2 * inputs, "msfa.ffn.pw_exp.bn.weight")
+    tensors += _conv("msfa.ffn.pw_proj.conv", LAST, 2 * inputs, 1)
+    return tensors + _vectors(LAST, "msfa.ffn.pw_proj.bn.weight", "msfa.norm.weight")
 
 
 def _conv(name: str, outputs: int, inputs: int, kernel: int) -> tuple[ParameterTensor, ...]:
@@ -88,26 +88,26 @@ def _vectors(size: int, *names: str) -> tuple[ParameterTensor, ...]:
 
 
 def _bottleneck(name: str, inputs: int, bottleneck: _Bottleneck) -> tuple[ParameterTensor, ...]:
-    found: tuple[ParameterTensor, ...] = ()
+    tensors: tuple[ParameterTensor, ...] = ()
     inner, (start, middle) = inputs * bottleneck.ratio, bottleneck.kernels
     if start:
-        found += _conv(f"{name}.dw_start.conv", inputs, 1, start) + _vectors(inputs, f"{name}.dw_start.bn.weight")
-    found += _conv(f"{name}.pw_exp.conv", inner, inputs, 1) + _vectors(inner, f"{name}.pw_exp.bn.weight")
+        tensors += _conv(f"{name}.dw_start.conv", inputs, 1, start) + _vectors(inputs, f"{name}.dw_start.bn.weight")
+    tensors += _conv(f"{name}.pw_exp.conv", inner, inputs, 1) + _vectors(inner, f"{name}.pw_exp.bn.weight")
     if middle:
-        found += _conv(f"{name}.dw_mid.conv", inner, 1, middle) + _vectors(inner, f"{name}.dw_mid.bn.weight")
-    found += _conv(f"{name}.pw_proj.conv", bottleneck.outputs, inner, 1)
-    return found + _vectors(bottleneck.outputs, f"{name}.pw_proj.bn.weight", f"{name}.layer_scale.gamma")
+        tensors += _conv(f"{name}.dw_mid.conv", inner, 1, middle) + _vectors(inner, f"{name}.dw_mid.bn.weight")
+    tensors += _conv(f"{name}.pw_proj.conv", bottleneck.outputs, inner, 1)
+    return tensors + _vectors(bottleneck.outputs, f"{name}.pw_proj.bn.weight", f"{name}.layer_scale.gamma")
 
 
 def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterTensor, ...]:
-    found = _vectors(width, f"{name}.norm.weight", f"{name}.layer_scale.gamma")
-    found += _conv(f"{name}.attn.query.proj", attention.heads * attention.width, width, 1)
+    tensors = _vectors(width, f"{name}.norm.weight", f"{name}.layer_scale.gamma")
+    tensors += _conv(f"{name}.attn.query.proj", attention.heads * attention.width, width, 1)
     for part in ("key", "value"):
         if attention.down:
-            found += _conv(f"{name}.attn.{part}.down_conv", width, 1, 3)
-            found += _vectors(width, f"{name}.attn.{part}.norm.weight")
-        found += _conv(f"{name}.attn.{part}.proj", attention.width, width, 1)
-    return found + _conv(f"{name}.attn.output.proj", width, attention.heads * attention.width, 1)
+            tensors += _conv(f"{name}.attn.{part}.down_conv", width, 1, 3)
+            tensors += _vectors(width, f"{name}.attn.{part}.norm.weight")
+        tensors += _conv(f"{name}.attn.{part}.proj", attention.width, width, 1)
+    return tensors + _conv(f"{name}.attn.output.proj", width, attention.heads * attention.width, 1)
 
 
 def read(config: ConfigReader, model: AroundTower) -> IdleTowers:
@@ -194,17 +194,17 @@ def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int
 
 def _layer(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
     """Two halves of a feed-forward network around attention and a convolution (Gemma3nAudioConformerBlock)."""
-    found: tuple[ParameterTensor, ...] = ()
+    tensors: tuple[ParameterTensor, ...] = ()
     for half in ("ffw_layer_start", "ffw_layer_end"):
-        found += linear(f"{half}.ffw_layer_1", 4 * width, width, "audio", "none")
-        found += linear(f"{half}.ffw_layer_2", width, 4 * width, "audio", "none")
-        found += (vector(f"{half}.pre_layer_norm.weight", width, "norm"),)
-        found += (vector(f"{half}.post_layer_norm.weight", width, "norm"),)
+        tensors += linear(f"{half}.ffw_layer_1", 4 * width, width, "audio", "none")
+        tensors += linear(f"{half}.ffw_layer_2", width, 4 * width, "audio", "none")
+        tensors += (vector(f"{half}.pre_layer_norm.weight", width, "norm"),)
+        tensors += (vector(f"{half}.post_layer_norm.weight", width, "norm"),)
     for name in ("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.relative_position_embedding.pos_proj", "post"):
-        found += linear(f"attention.{name}", width, width, "audio", "none")
-    found += (vector("attention.attn.per_dim_scale", head_dim, "audio"),)
-    found += linear("lconv1d.linear_start", 2 * width, width, "audio", "none")
-    found += linear("lconv1d.linear_end", width, width, "audio", "none")
-    found += (ParameterTensor("lconv1d.depthwise_conv1d.weight", (width, 1, kernel), "audio"),)
+        tensors += linear(f"attention.{name}", width, width, "audio", "none")
+    tensors += (vector("attention.attn.per_dim_scale", head_dim, "audio"),)
+    tensors += linear("lconv1d.linear_start", 2 * width, width, "audio", "none")
+    tensors += linear("lconv1d.linear_end", width, width, "audio", "none")
+    tensors += (ParameterTensor("lconv1d.depthwise_conv1d.weight", (width, 1, kernel), "audio"),)
     norms = ("attention.pre_attn_norm", "attention.post_norm", "lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm")
-    return found + tuple(vector(f"{name}.weight", width, "norm") for name in norms)
+    return tensors + tuple(vector(f"{name}.weight", width, "norm") for name in norms)

@@ -222,7 +222,7 @@ def _block(config: ConfigReader, width: int) -> tuple[bool, Block]:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``patch_embedder``, the rotary tables in the rows' dtype, and the mask of padded patches.
 
     Returns the rows [patches, hidden], and the values that all layers are given. No hook finds the patch embedding, as
@@ -455,7 +455,7 @@ def _audio_projection(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ..
 AXES = 2
 
 
-def gemma4_unified_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def gemma4_unified_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute rows [patches, width] from padded patches: norm, matrix, norm, positions, norm.
 
     ``pixel_values`` and the positions are variables until the rows are computed.
@@ -521,15 +521,15 @@ def rotated_by_axis(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     Each head is split in two, each half rotated, and both joined (modeling_gemma4.py, Gemma4VisionAttention.forward and
     apply_multidimensional_rope). Linear layers may be clipped, and padded patches are masked.
     """
-    tape, rows, heads, d = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     queries, keys, values, last = (t for t in attention.tensors if t.linear)
-    q = matrix(ctx, attention, x, queries).view(rows, heads, d)
+    q = matrix(ctx, attention, x, queries).view(rows, heads, head_dim)
     q = _rotate_by_axis(ctx, normalise(ctx, attention.query_norm, q, "self_attn.q_norm"))
-    k = matrix(ctx, attention, x, keys).view(rows, heads, d)
+    k = matrix(ctx, attention, x, keys).view(rows, heads, head_dim)
     k = _rotate_by_axis(ctx, normalise(ctx, attention.key_norm, k, "self_attn.k_norm"))
-    v = rms_norm_pieces(tape, matrix(ctx, attention, x, values).view(rows, heads, d), None)
+    v = rms_norm_pieces(tape, matrix(ctx, attention, x, values).view(rows, heads, head_dim), None)
     del x
-    out = attention_kernel(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * d)
+    out = attention_kernel(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * head_dim)
     del q, k, v
     return matrix(ctx, attention, out, last)
 

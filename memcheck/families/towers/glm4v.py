@@ -47,8 +47,10 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     inner = config.integer("intermediate_size", default=13696)
     bias = config.flag("attention_bias")
     tower = _tower(config, model, "glm4v:glm4v", (outputs, inner), (1536, 12), bias=bias)
-    side, patch = square_side(config, "image_size", 336), tower.patch
-    table = ParameterTensor("embeddings.position_embedding.weight", ((side // patch) ** 2, tower.hidden), "position")
+    image_size, patch = square_side(config, "image_size", 336), tower.patch
+    table = ParameterTensor(
+        "embeddings.position_embedding.weight", ((image_size // patch) ** 2, tower.hidden), "position"
+    )
     norm = ParameterTensor("post_conv_layernorm.weight", (tower.hidden,), "norm")
     return tower._replace(stem=(*tower.stem, norm, table))
 
@@ -136,7 +138,7 @@ def _tower(
     )
 
 
-def glm_ocr_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def glm_ocr_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed`` and the rotary tables; no hook finds them."""
     return embedded_patches(ctx, vision), rotary_tables(ctx, vision)
 
@@ -168,7 +170,7 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     return cat_image_tokens(ctx, linear_layer(ctx, gated, down))
 
 
-def glm4v_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def glm4v_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed``, ``post_conv_layernorm``, the rotary tables and ``embeddings``; no hook finds them."""
     tape = ctx.tape
     *_, norm, table = vision.stem

@@ -65,12 +65,12 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("image_seq_length")
     size = _sizes(config)
-    colours, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
+    pixel_channels, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
     channels = config.integer("output_channels", default=256)
     width, tile = size.width, size.side * size.side
     config.ignore("layer_norm_eps", "initializer_range", "model_type")
     stem = [
-        ParameterTensor("patch_embed.projection.weight", (width, colours, patch, patch), "vision"),
+        ParameterTensor("patch_embed.projection.weight", (width, pixel_channels, patch, patch), "vision"),
         ParameterTensor("patch_embed.projection.bias", (width,), "vision"),
     ]
     if not config.flag("use_abs_pos", default=True):
@@ -82,7 +82,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         kind="got_ocr2:got_ocr2",
         hidden=width,
         blocks=_layers(config, size),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=PATCHES_PER_TOKEN,
         outputs=outputs,
         stem=tuple(stem),
@@ -135,11 +135,11 @@ def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ..
     width, mlp = size.width, tower_mlp(size.width, size.inner, size.activation, ("mlp.lin1", "mlp.lin2"))
     norms = tuple(Norm("layernorm", width, bias=True, name=name) for name in ("layer_norm1", "layer_norm2"))
 
-    def make(side: int) -> Block:
+    def build_layer(side: int) -> Block:
         mixer = _attention(size, side)
         return Block(mixer=mixer, mlp=mlp, input_norm=norms[0], mlp_norm=norms[1])
 
-    return stack(tuple(0 if i in global_layers else window for i in range(depth)), make)
+    return stack(tuple(0 if i in global_layers else window for i in range(depth)), build_layer)
 
 
 def _attention(size: SamSizes, window: int) -> TowerAttention:
@@ -162,12 +162,14 @@ def _attention(size: SamSizes, window: int) -> TowerAttention:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed``, whose output the hook is on, and ``pos_embed``."""
     weight, bias, table = vision.stem
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params) if ctx.setting.params != "fp32" else None
-    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels), leaf=leaf)
-    return add_position_embedding(ctx, x, table, looked_up=False), held
+    x, live = require_input_grads(
+        patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels), require_grad=require_grad
+    )
+    return add_position_embedding(ctx, x, table, looked_up=False), live
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -230,12 +232,12 @@ def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windo
 
     The scores are [windows * heads, patches, patches], to which relative positions are added; their softmax is in fp32.
     """
-    tape, d = ctx.tape, attention.head_dim
+    tape, head_dim = ctx.tape, attention.head_dim
     rows, groups = x.shape[0], windows * attention.heads
     qkv_tensor, output_tensor = (t for t in attention.tensors if t.linear)
     qkv = linear_layer(ctx, x, qkv_tensor, bias=attention.bias)
     del x
-    shape = (groups, side * side, d)
+    shape = (groups, side * side, head_dim)
     q, k, v = tape.views(
         permuted_copy(ctx, qkv) if windows > 1 else head_view(tape, qkv, qkv.shape), shape, shape, shape
     )
@@ -251,7 +253,7 @@ def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windo
     del scores, probabilities
     ctx.unused.append(weights)  # `attn_weights` of the layer
     out = kernels.batched(tape, weights, v, shape, "attention output")
-    out = permuted_copy(ctx, out.view(rows, attention.heads * d))
+    out = permuted_copy(ctx, out.view(rows, attention.heads * head_dim))
     del position_bias
     return linear_layer(ctx, out, output_tensor, bias=True)
 

@@ -104,13 +104,13 @@ EACH = 10
 """Tensors of a perceiver's layer: two norms, four matrices, a norm, three matrices."""
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
     weight, bias, table = vision.stem
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
-    return masked(ctx, with_positions_of_rows(ctx, x, table), leaf=leaf)
+    return masked(ctx, with_positions_of_rows(ctx, x, table), require_grad=require_grad)
 
 
 def with_positions_of_rows(ctx: Context, x: Value, table: ParameterTensor) -> Value:

@@ -52,8 +52,8 @@ def read(config: ConfigReader, model: AroundTower, *, biased: bool = False) -> V
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     for key in ("hidden_dropout_prob", "attention_dropout", "projection_dropout"):
         if config.dropout(key):
             config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
@@ -76,18 +76,20 @@ def read(config: ConfigReader, model: AroundTower, *, biased: bool = False) -> V
     if layer not in (None, -1) or outer.text("vision_feature_select_strategy", default="default") != "default":
         outer.fail("vision_feature_layer", "only the last layer's patches have a memory model")
     outer.ignore("image_seq_length")
-    patches = (side // patch) ** 2
+    patches = (image_size // patch) ** 2
     return Vision(
         kind="internvl:internvl",
         hidden=width,
         blocks=((block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=False)), depth),),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=factor,
         outputs=outputs,
         stem=(
             ParameterTensor("embeddings.cls_token", (1, 1, width), "vision"),
             ParameterTensor("embeddings.position_embeddings", (1, patches + 1, width), "position"),
-            ParameterTensor("embeddings.patch_embeddings.projection.weight", (width, colours, patch, patch), "vision"),
+            ParameterTensor(
+                "embeddings.patch_embeddings.projection.weight", (width, pixel_channels, patch, patch), "vision"
+            ),
             ParameterTensor("embeddings.patch_embeddings.projection.bias", (width,), "vision"),
         ),
         projector=(
@@ -111,13 +113,15 @@ def read(config: ConfigReader, model: AroundTower, *, biased: bool = False) -> V
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embeddings``."""
     token, table, weight, bias = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
     pixels = hold_pixel_values(ctx, vision, patches, ctx.setting.params) if ctx.setting.params != "fp32" else None
-    x, held = require_input_grads(patch_convolution(ctx, vision, patches, weight, bias, pixels=pixels), leaf=leaf)
-    return add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table, looked_up=False), held
+    x, live = require_input_grads(
+        patch_convolution(ctx, vision, patches, weight, bias, pixels=pixels), require_grad=require_grad
+    )
+    return add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table, looked_up=False), live
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -93,15 +93,15 @@ NEIGHBOURS = 16
 """Points of the learned grid in a bicubic sum."""
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed``, positions in space and in time (a fixed table in fp32), and the rotary tables."""
     tape = ctx.tape
-    x, held = require_input_grads(_patches(ctx, vision), leaf=leaf)
+    x, live = require_input_grads(_patches(ctx, vision), require_grad=require_grad)
     position = _positions(ctx, vision.stem[2])
     frames = Value(tape.new(position.shape, "fp32", "positions in time"), position.shape, "fp32")
     position = add(tape, position, frames, "add positions in time")
     del frames
-    return add(tape, x, cast(tape, position, x.dtype), "add positions"), held + rotary_tables(ctx, vision)
+    return add(tape, x, cast(tape, position, x.dtype), "add positions"), live + rotary_tables(ctx, vision)
 
 
 def _patches(ctx: Context, vision: Vision) -> Value:

@@ -58,7 +58,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     heads = config.integer("num_attention_heads", default=12)
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    colours, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
+    pixel_channels, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
     places = config.integer("num_patches", default=256)
     mlp = tower_mlp(
         width,
@@ -74,7 +74,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     normed = outer.flag("projector_use_layernorm", default=True)
     norm = norm_pair("layer_norm", wide) if normed else ()
     first = linear("linear_1", inner, wide, "projector", "none", bias=bias)
-    colored = colours * patch * patch
+    colored = pixel_channels * patch * patch
     embedding = "embeddings.patch_embedding"
     tower = Vision(
         kind="lfm2:lfm2",
@@ -105,20 +105,20 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     return tower._replace(unused=pooling_head(config, tower))
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, whose matrix the hook is on, and the mask of padded rows."""
     tape = ctx.tape
     matrix, _, table = vision.stem
     pixels = flat_pixel_values(ctx, vision)
-    x, held = require_input_grads(linear_layer(ctx, pixels, matrix, bias=True), leaf=leaf)
+    x, live = require_input_grads(linear_layer(ctx, pixels, matrix, bias=True), require_grad=require_grad)
     del pixels
     x = add(tape, x, _positions(ctx, table, x.shape), "add positions")
     if ctx.setting.attention not in ("flash", "flex"):
         each = ctx.tokens // max(1, ctx.setting.pictures)
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"
-        masks = held if ctx.setting.recomputed else ctx.returned  # an argument of every layer
+        masks = live if ctx.setting.recomputed else ctx.returned  # an argument of every layer
         masks.append(tape.value((ctx.setting.pictures, 1, each, each), dtype, "padding mask"))
-    return x, held
+    return x, live
 
 
 def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, ...]) -> Value:

@@ -52,8 +52,8 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=5632)
     depth = config.integer("num_hidden_layers", default=34, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     config.ignore("hidden_act", "norm_eps", "vision_feature_layer", "vision_feature_select_strategy", "rope_theta")
     config.ignore("rope_parameters", "initializer_range", "multi_modal_projector_bias")
     for key in ("attention_dropout", "projector_dropout"):
@@ -67,18 +67,18 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     if width * factor != inner:
         config.fail("intermediate_size", f"{factor} shuffled patches are {width * factor} wide, not {inner}")
     mlp = tower_mlp(width, inner, "gelu", NAMES.mlp)
-    patches = (side // patch) ** 2
+    patches = (image_size // patch) ** 2
     return Vision(
         kind="llama4:llama4",
         hidden=width,
         blocks=((tower_layer(width, heads, mlp, "llama4:rotated_as_complex", NAMES, softmax_fp32=False), depth),),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=factor,
         outputs=outputs,
         stem=(
             ParameterTensor("class_embedding", (width,), "vision"),
             ParameterTensor("positional_embedding_vlm", (patches + 1, width), "position"),
-            *linear("patch_embedding.linear", width, colours * patch * patch, "vision", "none"),
+            *linear("patch_embedding.linear", width, pixel_channels * patch * patch, "vision", "none"),
             *norm_pair("layernorm_pre", width),
         ),
         projector=linear("linear_1", outputs, features, "projector", "none"),
@@ -101,16 +101,18 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embedding``, class token, positions and ``layernorm_pre``. The table of rotations is a buffer."""
     tape = ctx.tape
     token, table, matrix, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
     unfolded = tape.value((patches, vision.channels), ctx.setting.params, "unfold")
-    x, held = require_input_grads(linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), leaf=leaf)
+    x, live = require_input_grads(
+        linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), require_grad=require_grad
+    )
     del unfolded
     x = add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table, looked_up=False)
-    return layer_norm(ctx, x, tuple(norm)), held
+    return layer_norm(ctx, x, tuple(norm)), live
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -123,8 +123,8 @@ def projector(model: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
     """``linear_1``, an activation, ``linear_2``."""
     outer, outputs = model.outer, model.language.hidden_size
     bias = outer.flag("multimodal_projector_bias", default=True)
-    found = linear("linear_1", outputs, width, "projector", "none", bias=bias)
-    return found + linear("linear_2", outputs, outputs, "projector", "none", bias=bias)
+    tensors = linear("linear_1", outputs, width, "projector", "none", bias=bias)
+    return tensors + linear("linear_2", outputs, outputs, "projector", "none", bias=bias)
 
 
 def _feature_layer(model: AroundTower, default: int) -> int:
@@ -148,8 +148,8 @@ def _clip(config: ConfigReader, model: AroundTower, kind: str, read: int = 0) ->
     heads = config.integer("num_attention_heads", default=12)
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 32)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 32)
     inner = config.integer("intermediate_size", default=3072)
     config.ignore("projection_dim", "vocab_size", "layer_norm_eps", "initializer_factor")
     config.dropout("attention_dropout")
@@ -161,19 +161,19 @@ def _clip(config: ConfigReader, model: AroundTower, kind: str, read: int = 0) ->
         model.outer.fail(
             "vision_feature_select_strategy", f"{strategy!r} features of layer {read} have no memory model"
         )
-    patches = (side // patch) ** 2
+    patches = (image_size // patch) ** 2
     model.outer.activation("projector_hidden_act", default="gelu")
     return Vision(
         kind=kind,
         hidden=width,
         blocks=((block, read),),
         idle=((block, depth - read),) if read < depth else (),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=1,
         outputs=model.language.hidden_size,
         stem=(
             ParameterTensor("embeddings.class_embedding", (width,), "vision"),
-            ParameterTensor("embeddings.patch_embedding.weight", (width, colours, patch, patch), "vision"),
+            ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
             ParameterTensor("embeddings.position_embedding.weight", (patches + 1, width), "position"),
             *norm_pair("pre_layrnorm", width),
         ),
@@ -191,15 +191,15 @@ def _clip(config: ConfigReader, model: AroundTower, kind: str, read: int = 0) ->
     )
 
 
-def llava_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def llava_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``embeddings`` and ``pre_layrnorm``: patches and a class token, with positions. The hook is on
     ``patch_embedding``.
     """
     token, weight, table, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.pictures * vision.classes
-    x, held = require_input_grads(patch_convolution(ctx, vision, patches, weight, None), leaf=leaf)
+    x, live = require_input_grads(patch_convolution(ctx, vision, patches, weight, None), require_grad=require_grad)
     x = add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table)
-    return layer_norm(ctx, x, tuple(norm)), held
+    return layer_norm(ctx, x, tuple(norm)), live
 
 
 def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -208,10 +208,10 @@ def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
     return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector, copies=True), joins=True)
 
 
-def llava_next_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def llava_next_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """LLaVA's, on the tiles of all pictures in one tensor."""
     hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.pictures * vision.classes, "fp32")
-    return llava_stem(ctx, vision, leaf)
+    return llava_stem(ctx, vision, require_grad)
 
 
 def llava_next_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -231,10 +231,10 @@ def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
     return return_image_tokens(ctx, copy(ctx.tape, x, "cat overview"), joins=True)
 
 
-def llava_onevision_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def llava_onevision_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """SigLIP's, on the tiles of all pictures in one tensor."""
     hold_pixel_values(ctx, vision, ctx.tokens, "fp32")
-    return siglip_stem(ctx, vision, leaf)
+    return siglip_stem(ctx, vision, require_grad)
 
 
 def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:

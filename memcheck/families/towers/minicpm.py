@@ -72,9 +72,9 @@ def _tower(config: ConfigReader, model: AroundTower, silent: str) -> Vision:
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=3072)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
+    pixel_channels = config.integer("num_channels", default=3)
     patch = square_side(config, "patch_size", 16)
-    side = square_side(config, "image_size", 224) // patch
+    image_size = square_side(config, "image_size", 224) // patch
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
     at = outer.integer("insert_layer_id", default=6)
@@ -90,13 +90,13 @@ def _tower(config: ConfigReader, model: AroundTower, silent: str) -> Vision:
         kind="minicpm:minicpm",
         hidden=width,
         blocks=((layer, at + 1), (layer, depth - at - 1)) if merges else ((layer, depth),),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=unit * unit if merges else unit,
         outputs=outputs,
         stem=(
-            ParameterTensor("embeddings.patch_embedding.weight", (width, colours, patch, patch), "vision"),
+            ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
             ParameterTensor("embeddings.patch_embedding.bias", (width,), "vision"),
-            ParameterTensor("embeddings.position_embedding.weight", (side * side, width), "position"),
+            ParameterTensor("embeddings.position_embedding.weight", (image_size * image_size, width), "position"),
         ),
         between=Between(merger, unit) if merges else None,
         unused=() if merges else merger,
@@ -137,11 +137,13 @@ MERGED_WINDOW = 4
 """Patches that become one between the layers, and again in the projector."""
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``: each patch looks up the nearest place. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
-    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
-    return add(ctx.tape, x, _positions(ctx, table), "add positions"), held
+    x, live = require_input_grads(
+        patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
+    )
+    return add(ctx.tape, x, _positions(ctx, table), "add positions"), live
 
 
 def _positions(ctx: Context, table: ParameterTensor) -> Value:

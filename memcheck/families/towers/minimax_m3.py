@@ -32,7 +32,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=5120)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
+    pixel_channels = config.integer("num_channels", default=3)
     patch = config.integer("patch_size", default=14)
     frames = config.integer("temporal_patch_size", default=2)
     side = config.integer("spatial_merge_size", default=2)
@@ -53,11 +53,11 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         kind="minimax_m3:minimax_m3",
         hidden=width,
         blocks=((block, depth),),
-        channels=colours * frames * patch * patch,
+        channels=pixel_channels * frames * patch * patch,
         merge=merge,
         outputs=outputs,
         stem=(
-            ParameterTensor("embeddings.proj.weight", (width, colours, frames, patch, patch), "vision"),
+            ParameterTensor("embeddings.proj.weight", (width, pixel_channels, frames, patch, patch), "vision"),
             *norm_pair("pre_layrnorm", width),
         ),
         projector=(
@@ -77,7 +77,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, rotary tables in the norm's dtype, ``pre_layrnorm``; no hook finds them."""
     weight, *norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, None)

@@ -54,8 +54,8 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
     behind = config.integer("num_global_layers", default=8, maximum=MAX_LAYERS)
     inner = config.integer("intermediate_size", default=5120)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     tiles = config.integer("max_num_tiles", default=4)
     earlier = config.integers("intermediate_layers_indices") or (3, 7, 15, 23, 30)
     for index in earlier:
@@ -69,7 +69,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     grids = len(ratios) if isinstance(ratios, (list, tuple)) else RATIOS
     config.ignore("initializer_range", "norm_eps", "supported_aspect_ratios")
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
-    rows = (side // patch) ** 2 + 1
+    rows = (image_size // patch) ** 2 + 1
     padded = -(-rows // ALIGNMENT) * ALIGNMENT
     outputs = model.language.hidden_size
     text = model.outer.raw("text_config")
@@ -80,11 +80,11 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         kind="mllama:mllama",
         hidden=width,
         blocks=((local, depth), (local._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True), behind)),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=1,
         outputs=outputs,
         stem=(
-            ParameterTensor("patch_embedding.weight", (width, colours, patch, patch), "vision"),
+            ParameterTensor("patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
             *_by_ratio("pre_tile_positional_embedding", grids, tiles * width),
             ParameterTensor("class_embedding", (width,), "vision"),
             ParameterTensor("gated_positional_embedding.gate", (1,), "vision"),
@@ -144,12 +144,12 @@ def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
     return block._replace(mixer=attention)
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embedding``, whose output the hook is on, to the padded rows, and the mask."""
     tape, pictures = ctx.tape, max(1, ctx.setting.pictures)
     weight, before, before_gate, token, gate, table, tiles, *norm = vision.stem
-    x, held = require_input_grads(
-        patch_convolution(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), leaf=leaf
+    x, live = require_input_grads(
+        patch_convolution(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), require_grad=require_grad
     )
     x = _by_grid(ctx, x, before, before_gate)
     real = ctx.tokens * vision.tile_tokens // vision.tile
@@ -160,10 +160,10 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     if ctx.setting.attention != "flex":
         each, dtype = ctx.tokens // pictures, tape.autocast or ctx.setting.params  # a product makes it
         first = tape.new((pictures, each, each), dtype, "product of masks")
-        masks = ctx.returned if ctx.setting.attention == "eager" else held  # a sum keeps nothing of it
+        masks = ctx.returned if ctx.setting.attention == "eager" else live  # a sum keeps nothing of it
         masks.append(tape.value((pictures, 1, each, each), dtype, "mask of tiles"))
         del first
-    return x, held
+    return x, live
 
 
 def _by_grid(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTensor) -> Value:

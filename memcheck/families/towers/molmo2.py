@@ -54,14 +54,14 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     width, heads = _attention(config)
     inner = config.integer("intermediate_size", default=4304)
     depth = config.integer("num_hidden_layers", default=25, maximum=MAX_LAYERS)
-    side = square_side(
+    image_size = square_side(
         config, "image_default_input_size" if config.has("image_default_input_size") else "image_size", 378
     )
     patch = square_side(config, "image_patch_size" if config.has("image_patch_size") else "patch_size", 14)
-    rows, colours = (side // patch) ** 2, config.integer("num_channels", default=3)
+    rows, pixel_channels = (image_size // patch) ** 2, config.integer("num_channels", default=3)
     config.ignore("image_size", "patch_size", "image_default_input_size", "image_patch_size", *IDLE)
     if config.integer("num_position_embeddings", "image_num_pos", default=rows) != rows:
-        config.fail("num_position_embeddings", f"a square of {side} pixels has {rows} patches")
+        config.fail("num_position_embeddings", f"a square of {image_size} pixels has {rows} patches")
     config.ignore("model_type", "layer_norm_eps", "initializer_range")
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), NAMES.mlp)
     adapter = outer.section("adapter_config")
@@ -93,12 +93,12 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         hidden=width,
         blocks=((block, last),),
         idle=((block, depth - last),) if last < depth else (),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=POOLED,
         outputs=outputs,
         stem=(
             ParameterTensor("positional_embedding", (rows, width), "position"),
-            *linear("patch_embedding", width, colours * patch * patch, "vision", "none", bias=True),
+            *linear("patch_embedding", width, pixel_channels * patch * patch, "vision", "none", bias=True),
         ),
         projector=projector + linear("image_projector.down_proj", outputs, made, "projector", "none"),
         hooked=False,
@@ -112,7 +112,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         ),
         placement="added",
         tile=rows,
-        tile_tokens=(-(-(side // patch) // 2)) ** 2,
+        tile_tokens=(-(-(image_size // patch) // 2)) ** 2,
         patch=patch,
         processor="molmo2:process",
         separators=4,
@@ -137,7 +137,7 @@ def _attention(config: ConfigReader) -> tuple[int, int]:
     return width, heads
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embedding``, a matrix, and ``positional_embedding``."""
     table, weight, _ = vision.stem
     weights = ctx.weights(weight, True)
@@ -145,7 +145,7 @@ def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
     pixels = ctx.tape.value((ctx.tokens, vision.channels), dtype, "pixel_values")
     x = matrix.linear(ctx.tape, pixels, weights, weight.name)
     del pixels
-    return require_input_grads(add_position_embedding(ctx, x, table, looked_up=False), leaf=leaf)
+    return require_input_grads(add_position_embedding(ctx, x, table, looked_up=False), require_grad=require_grad)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

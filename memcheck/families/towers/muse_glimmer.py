@@ -54,11 +54,11 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     block = tower_layer(
         width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "muse_glimmer:packed_tables", NAMES
     )
-    types = layer_types(
+    attention_types = layer_types(
         config, depth, lambda i: WINDOWED if (i + 1) % PERIOD and i + 1 < depth else FULL, (FULL, WINDOWED)
     )
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         if kind == FULL or not isinstance(block.mixer, TowerAttention):
             return block
         return block._replace(mixer=block.mixer._replace(window=high * high))
@@ -70,7 +70,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     return Vision(
         kind="muse_glimmer:muse_glimmer",
         hidden=width,
-        blocks=stack(types, make),
+        blocks=stack(attention_types, build_layer),
         channels=pixels,
         merge=side * side,
         outputs=outputs,
@@ -102,7 +102,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embedder``, ``ln_pre``, and rows picked by ``window_index``; no hook finds the patches."""
     tape = ctx.tape
     weight, table, *norm = vision.stem

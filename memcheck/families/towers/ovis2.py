@@ -56,8 +56,8 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     heads = config.integer("num_attention_heads", default=8)
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 14)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 14)
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
     config.dropout("attention_dropout")
     for key in ("qkv_bias", "mlp_bias"):
@@ -71,17 +71,17 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     marks = config.integer("num_visual_indicator_tokens", default=5)
     if marks >= words:
         config.fail("num_visual_indicator_tokens", f"{marks} of {words} words leave none for pictures")
-    rows, across = (side // patch) ** 2, -(-(side // patch) // stride)
+    rows, across = (image_size // patch) ** 2, -(-(image_size // patch) // stride)
     embedding = "transformer.embeddings."
     return Vision(
         kind="ovis2:ovis2",
         hidden=width,
         blocks=((tower_layer(width, heads, mlp, "ovis2:copied_rows", NAMES, bias=False, norm="rmsnorm"), depth),),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=stride * stride,
         outputs=outputs,
         stem=(
-            ParameterTensor(embedding + "patch_embedding.weight", (width, colours, patch, patch), "vision"),
+            ParameterTensor(embedding + "patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
             ParameterTensor(embedding + "patch_embedding.bias", (width,), "vision"),
             ParameterTensor(embedding + "position_embedding.weight", (rows, width), "position"),
             ParameterTensor(embedding + "rms_norm.weight", (width,), "norm"),
@@ -104,13 +104,13 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, which norm the patches before positions are added."""
     weight, bias, table, norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
     x = add_position_embedding(ctx, x, table)
-    return require_input_grads(x, leaf=leaf)
+    return require_input_grads(x, require_grad=require_grad)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

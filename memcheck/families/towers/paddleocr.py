@@ -52,15 +52,17 @@ def read_paddle(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
-    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    x, live = require_input_grads(
+        patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
+    )
     position = interpolated_positions(ctx, table)
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
-    if not (leaf or ctx.setting.trained or (ctx.setting.adapter is not None and ctx.setting.adapter.targets)):
+    if not (require_grad or ctx.setting.trained or (ctx.setting.adapter is not None and ctx.setting.adapter.targets)):
         ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `inputs_embeds` of the encoder, which nothing saves
-    return x, held + rotary_tables(ctx, vision)
+    return x, live + rotary_tables(ctx, vision)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

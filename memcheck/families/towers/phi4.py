@@ -91,20 +91,20 @@ def _layer(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTenso
     middle = config.integer("ext_pw_out_channel", default=1024)
     apart = config.integer("depthwise_multiplier", default=1) * width
     out = config.integer("depthwise_separable_out_channel", default=1024)
-    found: tuple[ParameterTensor, ...] = ()
+    tensors: tuple[ParameterTensor, ...] = ()
     for half in ("feed_forward_in", "feed_forward_out"):
-        found += norm_pair(f"{half}.layer_norm", width)
-        found += linear(f"{half}.gate_up_proj", 2 * inner, width, "audio", "none", bias=True)
-        found += linear(f"{half}.down_proj", width, inner, "audio", "none", bias=True)
+        tensors += norm_pair(f"{half}.layer_norm", width)
+        tensors += linear(f"{half}.gate_up_proj", 2 * inner, width, "audio", "none", bias=True)
+        tensors += linear(f"{half}.down_proj", width, inner, "audio", "none", bias=True)
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        found += linear(f"self_attn.{name}", width, width, "audio", "none", bias=True)
-    found += norm_pair("conv.layer_norm", width)
-    found += _conv("conv.glu.ext_pw_conv_1d", 2 * middle, width, 1)
-    found += tuple(ParameterTensor(f"conv.glu.{name}", (1, middle, 1), "audio") for name in ("b1", "b2"))
-    found += _conv("conv.dw_sep_conv_1d.dw_conv", apart, 1, kernel)
-    found += _conv("conv.dw_sep_conv_1d.pw_conv", out, apart, 1)
-    found += _conv("conv.ext_pw_conv_1d", middle, width, 1)
-    return found + norm_pair("layer_norm_att", width) + norm_pair("layer_norm", width)
+        tensors += linear(f"self_attn.{name}", width, width, "audio", "none", bias=True)
+    tensors += norm_pair("conv.layer_norm", width)
+    tensors += _conv("conv.glu.ext_pw_conv_1d", 2 * middle, width, 1)
+    tensors += tuple(ParameterTensor(f"conv.glu.{name}", (1, middle, 1), "audio") for name in ("b1", "b2"))
+    tensors += _conv("conv.dw_sep_conv_1d.dw_conv", apart, 1, kernel)
+    tensors += _conv("conv.dw_sep_conv_1d.pw_conv", out, apart, 1)
+    tensors += _conv("conv.ext_pw_conv_1d", middle, width, 1)
+    return tensors + norm_pair("layer_norm_att", width) + norm_pair("layer_norm", width)
 
 
 def _conv(name: str, outputs: int, inputs: int, *kernel: int) -> tuple[ParameterTensor, ...]:
@@ -162,13 +162,15 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embedding``. Positions are looked up for every row."""
     weight, bias, table = vision.stem
-    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), leaf=leaf)
+    x, live = require_input_grads(
+        patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
+    )
     x = with_positions_of_rows(ctx, x, table)
-    _, masks = masked(ctx, x, leaf=False)
-    return x, held + masks
+    _, masks = masked(ctx, x, require_grad=False)
+    return x, live + masks
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:

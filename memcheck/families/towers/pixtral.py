@@ -78,8 +78,8 @@ def pixtral(config: ConfigReader, model: AroundTower, kind: str) -> Vision:
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 1024), square_side(config, "patch_size", 16)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 1024), square_side(config, "patch_size", 16)
     config.ignore("model_type", "rope_parameters", "rope_theta", "initializer_range", "rope_scaling", "vocab_size")
     if config.integer("head_dim", default=width // heads) != width // heads:
         config.fail("head_dim", "head_dim is not the tower's width over its heads, which its class takes")
@@ -90,17 +90,17 @@ def pixtral(config: ConfigReader, model: AroundTower, kind: str) -> Vision:
         kind=kind,
         hidden=width,
         blocks=((block, depth),),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=1,
         outputs=model.language.hidden_size,
         stem=(
-            ParameterTensor("patch_conv.weight", (width, colours, patch, patch), "vision"),
+            ParameterTensor("patch_conv.weight", (width, pixel_channels, patch, patch), "vision"),
             ParameterTensor("ln_pre.weight", (width,), "norm"),
         ),
         projector=(),
         hooked=True,
         patch=patch,
-        side=side,
+        side=image_size,
         heads=heads,
         activation=model.outer.activation("projector_hidden_act", default="gelu"),
         path="vision_tower",
@@ -109,7 +109,7 @@ def pixtral(config: ConfigReader, model: AroundTower, kind: str) -> Vision:
     )
 
 
-def pixtral_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_conv``, whose output pictures are cut out of and put together again, ``ln_pre``; tables and mask.
 
     cos and sin are in the rows' dtype. The mask over all pictures, [1, 1, rows, rows], is additive in that dtype; it is
@@ -117,16 +117,16 @@ def pixtral_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[
     """
     tape = ctx.tape
     weight, norm = vision.stem
-    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, None), leaf=leaf)
+    x, live = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, None), require_grad=require_grad)
     x = rms_norm_pieces(tape, copy(tape, x, "cat pictures"), ctx.parameter(norm.name, norm.shape))
     shape = (ctx.tokens, vision.hidden // vision.heads)
-    held += [tape.value(shape, x.dtype, "rotary table") for _ in range(2)]
+    live += [tape.value(shape, x.dtype, "rotary table") for _ in range(2)]
     if ctx.setting.attention not in ("flash", "flex"):
         saved = ctx.setting.attention != "eager" and ctx.tokens % MASK_ALIGNMENT == 0
         saved = saved and x.dtype == (tape.autocast or x.dtype)
-        masks = held if saved or ctx.setting.recomputed else ctx.returned
+        masks = live if saved or ctx.setting.recomputed else ctx.returned
         masks.append(tape.value((1, 1, ctx.tokens, ctx.tokens), x.dtype, "picture mask"))
-    return x, held
+    return x, live
 
 
 def pixtral_project(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -242,8 +242,8 @@ def patch_embedding(config: ConfigReader, width: int, patch: int, *, bias: bool 
     """List the tensors of a convolution over the pixels of a patch, in two frames."""
     side = config.integer("patch_size", default=patch)
     shape = (width, _colours(config), config.integer("temporal_patch_size", default=2), side, side)
-    found = (ParameterTensor("patch_embed.proj.weight", shape, "vision"),)
-    return (*found, ParameterTensor("patch_embed.proj.bias", (width,), "vision")) if bias else found
+    tensors = (ParameterTensor("patch_embed.proj.weight", shape, "vision"),)
+    return (*tensors, ParameterTensor("patch_embed.proj.bias", (width,), "vision")) if bias else tensors
 
 
 def _colours(config: ConfigReader) -> int:
@@ -273,10 +273,10 @@ def outputs_of(config: ConfigReader, hidden: int) -> int:
     return outputs
 
 
-def qwen_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def qwen_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed`` and the rotary tables."""
-    x, held = require_input_grads(embedded_patches(ctx, vision), leaf=leaf)
-    return x, held + rotary_tables(ctx, vision)
+    x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
+    return x, live + rotary_tables(ctx, vision)
 
 
 def qwen_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -332,15 +332,15 @@ def merge(ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor
     return linear_layer(ctx, activated, second, bias=True)
 
 
-def qwen2_5_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def qwen2_5_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``patch_embed``, and index its rows into the order of windows (``window_index``).
 
     Returns the rows, and the rotary tables that all layers are given.
     """
-    x, held = require_input_grads(embedded_patches(ctx, vision), leaf=leaf)
+    x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     order = ctx.tape.new((ctx.tokens // vision.merge,), "int64", "window index")
     x = index(ctx.tape, x, order, x.shape, "window order")
-    return x, held + rotary_tables(ctx, vision)
+    return x, live + rotary_tables(ctx, vision)
 
 
 def qwen2_5_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -357,13 +357,13 @@ GRID_NEIGHBOURS = 4
 """Points of the learned grid that a patch's position is interpolated between."""
 
 
-def qwen3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
-    x, held = require_input_grads(embedded_patches(ctx, vision), leaf=leaf)
+    x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     position = interpolated_positions(ctx, vision.stem[2])
     ctx.returned.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
-    return x, held + rotary_tables(ctx, vision)
+    return x, live + rotary_tables(ctx, vision)
 
 
 def qwen3_project(ctx: Context, vision: Vision, x: Value) -> Value:

@@ -59,25 +59,25 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     biased = config.flag("projection_bias")
     stem = _subsampling(config, width)
     config.ignore(*HARMLESS_OF_SOUNDS)
-    found: tuple[ParameterTensor, ...] = ()
+    tensors: tuple[ParameterTensor, ...] = ()
     for half in ("feed_forward1", "feed_forward2"):
-        found += linear(f"{half}.linear1", inner, width, "audio", "none", bias=bias)
-        found += linear(f"{half}.linear2", width, inner, "audio", "none", bias=bias)
+        tensors += linear(f"{half}.linear1", inner, width, "audio", "none", bias=bias)
+        tensors += linear(f"{half}.linear2", width, inner, "audio", "none", bias=bias)
     for letter in "qkvo":
-        found += linear(f"self_attn.{letter}_proj", width, width, "audio", "none", bias=bias)
-    found += linear("self_attn.relative_k_proj", width, width, "audio", "none")
-    found += tuple(vector(f"self_attn.bias_{letter}", width, "audio") for letter in "uv")
+        tensors += linear(f"self_attn.{letter}_proj", width, width, "audio", "none", bias=bias)
+    tensors += linear("self_attn.relative_k_proj", width, width, "audio", "none")
+    tensors += tuple(vector(f"self_attn.bias_{letter}", width, "audio") for letter in "uv")
     for name, shape in (
         ("pointwise_conv1", (2 * width, width, 1)),
         ("depthwise_conv", (width, 1, kernel)),
         ("pointwise_conv2", (width, width, 1)),
     ):
-        found += (ParameterTensor(f"conv.{name}.weight", shape, "audio"),)
-        found += (vector(f"conv.{name}.bias", shape[0], "audio"),) if convolved else ()
-    found += norm_pair("conv.norm", width)
+        tensors += (ParameterTensor(f"conv.{name}.weight", shape, "audio"),)
+        tensors += (vector(f"conv.{name}.bias", shape[0], "audio"),) if convolved else ()
+    tensors += norm_pair("conv.norm", width)
     for name in NORMS:
-        found += norm_pair(name, width)
-    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=found)
+        tensors += norm_pair(name, width)
+    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
     projector = (
         vector("embed_audio.layer_norm.weight", width, "norm"),
         *linear("embed_audio.linear_1", between, width, "projector", "none", bias=biased),
@@ -101,18 +101,18 @@ def _subsampling(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...
     stride = config.integer("subsampling_conv_stride", default=2)
     factor, bins = config.integer("subsampling_factor", default=8), config.integer("num_mel_bins", default=80)
     layers = factor.bit_length() - 1
-    path, found = "subsampling.layers", list[ParameterTensor]()
+    path, tensors = "subsampling.layers", list[ParameterTensor]()
 
     def convolution(index: int, colours: int, side: int) -> None:
-        found.append(ParameterTensor(f"{path}.{index}.weight", (channels, colours, side, side), "audio"))
-        found.append(vector(f"{path}.{index}.bias", channels, "audio"))
+        tensors.append(ParameterTensor(f"{path}.{index}.weight", (channels, colours, side, side), "audio"))
+        tensors.append(vector(f"{path}.{index}.bias", channels, "audio"))
 
     convolution(0, 1, kernel)
     for layer in range(layers - 1):
         convolution(2 + 3 * layer, 1, kernel)
         convolution(3 + 3 * layer, channels, 1)
     rows = channels * (bins // stride**layers)
-    return (*found, *linear("subsampling.linear", width, rows, "audio", "none", bias=True))
+    return (*tensors, *linear("subsampling.linear", width, rows, "audio", "none", bias=True))
 
 
 NAMES = LayerNames(
@@ -137,7 +137,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     heads = config.integer("num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
-    patch, colours = config.integer("patch_size", default=16), config.integer("num_channels", default=3)
+    patch, pixel_channels = config.integer("patch_size", default=16), config.integer("num_channels", default=3)
     side = config.integer("max_img_size", default=2048) // patch
     classes = config.integer("num_cls_tokens", default=3) + config.integer("num_registers", default=7, minimum=0)
     frames = config.integer("video_temporal_patch_size", default=2)
@@ -158,7 +158,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         extra=tuple(ParameterTensor(name, (width,), "mlp") for name in SCALES),
     )  # fmt: skip
     merge = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2
-    between, pixels = outer.integer("projector_hidden_size", default=4096), colours * patch * patch
+    between, pixels = outer.integer("projector_hidden_size", default=4096), pixel_channels * patch * patch
     text = outer.raw("text_config")
     ends = isinstance(text, dict) and bool(text.get("num_nextn_predict_layers"))
     return Vision(
@@ -195,7 +195,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings`` of packed patches; no hook finds them."""
     weight, table, learned = vision.stem
     patches = _patches(ctx, vision)

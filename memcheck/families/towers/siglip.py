@@ -151,16 +151,16 @@ def siglip(
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=defaults.inner)
     depth = config.integer("num_hidden_layers", default=defaults.depth, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side = square_side(config, "image_size", defaults.side)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size = square_side(config, "image_size", defaults.side)
     patch = square_side(config, "patch_size", defaults.patch)
     config.ignore("layer_norm_eps", "initializer_range", "rope_parameters")
     config.dropout("attention_dropout")
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), SIGLIP.mlp)
-    tile = (side // patch) ** 2
+    tile = (image_size // patch) ** 2
     embedding = "embeddings.patch_embedding"
     stem = (
-        ParameterTensor(embedding + ".weight", (width, colours, patch, patch), "vision"),
+        ParameterTensor(embedding + ".weight", (width, pixel_channels, patch, patch), "vision"),
         ParameterTensor(embedding + ".bias", (width,), "vision"),
         ParameterTensor("embeddings.position_embedding.weight", (tile, width), "position"),
     )
@@ -168,7 +168,7 @@ def siglip(
         kind=kind,
         hidden=width,
         blocks=((tower_layer(width, heads, mlp, attention), depth),),
-        channels=colours * patch * patch,
+        channels=pixel_channels * patch * patch,
         merge=1,
         outputs=model.language.hidden_size,
         stem=stem,
@@ -202,11 +202,11 @@ def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, 
     )
 
 
-def siglip_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def siglip_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
-    x, held = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias), leaf=leaf)
-    return add_position_embedding(ctx, x, table), held
+    x, live = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias), require_grad=require_grad)
+    return add_position_embedding(ctx, x, table), live
 
 
 def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -235,19 +235,19 @@ def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
     )
 
 
-def idefics3_stem(ctx: Context, vision: Vision, leaf: bool) -> tuple[Value, list[Value]]:
+def idefics3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
     weight, bias, table = vision.stem
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
     x = add_position_embedding(ctx, x, table)
-    return masked(ctx, x, leaf=leaf)
+    return masked(ctx, x, require_grad=require_grad)
 
 
-def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
+def masked(ctx: Context, x: Value, *, require_grad: bool) -> tuple[Value, list[Value]]:
     """Return the rows, and the padding mask [pictures, 1, patches, patches] that every layer is given."""
-    x, held = require_input_grads(x, leaf=leaf)
+    x, live = require_input_grads(x, require_grad=require_grad)
     if ctx.setting.attention not in ("flash", "flex"):
         patches_per_picture = ctx.tokens // max(1, ctx.setting.pictures)
         shape = (
@@ -256,10 +256,10 @@ def masked(ctx: Context, x: Value, *, leaf: bool) -> tuple[Value, list[Value]]:
             patches_per_picture,
             patches_per_picture,
         )  # an argument of every layer, which checkpoints keep
-        masks = held if ctx.setting.recomputed else ctx.returned
+        masks = live if ctx.setting.recomputed else ctx.returned
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"  # masking_utils.py: added to the scores, or not
         masks.append(ctx.tape.value(shape, dtype, "padding mask"))
-    return x, held
+    return x, live
 
 
 def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:

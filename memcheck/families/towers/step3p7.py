@@ -32,16 +32,16 @@ def read(config: ConfigReader, model: AroundTower) -> IdleTowers:
     require_divisible_heads(config, width, heads)
     inner = int(width * config.number("mlp_ratio", default=WIDER))
     depth = config.integer("num_hidden_layers", "layers", default=47, maximum=MAX_LAYERS)
-    colours = config.integer("num_channels", default=3)
-    side, patch = square_side(config, "image_size", 728), square_side(config, "patch_size", 14)
+    pixel_channels = config.integer("num_channels", default=3)
+    image_size, patch = square_side(config, "image_size", 728), square_side(config, "patch_size", 14)
     config.ignore("model_type", "intermediate_size", "hidden_act", "layer_scale_init_value", "ls_init_value")
     config.ignore("layer_norm_eps", "initializer_range", "max_position_embeddings", "rope_parameters")
     config.dropout("attention_dropout")
     scales = tuple(ParameterTensor(name, (width,), "mlp") for name in ("lambda_1", "lambda_2"))
     block = tower_layer(width, heads, tower_mlp(width, inner, "quick_gelu", NAMES.mlp), "separate", NAMES, extra=scales)
     tensors = [
-        ParameterTensor("embeddings.patch_embedding.weight", (width, colours, patch, patch), "vision"),
-        ParameterTensor("embeddings.position_embedding.weight", ((side // patch) ** 2, width), "position"),
+        ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
+        ParameterTensor("embeddings.position_embedding.weight", ((image_size // patch) ** 2, width), "position"),
         *norm_pair("pre_layernorm", width),
     ]
     for name, rows in (("downsampler1", width), ("downsampler2", 2 * width)):

@@ -89,9 +89,14 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     One matrix makes q, k and v. Keys and values are repeated for every query head, even a single one.
     """
     tape = ctx.tape
-    b, s, d = ctx.batch, ctx.sequence, attention.head_dim
+    b, s, head_dim = ctx.batch, ctx.sequence, attention.head_dim
     qkv = _qkv(ctx, attention, x)
-    q, k, v = tape.views(qkv, (b, attention.heads, s, d), (b, attention.kv_heads, s, d), (b, attention.kv_heads, s, d))
+    q, k, v = tape.views(
+        qkv,
+        (b, attention.heads, s, head_dim),
+        (b, attention.kv_heads, s, head_dim),
+        (b, attention.kv_heads, s, head_dim),
+    )
     q, k = norm(ctx, attention.query_norm, q), norm(ctx, attention.key_norm, k)
     q_roped, k_roped = _apply_rope(tape, q, attention.rotary_dim), _apply_rope(tape, k, attention.rotary_dim)
     q, k = _cat_rotary(tape, q_roped, q), _cat_rotary(tape, k_roped, k)
@@ -104,11 +109,11 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     else:
         mask = _window_mask(ctx, attention, q.dtype)
         label = "efficient attention" if mask is not None else "flash attention"
-        out = kernels.flash(tape, q, k, v, d, label=label, extra=mask)
+        out = kernels.flash(tape, q, k, v, head_dim, label=label, extra=mask)
         del mask
     out = copy(tape, out, "y.reshape")  # q is contiguous head by head, so the output is
     tensor = linear_tensors(attention.tensors)[-1]
-    result = _linear(ctx, out.view(ctx.tokens, attention.heads * d), tensor, attention.out_bias)
+    result = _linear(ctx, out.view(ctx.tokens, attention.heads * head_dim), tensor, attention.out_bias)
     del qkv, q_roped, k_roped  # variables to the end
     return result
 

@@ -74,12 +74,12 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
     mixer, tp = block.mixer, layout.tensor
     if isinstance(mixer, Attention):
         width = (mixer.heads * (2 if mixer.output_gate else 1) + 2 * mixer.kv_heads) * mixer.head_dim
-        found = _linear("self_attention.linear_qkv", -(-width // tp), hidden, bias=mixer.qkv_bias)
-        found += _linear(
+        tensors = _linear("self_attention.linear_qkv", -(-width // tp), hidden, bias=mixer.qkv_bias)
+        tensors += _linear(
             "self_attention.linear_proj", hidden, -(-mixer.heads * mixer.head_dim // tp), bias=mixer.out_bias
         )
-        found += _norm(mixer.query_norm, "self_attention.q_layernorm")
-        return found + _norm(mixer.key_norm, "self_attention.k_layernorm")
+        tensors += _norm(mixer.query_norm, "self_attention.q_layernorm")
+        return tensors + _norm(mixer.key_norm, "self_attention.k_layernorm")
     if isinstance(mixer, LatentAttention):
         return _latent(mixer, tp, hidden)
     if mixer is None:
@@ -132,8 +132,8 @@ def _delta_net(mixer: Mixer, tp: int, hidden: int, *, biased: bool) -> list[Loca
 
 def _mlp(mlp: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
     width = -(-mlp.width // layout.tensor)
-    found = _linear(owner + ".linear_fc1", width * (2 if mlp.gated else 1), hidden, bias=mlp.bias)
-    return found + _linear(owner + ".linear_fc2", hidden, width, bias=mlp.bias)
+    tensors = _linear(owner + ".linear_fc1", width * (2 if mlp.gated else 1), hidden, bias=mlp.bias)
+    return tensors + _linear(owner + ".linear_fc2", hidden, width, bias=mlp.bias)
 
 
 def _moe(moe: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:

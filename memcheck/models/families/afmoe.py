@@ -56,7 +56,7 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
     dense_layers = config.integer("num_dense_layers", default=1, minimum=0)
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether its feed-forward is the MoE."""
         sliding = kind[0] == "sliding_attention"
         return Block(
@@ -72,7 +72,7 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(
         config,
         size,
-        stack(((t, i >= dense_layers) for i, t in enumerate(attention_types)), make),
+        stack(((t, i >= dense_layers) for i, t in enumerate(attention_types)), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         mask_windows=(None, window),

@@ -30,7 +30,7 @@ def read(config: ConfigReader) -> Architecture:
     inner = config.integer("inner_group_num", default=1)
     if size.layers * inner > MAX_LAYERS:
         config.fail("inner_group_num", f"layers run {size.layers * inner:,} times, more often than {MAX_LAYERS:,}")
-    found = assemble(
+    architecture = assemble(
         config,
         size,
         NAMES,
@@ -39,7 +39,7 @@ def read(config: ConfigReader) -> Architecture:
         narrow=narrow,
         dropout=0.0,
     )
-    ((layer, _),) = found.blocks
+    ((layer, _),) = architecture.blocks
     activation = config.activation(default="gelu_new")
     layer = layer._replace(
         mlp=plain_mlp(hidden, config.integer("intermediate_size"), activation, "ffn", "ffn_output", bias=True),
@@ -48,9 +48,9 @@ def read(config: ConfigReader) -> Architecture:
         mixer_dropout=True,
     )
     project = linear("albert.encoder.embedding_hidden_mapping_in", hidden, narrow, "embedding", "none", bias=True)
-    tables = tuple(t for t in found.extra_tensors if "embeddings_project" not in t.name)
+    tables = tuple(t for t in architecture.extra_tensors if "embeddings_project" not in t.name)
     head = linear("predictions.dense", narrow, hidden, "head", "none", bias=True)
-    return found._replace(
+    return architecture._replace(
         blocks=_applications(layer, size.layers, groups, inner),
         head_transform=activation,
         head_tensors=(*head, *norm_tensors(layer_norm(narrow, "predictions.LayerNorm"))),

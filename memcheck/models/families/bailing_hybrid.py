@@ -33,11 +33,13 @@ def read(config: ConfigReader) -> Architecture:
     moe = experts(config, hidden, (GROUPS, CHOSEN_GROUPS))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     group = config.integer("layer_group_size", default=GROUP)
-    types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % group else "full_attention")
-    dense = config.integer("first_k_dense_replace", default=DENSE, minimum=0)
-    sparse = sparse_types(config, size.layers, dense)
+    layer_kinds = layer_types(
+        config, size.layers, lambda i: "linear_attention" if (i + 1) % group else "full_attention"
+    )
+    dense_layers = config.integer("first_k_dense_replace", default=DENSE, minimum=0)
+    moe_layers = sparse_types(config, size.layers, dense_layers)
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         chosen: Mixer | LatentAttention = mixer if kind[0] == "linear_attention" else attention
         return pre_norm_block(hidden, chosen, moe if kind[1] else mlp)
 
@@ -45,7 +47,7 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(
         config,
         size,
-        stack(zip(types, sparse, strict=True), make),
+        stack(zip(layer_kinds, moe_layers, strict=True), build_layer),
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
         fp32_params=("conv1d", "dt_bias", "A_log"),

@@ -44,7 +44,7 @@ def read(config: ConfigReader) -> Architecture:
         module="feed_forward",
     )
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         """Build one layer. ``kind``: ``linear_attention`` is Mamba-2, ``full_attention`` attention."""
         return Block(
             mixer=mamba if kind == "linear_attention" else attention,
@@ -55,7 +55,12 @@ def read(config: ConfigReader) -> Architecture:
 
     final_norm = rms_norm(hidden, "model.final_layernorm")
     return decoder(
-        config, size, stack(layer_kinds, make), tied=False, final_norm=final_norm, rotary_dim=attention.rotary_dim
+        config,
+        size,
+        stack(layer_kinds, build_layer),
+        tied=False,
+        final_norm=final_norm,
+        rotary_dim=attention.rotary_dim,
     )
 
 
@@ -71,13 +76,13 @@ def read_granite(config: ConfigReader) -> Architecture:
     layer_kinds = _layer_types(config, ("linear_attention",) * size.layers)
     mlp = granite_feed_forward(config, hidden, config.integer("shared_intermediate_size", default=1024))
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         """Build one layer, whose two halves are scaled by ``residual_multiplier``. ``kind``: as in :func:`read`."""
         block = pre_norm_block(hidden, mamba if kind == "linear_attention" else attention, mlp)
         return block._replace(residual_scale=True)
 
     return decoder(
-        config, size, stack(layer_kinds, make), tied=False, embedding_scale="model", logit_scale=True,
+        config, size, stack(layer_kinds, build_layer), tied=False, embedding_scale="model", logit_scale=True,
         rotary_dim=attention.rotary_dim,
     )  # fmt: skip
 

@@ -81,9 +81,9 @@ def read_data2vec(config: ConfigReader) -> Architecture:
 def read_prelayernorm(config: ConfigReader) -> Architecture:
     """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one after the layers."""
     model = "roberta_prelayernorm"
-    found = encoder(config, ROBERTA._replace(model=model))
+    architecture = encoder(config, ROBERTA._replace(model=model))
     names = ("attention.LayerNorm", "intermediate.LayerNorm", f"{model}.LayerNorm")
-    return _norms_in_front(found, names, _inline)
+    return _norms_in_front(architecture, names, _inline)
 
 
 def _inline(block: Block) -> Block:

@@ -14,22 +14,22 @@ PROJECTIONS = Projections(("qkv_proj",), "out_proj", "attn")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: codegen``."""
     config.ignore("n_ctx", "scale_attn_weights")
-    found = read_gptj(config)
-    ((block, layers),) = found.blocks
+    architecture = read_gptj(config)
+    ((block, layers),) = architecture.blocks
     was = block.mixer
     if not isinstance(was, Attention):
-        return found
+        return architecture
     if was.heads % 4:
         config.fail("n_head", f"{was.heads} heads cannot be cut into four slices", "use a multiple of 4")
     size = StackDimensions(
-        hidden=found.hidden_size,
+        hidden=architecture.hidden_size,
         layers=layers,
         heads=was.heads,
         kv_heads=was.heads,
         head_dim=was.head_dim,
-        vocab=found.vocab_size,
-        positions=found.max_position_embeddings,
+        vocab=architecture.vocab_size,
+        positions=architecture.max_position_embeddings,
     )
     made = grouped_attention(size, PROJECTIONS)
     mixer = was._replace(tensors=made.tensors, fused_qkv=True, fused_form="shards")
-    return found._replace(blocks=((block._replace(mixer=mixer), layers),))
+    return architecture._replace(blocks=((block._replace(mixer=mixer), layers),))

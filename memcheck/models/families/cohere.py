@@ -91,7 +91,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     moe = _experts(config, hidden)
-    sparse = sparse_types(config, size.layers, dense_layers)
+    moe_layers = sparse_types(config, size.layers, dense_layers)
     width = config.optional_integer("prefix_dense_intermediate_size") or moe.width
     mlp = gated_mlp(hidden, width, moe.activation)
     layernorm = config.raw("rms_norm_eps") is None
@@ -100,7 +100,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         """LayerNorm without bias, or RMSNorm where the configuration has ``rms_norm_eps``."""
         return layer_norm(hidden, name, bias=False, kind=NORM) if layernorm else rms_norm(hidden, name)
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether it has experts."""
         span = window if kind[0] == "sliding_attention" else None
         rotates = span is not None or (not kind[1] and dense_period == 1)
@@ -109,7 +109,7 @@ def read_moe(config: ConfigReader) -> Architecture:
             mixer=mixer, mlp=moe if kind[1] else mlp, input_norm=norm("input_layernorm"), mlp_norm=None, parallel=True
         )
 
-    blocks = stack(zip(attention_types, sparse, strict=True), make)
+    blocks = stack(zip(attention_types, moe_layers, strict=True), build_layer)
     return decoder(
         config, size, blocks, tied=True, final_norm=norm("model.norm"), logit_scale=True, mask_windows=(None, window)
     )
@@ -147,9 +147,9 @@ def _assemble(config: ConfigReader, size: StackDimensions, attentions: list[Atte
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
     norm = layer_norm(hidden, "input_layernorm", bias=False, kind=NORM)
 
-    def make(attention: Attention) -> Block:
+    def build_layer(attention: Attention) -> Block:
         return Block(mixer=attention, mlp=mlp, input_norm=norm, mlp_norm=None, parallel=True)
 
     config.ignore("logit_scale")
     final_norm = layer_norm(hidden, "model.norm", bias=False, kind=NORM)
-    return decoder(config, size, stack(attentions, make), tied=True, final_norm=final_norm, logit_scale=True)
+    return decoder(config, size, stack(attentions, build_layer), tied=True, final_norm=final_norm, logit_scale=True)

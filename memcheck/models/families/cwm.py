@@ -17,9 +17,11 @@ def read(config: ConfigReader) -> Architecture:
     attention = grouped_attention(size, dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
     window = config.window()
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
+    attention_types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
 
-    def make(span: int | None) -> Block:
+    def build_layer(span: int | None) -> Block:
         return pre_norm_block(size.hidden, attention._replace(window=span), mlp)
 
-    return decoder(config, size, stack(windows(types, window), make), tied=False, mask_windows=(None, window))
+    return decoder(
+        config, size, stack(windows(attention_types, window), build_layer), tied=False, mask_windows=(None, window)
+    )

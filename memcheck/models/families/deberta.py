@@ -37,7 +37,7 @@ def read(config: ConfigReader) -> Architecture:
     biased = config.flag("position_biased_input", default=True)
     drops = config.dropout("pooler_dropout") > 0
     names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
-    found = assemble(
+    architecture = assemble(
         config,
         size,
         names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
@@ -45,7 +45,7 @@ def read(config: ConfigReader) -> Architecture:
         types=config.integer("type_vocab_size", default=0, minimum=0),
         extra=(tables, *(norm_tensors(norm) if normed else ())) if positions.rows else norm_tensors(norm) * normed,
     )
-    return DebertaModel(*found)._replace(
+    return DebertaModel(*architecture)._replace(
         learned_positions=size.positions if biased else 0,
         max_position_embeddings=size.positions if biased else 0,
     )
@@ -66,7 +66,7 @@ def read_1(config: ConfigReader) -> Architecture:
     biased = config.flag("position_biased_input", default=True)
     drops = config.dropout("pooler_dropout") > 0
     names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
-    found = assemble(
+    architecture = assemble(
         config,
         size,
         names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
@@ -74,9 +74,11 @@ def read_1(config: ConfigReader) -> Architecture:
         types=config.integer("type_vocab_size", default=0, minimum=0),
         extra=(tables,) if positions.rows else (),
     )
-    return DebertaModel(*found)._replace(
-        blocks=tuple((_rounded(block), n) for block, n in found.blocks),
-        embedding_norm=found.embedding_norm._replace(kind="layernorm-rounded") if found.embedding_norm else None,
+    return DebertaModel(*architecture)._replace(
+        blocks=tuple((_rounded(block), n) for block, n in architecture.blocks),
+        embedding_norm=architecture.embedding_norm._replace(kind="layernorm-rounded")
+        if architecture.embedding_norm
+        else None,
         learned_positions=size.positions if biased else 0,
         max_position_embeddings=size.positions if biased else 0,
     )
@@ -121,7 +123,7 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
 def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
     """DisentangledSelfAttention, with the layer after it; positions' matrices stand in front of the output's."""
     hidden = size.hidden
-    found = grouped_attention(
+    attention = grouped_attention(
         size,
         PROJECTIONS,
         qkv_bias=True,
@@ -139,4 +141,4 @@ def _attention(config: ConfigReader, size: StackDimensions, positions: Disentang
         for kind, name in zip(SCORES, ("pos_key_proj", "pos_query_proj"), strict=True):
             if kind in positions.scores:
                 own += linear(f"attention.self.{name}", hidden, hidden, "attention", "column", bias=True)
-    return found._replace(tensors=(*found.tensors[:-2], *own, *found.tensors[-2:]))
+    return attention._replace(tensors=(*attention.tensors[:-2], *own, *attention.tensors[-2:]))

@@ -93,14 +93,14 @@ def note_mtp_layers(config: ConfigReader, names: tuple[str, ...] = MTP_NAMES) ->
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAttention, moe: Moe) -> Architecture:
-    dense = config.integer("first_k_dense_replace", minimum=0)
+    dense_layers = config.integer("first_k_dense_replace", minimum=0)
     if config.integer("moe_layer_freq", default=1, null=1) != 1:
         config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")
     note_mtp_layers(config)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
 
-    def make(layer: int) -> Block:
+    def build_layer(layer: int) -> Block:
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)
 
-    blocks = stack((int(i >= dense) for i in range(size.layers)), make)
+    blocks = stack((int(i >= dense_layers) for i in range(size.layers)), build_layer)
     return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim)

@@ -31,9 +31,9 @@ def read_glm(config: ConfigReader) -> Architecture:
     usual = tuple(max(i - offset + 1, 0) % period == 0 for i in range(size.layers))
     if stated is not None and len(stated) != size.layers:
         config.fail("indexer_types", f"indexer_types names {len(stated)} layers, the model has {size.layers}")
-    strange = next((t for t in stated or () if t not in ("full", "shared")), None)
-    if strange is not None:
-        config.fail("indexer_types", f"unknown indexer {strange!r}", "known: full, shared")
+    unknown = next((t for t in stated or () if t not in ("full", "shared")), None)
+    if unknown is not None:
+        config.fail("indexer_types", f"unknown indexer {unknown!r}", "known: full, shared")
     own = usual if stated is None else tuple(t == "full" for t in stated)
     return _assemble(config, size, own)
 
@@ -54,15 +54,15 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     choosing = _indexed(hidden, attention, indexer._replace(heads=heads))
     moe = sigmoid_experts(config, hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
-    dense = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
-    sparse = sparse_types(config, size.layers, dense)
+    dense_layers = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
+    moe_layers = sparse_types(config, size.layers, dense_layers)
     note_mtp_layers(config)
     config.note(NOTE)
 
-    def make(kind: tuple[bool, bool]) -> Block:
+    def build_layer(kind: tuple[bool, bool]) -> Block:
         return pre_norm_block(hidden, choosing if kind[0] else attention, moe if kind[1] else mlp)
 
-    blocks = stack(zip(own, sparse, strict=True), make)
+    blocks = stack(zip(own, moe_layers, strict=True), build_layer)
     rotary_dim, kept = attention.qk_rope_head_dim, ("indexer.weights_proj",)
     return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, fp32_params_of_fp16=kept)
 

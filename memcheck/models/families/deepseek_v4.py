@@ -66,7 +66,7 @@ def read(config: ConfigReader) -> Architecture:
         *_hyper_connection_tensors("ffn_hc", hidden, streams),
     )
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether its experts are chosen by a hash of the token."""
         tokens_per_key = compression_rates.get(kind[0], 0)
         compressor = compressed._replace(rate=tokens_per_key)
@@ -100,7 +100,7 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(
         config,
         size,
-        stack(zip(attention_types, _hash_routed(config, size.layers), strict=True), make),
+        stack(zip(attention_types, _hash_routed(config, size.layers), strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dims=(rotary_dim // 2,) * 2,

@@ -23,9 +23,9 @@ def read(config: ConfigReader) -> Architecture:
     spans = windows(layer_types(config, size.layers, lambda i: sliding if i >= below else "full_attention"), window)
     moe = sigmoid_experts(config, hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
-    dense = config.integer("first_k_dense_replace", minimum=0)
+    dense_layers = config.integer("first_k_dense_replace", minimum=0)
 
-    def make(kind: tuple[bool, int | None]) -> Block:
+    def build_layer(kind: tuple[bool, int | None]) -> Block:
         return pre_norm_block(hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
 
-    return decoder(config, size, stack(((i >= dense, s) for i, s in enumerate(spans)), make), tied=False)
+    return decoder(config, size, stack(((i >= dense_layers, s) for i, s in enumerate(spans)), build_layer), tied=False)

@@ -65,11 +65,11 @@ def read_moe(config: ConfigReader) -> Architecture:
     every = config.integer("moe_layer_interval", default=1)
     last = size.layers - 1 if last == -1 else last
 
-    def make(sparse: bool) -> Block:
+    def build_layer(sparse: bool) -> Block:
         return pre_norm_block(hidden, attention, moe if sparse else mlp)
 
     kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
-    return decoder(config, size, stack(kinds, make), tied=True, fp32_params=WIDE)
+    return decoder(config, size, stack(kinds, build_layer), tied=True, fp32_params=WIDE)
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:

@@ -16,14 +16,14 @@ def read(config: ConfigReader) -> Architecture:
     pooled = config.text("classifier_pooling", default="late")
     if pooled not in POOLINGS:
         config.fail("classifier_pooling", f"classifier_pooling {pooled!r} is none of {', '.join(POOLINGS)}")
-    found = llama.read(config)
-    hidden = found.hidden_size
+    architecture = llama.read(config)
+    hidden = architecture.hidden_size
     blocks = tuple(
         (b._replace(mixer=b.mixer._replace(bidirectional=True)) if isinstance(b.mixer, Attention) else b, count)
-        for b, count in found.blocks
+        for b, count in architecture.blocks
     )
     dense = linear("dense", hidden, hidden, "head", "none", bias=True)
-    return found._replace(
+    return architecture._replace(
         blocks=blocks,
         head_bias=config.flag("mlp_bias"),
         pooling=Pooling("gelu", dense, mean=pooled == "mean", late=pooled == "late"),

@@ -19,7 +19,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = _attention(config, size)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         """Build one layer. ``kind``: its attention type."""
         return Block(
             mixer=_layer_attention(attention, kind, window),
@@ -31,7 +31,11 @@ def read(config: ConfigReader) -> Architecture:
         )
 
     return decoder(
-        config, size, stack(attention_types, make), tied=False, mask_windows=_mask_windows(attention_types, window)
+        config,
+        size,
+        stack(attention_types, build_layer),
+        tied=False,
+        mask_windows=_mask_windows(attention_types, window),
     )
 
 
@@ -44,11 +48,11 @@ def read_moe(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     moe_layers = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, minimum=0))
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether it has experts."""
         return pre_norm_block(size.hidden, _layer_attention(attention, kind[0], window), moe if kind[1] else mlp)
 
-    blocks = stack(zip(attention_types, moe_layers, strict=True), make)
+    blocks = stack(zip(attention_types, moe_layers, strict=True), build_layer)
     return decoder(config, size, blocks, tied=False, mask_windows=_mask_windows(attention_types, window))
 
 

@@ -99,11 +99,11 @@ def _sandwich(
     activation = config.activation("hidden_activation", default=TANH_GELU)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
 
-    def make(span: int | None) -> Block:
+    def build_layer(span: int | None) -> Block:
         return sandwich_block(size.hidden, attention._replace(window=span), mlp)
 
     caps = has_softcap(config, "final_logit_softcapping", final_cap)
-    architecture = _decoder(config, size, stack(windows(attention_types, window), make))
+    architecture = _decoder(config, size, stack(windows(attention_types, window), build_layer))
     return architecture._replace(final_softcap=caps, mask_windows=(None, window))
 
 

@@ -48,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
         *per_layer_tensors(hidden, per_layer_width),
     )
 
-    def make(kind: tuple[str, str, int, bool]) -> Block:
+    def build_layer(kind: tuple[str, str, int, bool]) -> Block:
         """Build one layer. ``kind``: attention type, key-value mode (``store``, ``reuse``), MLP width, sparse
         activations.
         """
@@ -76,7 +76,7 @@ def read(config: ConfigReader) -> Architecture:
     architecture = decoder(
         config,
         size,
-        stack(zip(attention_types, kv_modes, mlp_widths, sparse_layers, strict=True), make),
+        stack(zip(attention_types, kv_modes, mlp_widths, sparse_layers, strict=True), build_layer),
         tied=True,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",

@@ -46,11 +46,14 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     if config.text("use_bidirectional_attention", default="vision") != "vision":
         config.fail("use_bidirectional_attention", "text that sees what follows it has no memory model", "vision has")
     period = 6
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention")
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
+    )
     shared = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
-    modes = sharing_modes(types, shared)
+    modes = sharing_modes(attention_types, shared)
     kinds = tuple(
-        Kind(t == "full_attention", mode == "reuse", mode == "store") for t, mode in zip(types, modes, strict=True)
+        Kind(t == "full_attention", mode == "reuse", mode == "store")
+        for t, mode in zip(attention_types, modes, strict=True)
     )
     width, double = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
     activation = config.activation("hidden_activation", default=TANH_GELU)
@@ -63,7 +66,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     per_layer = PerLayer(width=each, total=size.layers * each, activation=activation) if each else None
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
 
-    def make(kind: Kind) -> Block:
+    def build_layer(kind: Kind) -> Block:
         heads = wide if kind.full else size
         attention = gemma4_attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
         mlp: Mlp | Moe = moe or gated_mlp(hidden, width * 2 if double and kind.reuses else width, activation)
@@ -80,10 +83,10 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         )
 
     capped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
-    found = decoder(
+    architecture = decoder(
         config,
         size,
-        stack(kinds, make),
+        stack(kinds, build_layer),
         tied=True,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
@@ -94,7 +97,7 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         extra_tensors=outer_tensors(hidden, rows, size.layers * each, each),
     )
     config.raw("final_logit_softcapping")
-    return found
+    return architecture
 
 
 def sharing_modes(types: tuple[str, ...], shared: int) -> tuple[str, ...]:
@@ -122,7 +125,7 @@ def _wide(config: ConfigReader, size: StackDimensions) -> StackDimensions:
 
 def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: bool) -> Attention:
     """Norms on queries, keys and (without a weight) values; keys that are values; those of an earlier layer."""
-    found = grouped_attention(
+    attention = grouped_attention(
         size,
         qkv_bias=bias,
         out_bias=bias,
@@ -130,29 +133,29 @@ def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: b
         key_norm=None if reuses else head_norm(NORM, size.head_dim, "k"),
     )
     variant = ReusingAttention if reuses else KeysAsValuesAttention if same else Gemma4Attention
-    found = variant(*found)
+    attention = variant(*attention)
     gone = ("k_proj", "v_proj") if reuses else ("v_proj",) if same else ()
-    kept = tuple(t for t in found.tensors if not any(f".{name}." in t.name for name in gone))
-    return found._replace(tensors=kept)
+    kept = tuple(t for t in attention.tensors if not any(f".{name}." in t.name for name in gone))
+    return attention._replace(tensors=kept)
 
 
 def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
     """Experts in parallel with the dense network: they read the residual stream, and a norm follows each half."""
-    experts, chosen = config.integer("num_experts"), config.integer("top_k_experts")
-    each = config.integer("moe_intermediate_size")
+    experts, experts_per_token = config.integer("num_experts"), config.integer("top_k_experts")
+    expert_width = config.integer("moe_intermediate_size")
     norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
     tensors = (
         *linear("router.proj", experts, hidden, "router", "none"),
         vector("router.scale", hidden, "router"),
         vector("router.per_expert_scale", experts, "router"),
-        *stacked_experts("experts", experts, hidden, each),
+        *stacked_experts("experts", experts, hidden, expert_width),
         *gated_tensors("mlp", hidden, width, "shared_experts"),
         *(t for name in norms for t in norm_tensors(rms_norm(hidden, name, NORM))),
     )
     return StreamMoe(
         experts,
-        chosen,
-        each,
+        experts_per_token,
+        expert_width,
         gated=True,
         activation=activation,
         router="scaled",

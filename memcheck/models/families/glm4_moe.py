@@ -26,13 +26,13 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     size = read_sizes(config, kv_heads="required", head_dim=max(1, hidden // heads))  # rounded down, as in the class
     config.ignore("n_group", "topk_group")
-    normed = config.flag("use_qk_norm")
+    use_qk_norm = config.flag("use_qk_norm")
     attention = grouped_attention(
         size,
         qkv_bias=bias,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
-        query_norm=head_norm("rmsnorm", size.head_dim, "q") if normed else None,
-        key_norm=head_norm("rmsnorm", size.head_dim, "k") if normed else None,
+        query_norm=head_norm("rmsnorm", size.head_dim, "q") if use_qk_norm else None,
+        key_norm=head_norm("rmsnorm", size.head_dim, "k") if use_qk_norm else None,
         dropout=config.dropout("attention_dropout"),
     )
     activation = config.activation()
@@ -51,11 +51,11 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
-    dense = config.integer("first_k_dense_replace", minimum=0)
+    dense_layers = config.integer("first_k_dense_replace", minimum=0)
     note_mtp_layers(config)
 
-    def make(layer: int) -> Block:
+    def build_layer(layer: int) -> Block:
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)
 
-    blocks = stack((int(i >= dense) for i in range(size.layers)), make)
+    blocks = stack((int(i >= dense_layers) for i in range(size.layers)), build_layer)
     return decoder(config, size, blocks, tied=False, rotary_dim=attention.rotary_dim)

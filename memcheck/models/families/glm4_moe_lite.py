@@ -31,13 +31,15 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
-    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
+    moe_layers = sparse_types(
+        config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0)
+    )
     note_mtp_layers(config)
     config.ignore("partial_rotary_factor", "moe_layer_freq")
 
-    def make(routed: bool) -> Block:
+    def build_layer(routed: bool) -> Block:
         block = pre_norm_block(size.hidden, attention, moe if routed else mlp)
-        behind = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if normed and routed else None
-        return block._replace(mlp_output_norm=behind)
+        output_norm = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if normed and routed else None
+        return block._replace(mlp_output_norm=output_norm)
 
-    return decoder(config, size, stack(sparse, make), tied=False, rotary_dim=attention.qk_rope_head_dim)
+    return decoder(config, size, stack(moe_layers, build_layer), tied=False, rotary_dim=attention.qk_rope_head_dim)

@@ -45,7 +45,7 @@ def read(config: ConfigReader) -> Architecture:
         variables=LayerVariables(norm=False, output=True, mlp_input=True),
         inner_dropout=True,
     )
-    found = decoder(
+    architecture = decoder(
         config,
         size,
         ((block, size.layers),),
@@ -56,4 +56,4 @@ def read(config: ConfigReader) -> Architecture:
         embedding_dropout=config.dropout("embd_pdrop", default=0.1),
         paths=Paths("transformer.h", "transformer.wte", "transformer.wpe"),
     )
-    return GptBigCodeModel(*found)
+    return GptBigCodeModel(*architecture)

@@ -30,17 +30,22 @@ def read(config: ConfigReader) -> Architecture:
         tensors=(vector("self_attn.sinks", size.heads, "attention", "column"),),
     )
     window = config.window()
-    types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
-    if window is None and "sliding_attention" in types:
+    attention_types = layer_types(config, size.layers, lambda i: "full_attention" if i % 2 else "sliding_attention")
+    if window is None and "sliding_attention" in attention_types:
         config.integer("sliding_window")
     moe = _experts(config, size.hidden)
 
-    def make(span: int | None) -> Block:
+    def build_layer(span: int | None) -> Block:
         return pre_norm_block(size.hidden, attention._replace(window=span), moe, kind=NORM)
 
-    final = rms_norm(size.hidden, "model.norm", NORM)
+    final_norm = rms_norm(size.hidden, "model.norm", NORM)
     return decoder(
-        config, size, stack(windows(types, window), make), tied=False, final_norm=final, fp32_params_of_fp16=("norm",)
+        config,
+        size,
+        stack(windows(attention_types, window), build_layer),
+        tied=False,
+        final_norm=final_norm,
+        fp32_params_of_fp16=("norm",),
     )
 
 

@@ -60,18 +60,18 @@ def read_moe_swa(config: ConfigReader) -> Architecture:
     return _windowed(config, size, _assemble(config, size, granite_feed_forward(config, size.hidden, shared)))
 
 
-def _windowed(config: ConfigReader, size: StackDimensions, found: Architecture) -> Architecture:
+def _windowed(config: ConfigReader, size: StackDimensions, architecture: Architecture) -> Architecture:
     """Each layer's window and base; sinks everywhere, and no scaled_dot_product_attention, which takes none."""
     window = config.window()
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
+    attention_types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
     bases = config.raw("layer_rope_theta")
     if bases is None:
         bases = [1.0] * size.layers
     if not isinstance(bases, list) or len(bases) != size.layers:
         config.fail("layer_rope_theta", f"layer_rope_theta must be a list of {size.layers} numbers")
-    ((block, _),) = found.blocks
+    ((block, _),) = architecture.blocks
 
-    def make(kind: tuple[int | None, bool]) -> Block:
+    def build_layer(kind: tuple[int | None, bool]) -> Block:
         if not isinstance(block.mixer, Attention):
             return block
         mixer = block.mixer._replace(
@@ -86,8 +86,8 @@ def _windowed(config: ConfigReader, size: StackDimensions, found: Architecture) 
 
     turned = [bool(base) for base in bases]
     tables = len({base for base in bases if base})
-    return found._replace(
-        blocks=stack(zip(windows(types, window), turned, strict=True), make),
+    return architecture._replace(
+        blocks=stack(zip(windows(attention_types, window), turned, strict=True), build_layer),
         mask_windows=(None, window),
         rotary_tables=tables,
     )
@@ -97,13 +97,13 @@ def read_hyperclovax(config: ConfigReader) -> Architecture:
     """``model_type: hyperclovax``: Granite with a norm after each half, too."""
     size = read_sizes(config)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
-    found = _assemble(config, size, mlp)
+    architecture = _assemble(config, size, mlp)
     if not config.flag("use_post_norm", default=True):
-        return found
-    ((block, layers),) = found.blocks
+        return architecture
+    ((block, layers),) = architecture.blocks
     first, last = rms_norm(size.hidden, "post_norm1"), rms_norm(size.hidden, "post_norm2")
     block = block._replace(mixer_output_norm=first, mlp_output_norm=last)
-    return found._replace(blocks=((block, layers),))
+    return architecture._replace(blocks=((block, layers),))
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, mlp: Mlp | Moe) -> Architecture:

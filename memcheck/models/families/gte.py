@@ -17,23 +17,23 @@ from memcheck.models.types import Architecture, Block, LayerVariables, Mlp, Para
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gte``: with a head for masked words."""
     hidden = config.dropout("hidden_dropout_prob", default=0.1)
-    found = _encoder(config, "gte", hidden, config.activation(default="gelu"), biases=True)
-    h = found.hidden_size
+    architecture = _encoder(config, "gte", hidden, config.activation(default="gelu"), biases=True)
+    h = architecture.hidden_size
     norm = layer_norm(h, "lm_head.layer_norm")
-    return found._replace(
+    return architecture._replace(
         head_transform="gelu",
         head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
-        paths=found.paths._replace(head="lm_head.decoder"),
+        paths=architecture.paths._replace(head="lm_head.decoder"),
     )
 
 
 def read_nomic(config: ConfigReader) -> Architecture:
     """``model_type: nomic_bert``: GTE's layers without biases, and BERT's head and pooler."""
     hidden, activation = config.dropout("hidden_dropout_prob"), config.activation()
-    found = _encoder(config, "nomic_bert", hidden, activation, biases=False)
-    h, transform = found.hidden_size, "cls.predictions.transform"
+    architecture = _encoder(config, "nomic_bert", hidden, activation, biases=False)
+    h, transform = architecture.hidden_size, "cls.predictions.transform"
     norm = layer_norm(h, f"{transform}.layer_norm")
-    return found._replace(
+    return architecture._replace(
         head_transform=activation,
         head_tensors=(*linear(f"{transform}.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
         pooling=Pooling(
@@ -41,19 +41,19 @@ def read_nomic(config: ConfigReader) -> Architecture:
             linear("nomic_bert.pooler.dense", h, h, "head", "none", bias=True),
             dropout=config.dropout("classifier_dropout", default=hidden),
         ),
-        paths=found.paths._replace(head="cls.predictions"),
+        paths=architecture.paths._replace(head="cls.predictions"),
     )
 
 
 def read_jina(config: ConfigReader) -> Architecture:
     """``model_type: jina_embeddings_v3``: GTE's layers without a gate, RoBERTa's head and pooler."""
     hidden, activation = config.dropout("hidden_dropout_prob", default=0.1), config.activation(default="gelu")
-    found = _encoder(config, "roberta", hidden, activation, biases=True, dropout=0.1)
-    h = found.hidden_size
+    architecture = _encoder(config, "roberta", hidden, activation, biases=True, dropout=0.1)
+    h = architecture.hidden_size
     plain = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
     norm = layer_norm(h, "lm_head.layer_norm")
-    return found._replace(
-        blocks=tuple((block._replace(mlp=plain), count) for block, count in found.blocks),
+    return architecture._replace(
+        blocks=tuple((block._replace(mlp=plain), count) for block, count in architecture.blocks),
         head_transform="gelu",
         head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
         pooling=Pooling(
@@ -62,7 +62,7 @@ def read_jina(config: ConfigReader) -> Architecture:
             dropout=config.dropout("classifier_dropout", default=hidden),
             dropout_before=True,
         ),
-        paths=found.paths._replace(head="lm_head"),
+        paths=architecture.paths._replace(head="lm_head"),
     )
 
 

@@ -24,5 +24,5 @@ def read(config: ConfigReader) -> Architecture:
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
     block = pre_norm_block(size.hidden, attention, mlp, kind=NORM)
-    final = rms_norm(size.hidden, "model.norm", NORM)
-    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final)
+    final_norm = rms_norm(size.hidden, "model.norm", NORM)
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final_norm)

@@ -45,7 +45,7 @@ def read(config: ConfigReader) -> Architecture:
     moe = WideSumMoe(*moe) if config.flag("enable_moe_fp32_combine", default=True) else moe
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
 
-    def make(sparse: bool) -> Block:
+    def build_layer(sparse: bool) -> Block:
         return pre_norm_block(hidden, attention, moe if sparse else mlp)
 
-    return decoder(config, size, stack(sparse_types(config, size.layers, 1), make), tied=False)
+    return decoder(config, size, stack(sparse_types(config, size.layers, 1), build_layer), tied=False)

@@ -24,5 +24,5 @@ def read(config: ConfigReader) -> Architecture:
         bias=config.flag("mlp_bias", default=True),
     )
     block = pre_norm_block(size.hidden, attention, mlp, kind="layernorm", bias=True)
-    final = layer_norm(size.hidden, "model.norm")
-    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final)
+    final_norm = layer_norm(size.hidden, "model.norm")
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final_norm)

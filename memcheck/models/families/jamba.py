@@ -24,15 +24,21 @@ def read(config: ConfigReader) -> Architecture:
     mamba = mamba1(hidden, sizes)
     attention = grouped_attention(size, rotary_dim=0, dropout=config.dropout("attention_dropout"))
     experts = config.integer("num_experts", "num_local_experts", default=16)
-    chosen = config.integer("num_experts_per_tok", default=2)
+    experts_per_token = config.integer("num_experts_per_tok", default=2)
     dense = gated_mlp(hidden, width, activation, module="feed_forward")
     sparse = routed(
-        hidden, (experts, chosen), width, activation, module="feed_forward", gate="router", normalised_scores=False
+        hidden,
+        (experts, experts_per_token),
+        width,
+        activation,
+        module="feed_forward",
+        gate="router",
+        normalised_scores=False,
     )
     attended = _period(config, "attn_layer", 8, 4)
     routes = _period(config, "expert_layer", 2, 1)
 
-    def make(kind: tuple[bool, bool]) -> Block:
+    def build_layer(kind: tuple[bool, bool]) -> Block:
         return Block(
             mixer=attention if kind[0] else mamba,
             mlp=sparse if kind[1] and experts > 1 else dense,
@@ -41,8 +47,8 @@ def read(config: ConfigReader) -> Architecture:
         )
 
     kinds = [(i % attended[0] == attended[1], i % routes[0] == routes[1]) for i in range(size.layers)]
-    final = rms_norm(hidden, "model.final_layernorm")
-    return decoder(config, size, stack(kinds, make), tied=False, final_norm=final, rotary_dim=0)
+    final_norm = rms_norm(hidden, "model.final_layernorm")
+    return decoder(config, size, stack(kinds, build_layer), tied=False, final_norm=final_norm, rotary_dim=0)
 
 
 def _period(config: ConfigReader, name: str, period: int, offset: int) -> tuple[int, int]:

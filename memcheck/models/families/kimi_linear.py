@@ -29,13 +29,17 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     full = older.get("full_attn_layers")
     chosen = {n - 1 for n in full if isinstance(n, int)} if isinstance(full, list) else None
-    types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
-    sparse = sparse_types(config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0))
+    attention_types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
+    moe_layers = sparse_types(
+        config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0)
+    )
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         return pre_norm_block(hidden, mixer if kind[0] == "linear_attention" else attention, moe if kind[1] else mlp)
 
-    return decoder(config, size, stack(zip(types, sparse, strict=True), make), tied=False, rotary_dim=0)
+    return decoder(
+        config, size, stack(zip(attention_types, moe_layers, strict=True), build_layer), tied=False, rotary_dim=0
+    )
 
 
 def _kind(layer: int, full: set[int] | None) -> str:

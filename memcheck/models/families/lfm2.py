@@ -55,7 +55,7 @@ def read_3(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden, window = size.hidden, config.window()
-    gated, behind = config.flag("use_attention_gate", default=True), config.flag("use_sandwich_norm", default=True)
+    gated, output_norm = config.flag("use_attention_gate", default=True), config.flag("use_sandwich_norm", default=True)
     bias = config.flag("attention_bias")
     words = ("conv", "full_attention", "sliding_attention")
 
@@ -63,8 +63,8 @@ def read_3(config: ConfigReader) -> Architecture:
         return words[1] if i % 4 == 2 else words[2] if i and i % 4 == 0 else words[0]
 
     stated = config.texts("layer_types") or tuple(usual(i) for i in range(size.layers))
-    strange = next((t for t in stated if t not in words), None)
-    if strange is not None or len(stated) != size.layers:
+    unknown = next((t for t in stated if t not in words), None)
+    if unknown is not None or len(stated) != size.layers:
         config.fail("layer_types", f"layer_types must name {size.layers} layers", f"known: {', '.join(words)}")
     attention = grouped_attention(
         size,
@@ -84,13 +84,13 @@ def read_3(config: ConfigReader) -> Architecture:
     mixers["full_attention"] = attention
     mixers["sliding_attention"] = attention._replace(window=window)
     mlp = _mlp(hidden, config.integer("intermediate_size"))
-    found = _assemble(config, size, tuple((t, mlp) for t in stated), mixers)
+    architecture = _assemble(config, size, tuple((t, mlp) for t in stated), mixers)
     tables = len(set(stated) - {"conv"})
-    if not behind:
-        return found._replace(rotary_tables=tables)
+    if not output_norm:
+        return architecture._replace(rotary_tables=tables)
     first, last = rms_norm(hidden, "post_operator_norm"), rms_norm(hidden, "post_ffn_norm")
-    blocks = tuple((b._replace(mixer_output_norm=first, mlp_output_norm=last), n) for b, n in found.blocks)
-    return found._replace(blocks=blocks, rotary_tables=tables)
+    blocks = tuple((b._replace(mixer_output_norm=first, mlp_output_norm=last), n) for b, n in architecture.blocks)
+    return architecture._replace(blocks=blocks, rotary_tables=tables)
 
 
 def _types(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _assemble(
     config.ignore("block_norm_eps", "theta")
     hidden = size.hidden
 
-    def make(kind: tuple[str, Mlp | Moe]) -> Block:
+    def build_layer(kind: tuple[str, Mlp | Moe]) -> Block:
         return Block(
             mixer=mixers[kind[0]],
             mlp=kind[1],
@@ -166,5 +166,5 @@ def _assemble(
             mlp_norm=rms_norm(hidden, "ffn_norm"),
         )
 
-    final = rms_norm(hidden, "model.embedding_norm")
-    return decoder(config, size, stack(layers, make), tied=True, final_norm=final)
+    final_norm = rms_norm(hidden, "model.embedding_norm")
+    return decoder(config, size, stack(layers, build_layer), tied=True, final_norm=final_norm)

@@ -29,17 +29,19 @@ def read(config: ConfigReader) -> Architecture:
         mlp = gated_mlp(size.hidden, config.integer("intermediate_size_mlp"), activation, module=MODULE)
     rotated = rotary_layers(config, size.layers, 4)
     chunk = config.integer("attention_chunk_size", default=8192, null=0, minimum=0) or None
-    types = layer_types(config, size.layers, lambda i: "chunked_attention" if rotated[i] else "full_attention")
+    attention_types = layer_types(
+        config, size.layers, lambda i: "chunked_attention" if rotated[i] else "full_attention"
+    )
     plain, normed = _attentions(config, size)
 
-    def make(kind: tuple[bool, bool, int | None]) -> Block:
+    def build_layer(kind: tuple[bool, bool, int | None]) -> Block:
         is_routed, rotates, window = kind
         attention = normed if rotates else plain._replace(rotary_dim=0)
         feed_forward = moe if is_routed or mlp is None else mlp
         return pre_norm_block(size.hidden, attention._replace(window=window), feed_forward)
 
-    kinds = zip(routed_layers, rotated, windows(types, chunk), strict=True)
-    return decoder(config, size, stack(kinds, make), tied=False)
+    kinds = zip(routed_layers, rotated, windows(attention_types, chunk), strict=True)
+    return decoder(config, size, stack(kinds, build_layer), tied=False)
 
 
 def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention, Attention]:

@@ -41,7 +41,7 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     inner = config.integer("intermediate_size", default=int(expand * hidden), null=int(expand * hidden))
     if inner != int(expand * hidden):
         config.fail("intermediate_size", f"{inner} is not expand x hidden_size, {int(expand * hidden)}")
-    sizes = SelectiveScan(
+    dimensions = SelectiveScan(
         inner=inner,
         state=config.integer("state_size", default=16),
         rank=read_rank(config, "time_step_rank", hidden),
@@ -49,9 +49,9 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
         bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    mixer = mamba1(hidden, sizes, "mixer")
+    mixer = mamba1(hidden, dimensions, "mixer")
     if normed:
-        mixer = mixer._replace(normed_inputs=True, buffer_numel=sizes.inner + 2 * sizes.state)
+        mixer = mixer._replace(normed_inputs=True, buffer_numel=dimensions.inner + 2 * dimensions.state)
     return backbone(config, mixer, hidden, layers, tied=True)
 
 

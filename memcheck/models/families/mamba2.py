@@ -14,7 +14,7 @@ def read(config: ConfigReader) -> Architecture:
     layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
     config.ignore("time_step_rank", "time_step_limit", "time_step_min", "time_step_max", "time_step_floor")
     config.ignore("rescale_prenorm_residual", "hidden_act", "rms_norm", "layer_types", "norm_before_gate")
-    sizes = StateSpace(
+    dimensions = StateSpace(
         heads=heads,
         head_dim=config.integer("head_dim"),
         state=config.integer("state_size"),
@@ -24,9 +24,9 @@ def read(config: ConfigReader) -> Architecture:
         bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    if sizes.heads * sizes.head_dim != config.integer("expand", default=2) * hidden:
-        config.fail("num_heads", f"{heads} heads of {sizes.head_dim} are not expand x hidden_size")
-    return backbone(config, mamba2(hidden, sizes, "mixer"), hidden, layers, tied=False)
+    if dimensions.heads * dimensions.head_dim != config.integer("expand", default=2) * hidden:
+        config.fail("num_heads", f"{heads} heads of {dimensions.head_dim} are not expand x hidden_size")
+    return backbone(config, mamba2(hidden, dimensions, "mixer"), hidden, layers, tied=False)
 
 
 def backbone(config: ConfigReader, mixer: Mixer, hidden: int, layers: int, *, tied: bool) -> Architecture:

@@ -59,12 +59,12 @@ def read(config: ConfigReader) -> Architecture:
     delta = delta_net(config, hidden, biased=first.bias) if has_delta_nets(config) else None
     linear = [False] * layers if delta is None else _pattern(config, FREQUENCY, layers, _all_but_every)
 
-    def make(kind: tuple[bool, bool]) -> Block:
+    def build_layer(kind: tuple[bool, bool]) -> Block:
         own: Attention | LatentAttention | Mixer = mixer if delta is None or not kind[0] else delta
         mlp: Mlp | Moe = dense if experts is None or not kind[1] else experts
         return Block(mixer=own, mlp=mlp, input_norm=first, mlp_norm=second, dropout=dropout)
 
-    blocks = stack(zip(linear, routed, strict=True), make)
+    blocks = stack(zip(linear, routed, strict=True), build_layer)
     learned = config.text("position_embedding_type", default="learned_absolute") == "learned_absolute"
     positions = config.integer("max_position_embeddings", default=0)
     if learned and not positions:
@@ -207,7 +207,7 @@ def _attention(config: ConfigReader, hidden: int) -> Attention:
     kv_heads = groups if grouped and groups is not None else heads
     check_groups(config, heads, kv_heads, "num_query_groups")
     bias, qkv_bias = _biased(config), config.flag("add_qkv_bias")
-    normed = config.flag("qk_layernorm")
+    use_qk_norm = config.flag("qk_layernorm")
     share = config.number("rotary_percent", default=1.0)
     rotary = config.text("position_embedding_type", default="learned_absolute") == "rope"
     return grouped_attention(
@@ -216,8 +216,8 @@ def _attention(config: ConfigReader, hidden: int) -> Attention:
         qkv_bias=bias or qkv_bias,
         out_bias=bias,
         rotary_dim=int(width * share) if rotary else 0,
-        query_norm=_norm(config, width, "self_attention.q_layernorm") if normed else None,
-        key_norm=_norm(config, width, "self_attention.k_layernorm") if normed else None,
+        query_norm=_norm(config, width, "self_attention.q_layernorm") if use_qk_norm else None,
+        key_norm=_norm(config, width, "self_attention.k_layernorm") if use_qk_norm else None,
         dropout=config.dropout("attention_dropout", default=DROPOUT),
     )
 

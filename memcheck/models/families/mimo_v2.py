@@ -23,27 +23,36 @@ OTHER_CODE = (
 def read(config: ConfigReader) -> Architecture:
     """``model_type: mimo_v2_flash``."""
     size = read_sizes(config, kv_heads="required", head_dim=192)
-    hidden, wide = size.hidden, config.integer("v_head_dim", default=128)
+    hidden, head_dim = size.hidden, config.integer("v_head_dim", default=128)
     window = config.window()
     before = config.optional_integer("sliding_window_size")
     window = window if before is None else before + 1
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention")
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention"
+    )
     config.ignore("attention_value_scale", *OTHER_CODE)
-    kinds = tuple(zip(types, sparse_types(config, size.layers, 1), strict=True))
-    _check_other_code(config, size, wide, kinds)
+    kinds = tuple(zip(attention_types, sparse_types(config, size.layers, 1), strict=True))
+    _check_other_code(config, size, head_dim, kinds)
     moe = sigmoid_experts(config, hidden, "n_routed_experts", "", aliases=("num_local_experts",))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
-    turned = {kind: int(size.head_dim * rotary_share(config, kind, SHARE)) for kind in sorted(set(types))}
+    rotary_dims = {
+        kind: int(size.head_dim * rotary_share(config, kind, SHARE)) for kind in sorted(set(attention_types))
+    }
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         sliding = kind[0] == "sliding_attention"
-        attention = _attention(size, wide, turned[kind[0]], bias=bias, sliding=sliding)
+        attention = _attention(size, head_dim, rotary_dims[kind[0]], bias=bias, sliding=sliding)
         attention = attention._replace(window=window if sliding else None, dropout=dropout)
         return pre_norm_block(hidden, attention, moe if kind[1] else mlp)
 
     return decoder(
-        config, size, stack(kinds, make), tied=False, rotary_dims=tuple(turned.values()), rotary_tables=len(turned)
+        config,
+        size,
+        stack(kinds, build_layer),
+        tied=False,
+        rotary_dims=tuple(rotary_dims.values()),
+        rotary_tables=len(rotary_dims),
     )
 
 

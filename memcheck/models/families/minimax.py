@@ -28,20 +28,20 @@ def read(config: ConfigReader) -> Architecture:
         activation,
         scores_fp32=True,
     )
-    types = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
+    layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         mixer = lightning if kind == "linear_attention" else softmax
         block = pre_norm_block(size.hidden, mixer, moe)
         return block._replace(residual_scale=True, residual_from_norm=True)
 
-    return decoder(config, size, stack(types, make), tied=False, mask_windows=(softmax.window,))
+    return decoder(config, size, stack(layer_kinds, build_layer), tied=False, mask_windows=(softmax.window,))
 
 
 def read_m2(config: ConfigReader) -> Architecture:
     """``model_type: minimax_m2``: norms over all queries and all keys, sigmoid router with a correction bias."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    turned = config.optional_integer("rotary_dim")
+    rotary_dim = config.optional_integer("rotary_dim")
     config.ignore(
         "attn_type_list",
         "mlp_intermediate_size",
@@ -56,7 +56,7 @@ def read_m2(config: ConfigReader) -> Architecture:
     )
     attention = grouped_attention(
         size,
-        rotary_dim=turned or int(size.head_dim * config.rotary_fraction()),
+        rotary_dim=rotary_dim or int(size.head_dim * config.rotary_fraction()),
         query_norm=head_norm("rmsnorm", size.heads * size.head_dim, "q"),
         key_norm=head_norm("rmsnorm", size.kv_heads * size.head_dim, "k"),
         dropout=config.dropout("attention_dropout"),

@@ -42,20 +42,20 @@ def read(config: ConfigReader) -> Architecture:
     mlp = mlp._replace(clamp="oai")
     freq = config.raw("moe_layer_freq")
     given = isinstance(freq, list) and len(freq) == size.layers and not config.has("mlp_layer_types")
-    dense = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
-    routes = tuple(bool(f) for f in freq) if given else sparse_types(config, size.layers, dense)
+    dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
+    routes = tuple(bool(f) for f in freq) if given else sparse_types(config, size.layers, dense_layers)
     leading = next((i for i, routed in enumerate(routes) if routed), size.layers)
-    if config.has("first_k_dense_replace") and leading != min(dense, size.layers):
-        stated = f"first_k_dense_replace is {dense}, and the list of layers begins with {leading} dense ones"
+    if config.has("first_k_dense_replace") and leading != min(dense_layers, size.layers):
+        stated = f"first_k_dense_replace is {dense_layers}, and the list of layers begins with {leading} dense ones"
         config.fail("first_k_dense_replace", stated, "remove one of the two")
 
-    def make(kind: tuple[bool, bool]) -> Block:
+    def build_layer(kind: tuple[bool, bool]) -> Block:
         return pre_norm_block(hidden, sparse if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(types, routes, strict=True), make),
+        stack(zip(types, routes, strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
@@ -69,10 +69,10 @@ def _types(config: ConfigReader, layers: int, older: object) -> tuple[bool, ...]
         if isinstance(older, list) and len(older) == layers:
             return tuple(bool(f) for f in older)
         return (False,) * layers
-    strange = next((t for t in stated if t not in (SPARSE, "full_attention")), None)
-    if strange is not None or len(stated) != layers:
+    unknown = next((t for t in stated if t not in (SPARSE, "full_attention")), None)
+    if unknown is not None or len(stated) != layers:
         known = f"known: {SPARSE}, full_attention, one of each of {layers} layers"
-        config.fail("layer_types", f"{len(stated)} layers, among them {strange!r}", known)
+        config.fail("layer_types", f"{len(stated)} layers, among them {unknown!r}", known)
     return tuple(t == SPARSE for t in stated)
 
 

@@ -20,10 +20,10 @@ def read(config: ConfigReader) -> Architecture:
     usual = "full_attention" if window is None else "sliding_attention"
     spans = windows(layer_types(config, size.layers, lambda _: usual), window)
 
-    def make(span: int | None) -> Block:
+    def build_layer(span: int | None) -> Block:
         return pre_norm_block(size.hidden, attention._replace(window=span), mlp)
 
-    return decoder(config, size, stack(spans, make), tied=False, mask_windows=(None, window))
+    return decoder(config, size, stack(spans, build_layer), tied=False, mask_windows=(None, window))
 
 
 def read_3(config: ConfigReader) -> Architecture:

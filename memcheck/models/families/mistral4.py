@@ -19,10 +19,10 @@ def read(config: ConfigReader) -> Architecture:
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     moe = moe._replace(router="softmax-groups", router_fp32=False, scores_fp32=False, correction_bias=False)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
-    dense = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
+    dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
 
-    def make(routed: bool) -> Block:
+    def build_layer(routed: bool) -> Block:
         return pre_norm_block(size.hidden, attention, moe if routed else mlp)
 
-    blocks = stack((i >= dense for i in range(size.layers)), make)
+    blocks = stack((i >= dense_layers for i in range(size.layers)), build_layer)
     return decoder(config, size, blocks, tied=False, rotary_dim=attention.qk_rope_head_dim)

@@ -37,12 +37,12 @@ def read_decoder(config: ConfigReader) -> Architecture:
     half = config.integer("local_attention", default=128) // 2
     period = config.integer("global_attn_every_n_layers", default=3)
     window = config.integer("sliding_window", default=half)
-    found = _assemble(config, SEPARATE, window, period, "lm_head")
+    architecture = _assemble(config, SEPARATE, window, period, "lm_head")
     blocks = tuple(
         (b._replace(mixer=b.mixer._replace(bidirectional=False)) if isinstance(b.mixer, Attention) else b, n)
-        for b, n in found.blocks
+        for b, n in architecture.blocks
     )
-    return ModernBertDecoder(*found)._replace(blocks=blocks, mask_windows=(None, window), pooling=None)
+    return ModernBertDecoder(*architecture)._replace(blocks=blocks, mask_windows=(None, window), pooling=None)
 
 
 def _assemble(config: ConfigReader, projections: Projections, local: int, period: int, head: str) -> Architecture:
@@ -53,7 +53,9 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     config.ignore("position_embedding_type")
     if config.flag("sparse_prediction"):
         config.fail("sparse_prediction", "logits of masked words alone have no memory model", "remove it")
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % period else "full_attention")
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if i % period else "full_attention"
+    )
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     norm_bias = config.flag("norm_bias")
     attention = grouped_attention(
@@ -78,7 +80,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         + linear("mlp.Wo", hidden, width, "mlp", "row", bias=mlp_bias),
     )
 
-    def make(kind: LayerKind) -> Block:
+    def build_layer(kind: LayerKind) -> Block:
         return Block(
             mixer=attention._replace(window=kind.window),
             mlp=mlp,
@@ -87,7 +89,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
             variables=LayerVariables(norm=False, output=True, mlp_input=False),
         )
 
-    kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(types))
+    kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(attention_types))
     dense_bias = config.flag("classifier_bias")
     norm = layer_norm(hidden, f"{head}.norm", bias=norm_bias)
     act = config.activation("classifier_activation", default="gelu")
@@ -95,10 +97,10 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     return decoder(
         config,
         size,
-        stack(kinds, make),
+        stack(kinds, build_layer),
         tied=True,
         final_norm=layer_norm(hidden, "model.final_norm", bias=norm_bias),
-        rotary_tables=len(set(types)),
+        rotary_tables=len(set(attention_types)),
         embedding_norm=layer_norm(hidden, "model.embeddings.norm", bias=norm_bias),
         embeddings_apart=True,
         embedding_dropout=config.dropout("embedding_dropout"),

@@ -30,9 +30,9 @@ def read(config: ConfigReader) -> Architecture:
     buckets = config.integer("relative_attention_num_buckets", default=32)
     table = ParameterTensor("mpnet.encoder.relative_attention_bias.weight", (buckets, size.heads), "position")
     names = ROBERTA._replace(model="mpnet", transform="gelu")
-    found = assemble(config, size, names, attention, types=0, extra=(table,))
+    architecture = assemble(config, size, names, attention, types=0, extra=(table,))
     blocks = tuple(
         (block._replace(input_norm=block.input_norm._replace(name=NORM) if block.input_norm else None), count)
-        for block, count in found.blocks
+        for block, count in architecture.blocks
     )
-    return found._replace(blocks=blocks, positions_each=True, biases=(buckets, size.heads), checkpointable=False)
+    return architecture._replace(blocks=blocks, positions_each=True, biases=(buckets, size.heads), checkpointable=False)

@@ -37,17 +37,17 @@ def read(config: ConfigReader) -> Architecture:
     attention = LateGateAttention(*attention)
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation("hidden_activation", "hidden_act"))
     full = [(size.layers - 1 - i) % PERIOD == 0 for i in range(size.layers)]
-    types = layer_types(config, size.layers, lambda i: "full_attention" if full[i] else "sliding_attention")
+    attention_types = layer_types(config, size.layers, lambda i: "full_attention" if full[i] else "sliding_attention")
     turned = _turned(config, [not each for each in full])
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         mixer = attention._replace(window=window if kind[0] == "sliding_attention" else None)
         return sandwich_block(hidden, mixer if kind[1] else mixer._replace(rotary_dim=0), mlp)
 
     return decoder(
         config,
         size,
-        stack(zip(types, turned, strict=True), make),
+        stack(zip(attention_types, turned, strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_norm=TableNorm(NORM, hidden, weight=False, name="model.embed_tokens.embed_norm"),

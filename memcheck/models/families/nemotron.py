@@ -26,6 +26,6 @@ def read(config: ConfigReader) -> Architecture:
     width, activation = config.integer("intermediate_size"), config.activation(default="relu2")
     mlp = plain_mlp(hidden, width, activation, "mlp.up_proj", "mlp.down_proj", bias=config.flag("mlp_bias"))
     block = pre_norm_block(hidden, attention, mlp, kind=NORM, bias=True)
-    final = layer_norm(hidden, "model.norm", kind=NORM)
+    final_norm = layer_norm(hidden, "model.norm", kind=NORM)
     rotary_dim = attention.rotary_dim
-    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final, rotary_dim=rotary_dim)
+    return decoder(config, size, ((block, size.layers),), tied=False, final_norm=final_norm, rotary_dim=rotary_dim)

@@ -66,7 +66,7 @@ def read(config: ConfigReader) -> Architecture:
     if moe is None:
         config.ignore(*MOE_KEYS)
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         norm = rms_norm(size.hidden, "norm", NORM)
         if kind in ("mamba", "attention"):
             mixer: Mixer | Attention = mamba if kind == "mamba" else attention
@@ -81,7 +81,7 @@ def read(config: ConfigReader) -> Architecture:
     return decoder(
         config,
         size,
-        stack(layers, make),
+        stack(layers, build_layer),
         tied=False,
         final_norm=rms_norm(size.hidden, "model.norm_f", NORM),
         rotary_dim=0,
@@ -114,15 +114,15 @@ def _layers(config: ConfigReader) -> list[str]:
         if set(pattern) - set(LETTERS):
             config.fail("hybrid_override_pattern", f"unknown letters in {pattern!r}", "known: M, E, * and -")
         return [LETTERS[c] for c in pattern]
-    strange = next((s for s in stated if s not in KINDS), None)
-    if strange is not None:
-        config.fail("layers_block_type", f"unknown layer {strange!r}", f"known: {', '.join(KINDS)}")
+    unknown = next((s for s in stated if s not in KINDS), None)
+    if unknown is not None:
+        config.fail("layers_block_type", f"unknown layer {unknown!r}", f"known: {', '.join(KINDS)}")
     return [KINDS[s] for s in stated]
 
 
 def _mamba(config: ConfigReader, hidden: int) -> Mixer:
     config.ignore("mamba_hidden_act", "mamba_proj_bias")
-    sizes = StateSpace(
+    dimensions = StateSpace(
         heads=config.integer("mamba_num_heads"),
         head_dim=config.integer("mamba_head_dim"),
         state=config.integer("ssm_state_size"),
@@ -132,7 +132,7 @@ def _mamba(config: ConfigReader, hidden: int) -> Mixer:
         bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
     )
-    return mamba2(hidden, sizes, "mixer")
+    return mamba2(hidden, dimensions, "mixer")
 
 
 def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> Moe:

@@ -42,11 +42,13 @@ def read_3(config: ConfigReader) -> Architecture:
     """``model_type: olmo3``: OLMo 2 with three windowed layers to one full layer."""
     size = read_sizes(config)
     window = config.window()
-    types = layer_types(config, size.layers, lambda i: "sliding_attention" if (i + 1) % 4 else "full_attention")
-    if window is None and "sliding_attention" in types:
+    attention_types = layer_types(
+        config, size.layers, lambda i: "sliding_attention" if (i + 1) % 4 else "full_attention"
+    )
+    if window is None and "sliding_attention" in attention_types:
         config.integer("sliding_window")
-    return _post_norm(config, size, windows(types, window))._replace(
-        rotary_tables=len(set(types)), mask_windows=(None, window)
+    return _post_norm(config, size, windows(attention_types, window))._replace(
+        rotary_tables=len(set(attention_types)), mask_windows=(None, window)
     )
 
 
@@ -95,18 +97,18 @@ def _post_norm(
 ) -> Architecture:
     attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
     mlp = moe or gated_mlp(size.hidden, intermediate_size(config), config.activation())
-    behind = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
+    output_norm = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
     last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
 
-    def make(window: int | None) -> Block:
+    def build_layer(window: int | None) -> Block:
         return Block(
             mixer=attention._replace(window=window),
             mlp=mlp,
             input_norm=None,
             mlp_norm=None,
-            mixer_output_norm=behind,
+            mixer_output_norm=output_norm,
             mlp_output_norm=last,
         )
 
-    final = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)
-    return decoder(config, size, stack(spans, make), tied=False, final_norm=final)
+    final_norm = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)
+    return decoder(config, size, stack(spans, build_layer), tied=False, final_norm=final_norm)

@@ -31,11 +31,11 @@ def read(config: ConfigReader) -> Architecture:
         rotary_form="half-fp32",
         dropout=config.dropout("attention_dropout"),
     )
-    types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % 4 else "full_attention")
+    layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % 4 else "full_attention")
     mixer = _delta_net(config, hidden)
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
 
-    def make(kind: str) -> Block:
+    def build_layer(kind: str) -> Block:
         if kind == "linear_attention":
             return pre_norm_block(hidden, mixer, mlp, kind=NORM)
         return Block(
@@ -47,8 +47,15 @@ def read(config: ConfigReader) -> Architecture:
             mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
         )
 
-    final = rms_norm(hidden, "model.norm", NORM)
-    return decoder(config, size, stack(types, make), tied=False, final_norm=final, rotary_dim=attention.rotary_dim)
+    final_norm = rms_norm(hidden, "model.norm", NORM)
+    return decoder(
+        config,
+        size,
+        stack(layer_kinds, build_layer),
+        tied=False,
+        final_norm=final_norm,
+        rotary_dim=attention.rotary_dim,
+    )
 
 
 def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
@@ -59,7 +66,7 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
     key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim", default=4)
     keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
-    convolved = 2 * keys + values
+    conv_channels = 2 * keys + values
     widths = {"q": keys, "k": keys, "v": values, "a": value_heads, "b": value_heads, "g": values}
     tensors = (
         *(
@@ -67,7 +74,7 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
             for name, width in widths.items()
             for t in linear(f"{module}.{name}_proj", width, hidden, "mixer", "column")
         ),
-        ParameterTensor(f"{module}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
+        ParameterTensor(f"{module}.conv1d.weight", (conv_channels, 1, kernel), "mixer", shard="column"),
         vector(f"{module}.dt_bias", value_heads, "mixer", "column"),
         vector(f"{module}.A_log", value_heads, "mixer", "column"),
         vector(f"{module}.o_norm.weight", value_dim, "norm"),
@@ -78,7 +85,7 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
         kind="gated-delta-net",
         heads=value_heads,
         head_dim=value_dim,
-        state_bytes_per_sequence=value_heads * key_dim * value_dim * 4 + convolved * kernel * 2,
+        state_bytes_per_sequence=value_heads * key_dim * value_dim * 4 + conv_channels * kernel * 2,
         width=2 * keys + 2 * values,
         tensors=tensors,
         key_heads=key_heads,

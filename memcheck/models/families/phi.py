@@ -16,15 +16,15 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: phi``: biases everywhere, the head's included."""
     size = read_sizes(config)
     hidden = size.hidden
-    normed = config.flag("qk_layernorm")
+    use_qk_norm = config.flag("qk_layernorm")
     attention = grouped_attention(
         size,
         PROJECTIONS,
         qkv_bias=True,
         out_bias=True,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.5)),
-        query_norm=layer_norm(hidden // size.heads, "self_attn.q_layernorm") if normed else None,
-        key_norm=layer_norm(hidden // size.heads, "self_attn.k_layernorm") if normed else None,
+        query_norm=layer_norm(hidden // size.heads, "self_attn.q_layernorm") if use_qk_norm else None,
+        key_norm=layer_norm(hidden // size.heads, "self_attn.k_layernorm") if use_qk_norm else None,
         dropout=config.dropout("attention_dropout"),
         named_rotary=True,
     )

@@ -69,7 +69,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, attention: Attention)
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
 
-    def make(window: int | None) -> Block:
+    def build_layer(window: int | None) -> Block:
         return pre_norm_block(size.hidden, attention._replace(window=window), mlp)
 
-    return decoder(config, size, stack(qwen_windows(config, size.layers), make), tied=False)
+    return decoder(config, size, stack(qwen_windows(config, size.layers), build_layer), tied=False)

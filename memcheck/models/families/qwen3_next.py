@@ -36,11 +36,11 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: qwen3_next``: two joint projections in front of each delta net."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     hidden = size.hidden
-    sparse = sparse_layers(config, size.layers)
+    moe_layers = sparse_layers(config, size.layers)
     moe = _moe(config, hidden, normalised=config.flag("norm_topk_prob", default=True))
-    width = config.raw("intermediate_size") if all(sparse) else config.integer("intermediate_size")
-    dense = None if all(sparse) else gated_mlp(hidden, width, moe.activation)
-    networks = tuple(moe if routed or dense is None else dense for routed in sparse)
+    width = config.raw("intermediate_size") if all(moe_layers) else config.integer("intermediate_size")
+    dense = None if all(moe_layers) else gated_mlp(hidden, width, moe.activation)
+    networks = tuple(moe if routed or dense is None else dense for routed in moe_layers)
     return _assemble(config, size, networks, delta_net(config, hidden, QWEN3_NEXT))
 
 
@@ -93,16 +93,18 @@ def _assemble(
         dropout=config.dropout("attention_dropout"),
     )
     period = config.integer("full_attention_interval", default=4, null=4)
-    types = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % period else "full_attention")
+    layer_kinds = layer_types(
+        config, size.layers, lambda i: "linear_attention" if (i + 1) % period else "full_attention"
+    )
 
-    def make(kind: tuple[str, Mlp | Moe]) -> Block:
+    def build_layer(kind: tuple[str, Mlp | Moe]) -> Block:
         mixer = linear_mixer if kind[0] == "linear_attention" else attention
         return pre_norm_block(hidden, mixer, kind[1], kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(types, networks, strict=True), make),
+        stack(zip(layer_kinds, networks, strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
@@ -115,8 +117,8 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim", default=4)
     keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
-    convolved = 2 * keys + values
-    widths = {"qkvz": 2 * keys + 2 * values, "qkv": convolved, "z": values, "ba": 2 * value_heads}
+    conv_channels = 2 * keys + values
+    widths = {"qkvz": 2 * keys + 2 * values, "qkv": conv_channels, "z": values, "ba": 2 * value_heads}
     inputs = tuple(t for name in style.inputs for t in _input(module, name, widths.get(name, value_heads), hidden))
     output = (
         vector(f"{module}.norm.weight", value_dim, "norm"),
@@ -125,10 +127,10 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     tensors = (
         vector(f"{module}.dt_bias", value_heads, "mixer", "column"),
         vector(f"{module}.A_log", value_heads, "mixer", "column"),
-        ParameterTensor(f"{module}.conv1d.weight", (convolved, 1, kernel), "mixer", shard="column"),
+        ParameterTensor(f"{module}.conv1d.weight", (conv_channels, 1, kernel), "mixer", shard="column"),
         *(output + inputs if style.output_first else inputs + output),
     )
-    kept = value_heads * key_dim * value_dim * 4 + convolved * kernel * 2
+    kept = value_heads * key_dim * value_dim * 4 + conv_channels * kernel * 2
     return Mixer(
         kind="gated-delta-net",
         heads=value_heads,

@@ -22,12 +22,14 @@ def read_2(config: ConfigReader) -> Architecture:
         window = None
     below = config.integer("max_window_layers", default=28, null=28, minimum=0)
     # configuration_qwen2_moe.py: every second layer, and only below max_window_layers
-    types = layer_types(
+    attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if window and i % 2 == 0 and i < below else "full_attention"
     )
     shared = config.integer("shared_expert_intermediate_size")
     # Qwen2MoeModel.forward makes both masks; without windows, the configuration's window is 0
-    return _assemble(config, size, attention, windows(types, window), shared)._replace(mask_windows=(None, window or 0))
+    return _assemble(config, size, attention, windows(attention_types, window), shared)._replace(
+        mask_windows=(None, window or 0)
+    )
 
 
 def read_3(config: ConfigReader) -> Architecture:
@@ -44,7 +46,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
     """``model_type: mellum``: Qwen 3's experts, windows and dense layers by lists."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     window = config.window()
-    types = layer_types(config, size.layers, lambda _: "full_attention")
+    attention_types = layer_types(config, size.layers, lambda _: "full_attention")
     config.ignore("mtp_layer_types", "mtp_mlp_layer_types")
     note_mtp_layers(config)
     attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
@@ -57,13 +59,15 @@ def read_mellum(config: ConfigReader) -> Architecture:
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
-    sparse = sparse_types(config, size.layers, 0)
+    moe_layers = sparse_types(config, size.layers, 0)
 
-    def make(kind: tuple[bool, int | None]) -> Block:
+    def build_layer(kind: tuple[bool, int | None]) -> Block:
         return pre_norm_block(size.hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
 
-    blocks = stack(zip(sparse, windows(types, window), strict=True), make)
-    return decoder(config, size, blocks, tied=False, rotary_tables=len(set(types)), mask_windows=(None, window))
+    blocks = stack(zip(moe_layers, windows(attention_types, window), strict=True), build_layer)
+    return decoder(
+        config, size, blocks, tied=False, rotary_tables=len(set(attention_types)), mask_windows=(None, window)
+    )
 
 
 def sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
@@ -79,7 +83,7 @@ def _assemble(
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     activation = config.activation()
     aliases = () if shared else ("num_local_experts",)
-    sparse = sparse_layers(config, size.layers)
+    moe_layers = sparse_layers(config, size.layers)
     moe = routed(
         size.hidden,
         (config.integer("num_experts", *aliases), config.integer("num_experts_per_tok")),
@@ -90,14 +94,14 @@ def _assemble(
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
         normalised_scores=config.flag("norm_topk_prob", default=not shared),
     )
-    if all(sparse):
+    if all(moe_layers):
         config.ignore("intermediate_size")
         dense = None
     else:
         dense = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
 
-    def make(kind: tuple[bool, int | None]) -> Block:
+    def build_layer(kind: tuple[bool, int | None]) -> Block:
         mlp: Mlp | Moe = moe if kind[0] or dense is None else dense
         return pre_norm_block(size.hidden, attention._replace(window=kind[1]), mlp)
 
-    return decoder(config, size, stack(zip(sparse, spans, strict=True), make), tied=False)
+    return decoder(config, size, stack(zip(moe_layers, spans, strict=True), build_layer), tied=False)

@@ -20,15 +20,15 @@ def read(config: ConfigReader) -> Architecture:
         window = None
     config.ignore("max_window_layers")
     rotated = rotary_layers(config, size.layers, 4)
-    types = layer_types(
+    attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if window and not rotated[i] else "full_attention"
     )
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
 
-    def make(kind: tuple[bool, int | None]) -> Block:
+    def build_layer(kind: tuple[bool, int | None]) -> Block:
         rotary_dim = size.head_dim if kind[0] else 0
         return pre_norm_block(size.hidden, attention._replace(rotary_dim=rotary_dim, window=kind[1]), mlp)
 
-    blocks = stack(zip(rotated, windows(types, window), strict=True), make)
+    blocks = stack(zip(rotated, windows(attention_types, window), strict=True), build_layer)
     return decoder(config, size, blocks, tied=True)

@@ -46,10 +46,10 @@ def read(config: ConfigReader) -> Architecture:
 
 def _with_head_norms(attention: Attention, size: StackDimensions) -> Attention:
     """One LayerNorm module per head, each with a weight and no bias."""
-    d = size.head_dim
-    norms = {which: Norm("layernorm", d, rows=n) for which, n in (("q", size.heads), ("k", size.kv_heads))}
+    head_dim = size.head_dim
+    norms = {which: Norm("layernorm", head_dim, rows=n) for which, n in (("q", size.heads), ("k", size.kv_heads))}
     weights = tuple(
-        vector(f"self_attn.{which}_layernorm.norms.{i}.weight", d, "norm")
+        vector(f"self_attn.{which}_layernorm.norms.{i}.weight", head_dim, "norm")
         for which, norm in norms.items()
         for i in range(norm.rows)
     )

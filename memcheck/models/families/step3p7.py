@@ -28,7 +28,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("query_pre_attn_scalar", "swiglu_limits", "swiglu_limits_shared", "hidden_act", "per_layer_config")
     config.ignore("moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types")
     note_mtp_layers(config)
-    types = layer_types(config, size.layers, lambda i: "full_attention")
+    attention_types = layer_types(config, size.layers, lambda i: "full_attention")
     legacy = config.section("attention_other_setting")
     legacy.ignore("attention_type", "num_attention_groups", "head_dim", "true_head_dim")
     stated = legacy.integer("num_attention_heads", default=size.heads)
@@ -37,8 +37,9 @@ def read(config: ConfigReader) -> Architecture:
     shares = config.raw("partial_rotary_factors") or [1.0] * size.layers  # of each layer, in the hub's files
     if not isinstance(shares, list) or len(shares) < size.layers:
         config.fail("partial_rotary_factors", f"partial_rotary_factors is no list of {size.layers} shares")
-    turned = {
-        kind: int(size.head_dim * rotary_share(config, kind, shares[types.index(kind)])) for kind in sorted(set(types))
+    rotary_dims = {
+        kind: int(size.head_dim * rotary_share(config, kind, shares[attention_types.index(kind)]))
+        for kind in sorted(set(attention_types))
     }
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
     if config.flag("mlp_bias"):
@@ -46,20 +47,20 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), "silu")._replace(clamp="acted")
     moe = _experts(config, hidden)
 
-    def make(kind: tuple[str, bool]) -> Block:
+    def build_layer(kind: tuple[str, bool]) -> Block:
         slides = kind[0] == SLIDING
-        attention = _attention(size._replace(heads=others if slides else size.heads), turned[kind[0]], bias=bias)
+        attention = _attention(size._replace(heads=others if slides else size.heads), rotary_dims[kind[0]], bias=bias)
         attention = attention._replace(window=window if slides else None, dropout=dropout)
         return pre_norm_block(hidden, attention, moe if kind[1] else mlp, kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(types, _sparse(config, size.layers), strict=True), make),
+        stack(zip(attention_types, _sparse(config, size.layers), strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
-        rotary_dims=tuple(turned.values()),
-        rotary_tables=len(turned),
+        rotary_dims=tuple(rotary_dims.values()),
+        rotary_tables=len(rotary_dims),
     )
 
 

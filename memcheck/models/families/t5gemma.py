@@ -46,7 +46,7 @@ def read(config: ConfigReader) -> Architecture:
         mask_windows=(first.window,),
     )
     cap = second.config
-    found = decoder(
+    architecture = decoder(
         config,
         second.size,
         second.blocks(crosses=True),
@@ -60,7 +60,7 @@ def read(config: ConfigReader) -> Architecture:
         encoder=encoder,
         paths=Paths(layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"),
     )
-    return T5GemmaModel(*found)
+    return T5GemmaModel(*architecture)
 
 
 class _Stack:
@@ -91,7 +91,7 @@ class _Stack:
         attention = self._attention("self_attn", bidirectional=not crosses)
         mlp = gated_mlp(h, self._width, self._activation)._replace(inner_dropout=self._dropout)
 
-        def make(span: int | None) -> Block:
+        def build_layer(span: int | None) -> Block:
             # a mask of ones comes with the ids, so that a window's mask is of each sequence
             block = Block(
                 mixer=attention._replace(window=span, chunked=span is not None),
@@ -113,7 +113,7 @@ class _Stack:
                 )
             )
 
-        return stack(windows(self._types, self.window), make)
+        return stack(windows(self._types, self.window), build_layer)
 
     def _attention(self, module: str, *, bidirectional: bool) -> Attention:
         return grouped_attention(

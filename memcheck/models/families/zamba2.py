@@ -31,7 +31,7 @@ def read(config: ConfigReader) -> Architecture:
     bias = config.flag("add_bias_linear")
     inner = int(config.number("mamba_expand", default=2.0) * hidden)
     heads = config.integer("n_mamba_heads", default=8)
-    sizes = StateSpace(
+    dimensions = StateSpace(
         heads=heads,
         head_dim=inner // heads,
         state=config.integer("mamba_d_state", default=64),
@@ -40,9 +40,11 @@ def read(config: ConfigReader) -> Architecture:
         chunk=config.integer("chunk_size", default=256),
         bias=bias,
     )
-    plain = Block(mixer=mamba2(hidden, sizes), mlp=None, input_norm=rms_norm(hidden, "input_layernorm"), mlp_norm=None)
+    plain = Block(
+        mixer=mamba2(hidden, dimensions), mlp=None, input_norm=rms_norm(hidden, "input_layernorm"), mlp_norm=None
+    )
     hybrid = _hybrid(config, size, bias=bias)._replace(
-        beside=mamba2(hidden, sizes, "mamba_decoder.mamba"),
+        beside=mamba2(hidden, dimensions, "mamba_decoder.mamba"),
         mixer_output_norm=rms_norm(hidden, "mamba_decoder.input_layernorm"),
     )
     number = config.integer("num_mem_blocks", default=1)
@@ -80,8 +82,8 @@ def assemble(
     config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...], *, rotary_dim: int
 ) -> Architecture:
     """The model around its layers; the stream is accompanied by a copy of the embedding, if a layer reads it."""
-    final = rms_norm(size.hidden, "model.final_layernorm")
-    return decoder(config, size, blocks, tied=True, final_norm=final, rotary_dim=rotary_dim)
+    final_norm = rms_norm(size.hidden, "model.final_layernorm")
+    return decoder(config, size, blocks, tied=True, final_norm=final_norm, rotary_dim=rotary_dim)
 
 
 def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
@@ -95,8 +97,8 @@ def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple
     """``layers_block_type``, one a layer; ``usual``: the default."""
     stated = config.texts("layers_block_type") or usual
     found = tuple(OLDER.get(t, t) for t in stated)
-    strange = next((t for t in found if t not in ("linear_attention", "hybrid")), None)
-    if strange is not None or len(found) != layers:
+    unknown = next((t for t in found if t not in ("linear_attention", "hybrid")), None)
+    if unknown is not None or len(found) != layers:
         config.fail("layers_block_type", f"{len(found)} layers, the model has {layers}", "known: mamba, hybrid")
     return found
 
@@ -124,15 +126,15 @@ def _with_idle(block: Block, number: int) -> tuple[ParameterTensor, ...]:
 def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block:
     """The shared block, which reads the stream and the embedding side by side, and each layer's own adapters."""
     hidden, a, rank = size.hidden, "shared_transformer", config.integer("adapter_rank", default=128)
-    wide = size._replace(hidden=2 * hidden, head_dim=2 * hidden // size.heads)
+    head_dim = size._replace(hidden=2 * hidden, head_dim=2 * hidden // size.heads)
     turned = config.flag("use_mem_rope")
     attention = grouped_attention(
-        wide,
+        head_dim,
         Projections(module=f"{a}.self_attn"),
-        rotary_dim=wide.head_dim if turned else 0,
+        rotary_dim=head_dim.head_dim if turned else 0,
         dropout=config.dropout("attention_dropout"),
     )
-    (output,) = linear(f"{a}.self_attn.o_proj", hidden, wide.heads * wide.head_dim, "attention", "row")
+    (output,) = linear(f"{a}.self_attn.o_proj", hidden, head_dim.heads * head_dim.head_dim, "attention", "row")
     attention = attention._replace(tensors=(*attention.tensors[:3], output))
     width = config.integer("intermediate_size", default=4 * hidden, null=4 * hidden)
     activation = config.activation(default="gelu")

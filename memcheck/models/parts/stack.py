@@ -34,9 +34,9 @@ def layer_types(
         return tuple(default(i) for i in range(layers))
     if len(stated) != layers:
         config.fail("layer_types", f"layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in known), None)
-    if strange is not None:
-        config.fail("layer_types", f"unknown layer type {strange!r}", f"known: {', '.join(known)}")
+    unknown = next((t for t in stated if t not in known), None)
+    if unknown is not None:
+        config.fail("layer_types", f"unknown layer type {unknown!r}", f"known: {', '.join(known)}")
     return stated
 
 
@@ -47,9 +47,9 @@ def sparse_types(config: ConfigReader, layers: int, dense: int) -> tuple[bool, .
         return tuple(i >= dense for i in range(layers))
     if len(stated) != layers:
         config.fail("mlp_layer_types", f"mlp_layer_types names {len(stated)} layers, the model has {layers}")
-    strange = next((t for t in stated if t not in ("dense", "sparse")), None)
-    if strange is not None:
-        config.fail("mlp_layer_types", f"unknown kind {strange!r} in mlp_layer_types", "known: dense, sparse")
+    unknown = next((t for t in stated if t not in ("dense", "sparse")), None)
+    if unknown is not None:
+        config.fail("mlp_layer_types", f"unknown kind {unknown!r} in mlp_layer_types", "known: dense, sparse")
     return tuple(t == "sparse" for t in stated)
 
 
