@@ -5,7 +5,7 @@ in the last of each group, DeepSeek V3's experts.
 from __future__ import annotations
 
 from memcheck.models.attention_types import GatedLatentAttention
-from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers
+from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers
 from memcheck.models.families.kimi_linear import delta_mixer, experts
 from memcheck.models.mixer_types import BoundedLingDelta, LingDelta
 from memcheck.models.parts.attention import latent_attention
@@ -24,7 +24,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: bailing_hybrid``. Its multi-token-prediction module is built on request alone."""
     config.ignore("rope_theta", "model_max_length", "routed_scaling_factor", "kda_lower_bound")
     config.ignore("mtp_loss_scaling_factor", "pretraining_tp")
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     hidden = size.hidden
     gate = linear("self_attn.g_proj", size.heads, hidden, "attention", "column")
     attention = latent_attention(config, size, whole_queries=True)

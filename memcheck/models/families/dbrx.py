@@ -23,20 +23,20 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.ignore("emb_pdrop")
-    inner = config.section("attn_config")
-    inner.ignore("rope_theta", "rope_type", "attn_type")
-    kv_heads = inner.integer("kv_n_heads", default=REQUIRED)
-    check_groups(inner, size.heads, kv_heads, "kv_n_heads")
+    attention_config = config.section("attn_config")
+    attention_config.ignore("rope_theta", "rope_type", "attn_type")
+    kv_heads = attention_config.integer("kv_n_heads", default=REQUIRED)
+    check_groups(attention_config, size.heads, kv_heads, "kv_n_heads")
     attention = grouped_attention(
         size._replace(kv_heads=kv_heads),
         PROJECTIONS,
-        dropout=inner.dropout("attn_pdrop"),
-        clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
+        dropout=attention_config.dropout("attn_pdrop"),
+        clip_qkv=attention_config.number("clip_qkv", default=0.0) > 0,
     )
-    first = layer_norm(hidden, "norm_attn_norm.norm_1", bias=False)
-    second = layer_norm(hidden, "norm_attn_norm.norm_2", bias=False)
+    norm_1 = layer_norm(hidden, "norm_attn_norm.norm_1", bias=False)
+    norm_2 = layer_norm(hidden, "norm_attn_norm.norm_2", bias=False)
     dropout = config.dropout("resid_pdrop")
-    block = Block(mixer=attention, mlp=_experts(config, hidden), input_norm=first, mlp_norm=second, dropout=dropout)
+    block = Block(mixer=attention, mlp=_experts(config, hidden), input_norm=norm_1, mlp_norm=norm_2, dropout=dropout)
     if config.flag("tie_word_embeddings"):
         config.fail("tie_word_embeddings", "transformers refuses tie_word_embeddings for DBRX")
     return decoder(
@@ -50,18 +50,21 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    inner = config.section("ffn_config")
-    inner.ignore("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")
-    inner.ignore("ffn_type", "hidden_size")
-    width, experts = inner.integer("ffn_hidden_size"), inner.integer("moe_num_experts")
-    activation = inner.section("ffn_act_fn").activation("name")
-    flat = (experts * width, hidden)
+    """Routed experts from ``ffn_config``; all experts' matrices are stacked as rows of one matrix, [experts * width,
+    hidden].
+    """
+    ffn_config = config.section("ffn_config")
+    ffn_config.ignore("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")
+    ffn_config.ignore("ffn_type", "hidden_size")
+    width, experts = ffn_config.integer("ffn_hidden_size"), ffn_config.integer("moe_num_experts")
+    activation = ffn_config.section("ffn_act_fn").activation("name")
+    stacked_shape = (experts * width, hidden)
     tensors = (
         *linear("ffn.router.layer", experts, hidden, "router", "none"),
-        ParameterTensor("ffn.experts.mlp.w1", flat, "experts", shard="column"),
-        ParameterTensor("ffn.experts.mlp.v1", flat, "experts", shard="column"),
-        ParameterTensor("ffn.experts.mlp.w2", flat, "experts", shard="row", transposed=True),
+        ParameterTensor("ffn.experts.mlp.w1", stacked_shape, "experts", shard="column"),
+        ParameterTensor("ffn.experts.mlp.v1", stacked_shape, "experts", shard="column"),
+        ParameterTensor("ffn.experts.mlp.w2", stacked_shape, "experts", shard="row", transposed=True),
     )
     return Moe(
-        experts, inner.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors, looped=True
+        experts, ffn_config.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors, looped=True
     )

@@ -15,22 +15,25 @@ from memcheck.models.types import Architecture, Block, LatentAttention, Moe
 def read_v2(config: ConfigReader) -> Architecture:
     """``model_type: deepseek_v2``: softmax router; the rotary part is multiplied as complex numbers."""
     config.ignore("mlp_bias", "aux_loss_alpha", "ep_size")
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     attention = ComplexLatentAttention(*latent_attention(config, size))
-    return _assemble(config, size, attention, _moe(config, size, "softmax", ("num_experts",)))
+    return _assemble(config, size, attention, _routed_experts(config, size, "softmax", ("num_experts",)))
 
 
 def read_v3(config: ConfigReader) -> Architecture:
     """``model_type: deepseek_v3``: sigmoid router with a correction bias per expert."""
     config.ignore("ep_size", "aux_loss_alpha")
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
-    moe = _moe(config, size, "sigmoid", ("num_local_experts",))._replace(correction_bias=True)
+    moe = _routed_experts(config, size, "sigmoid", ("num_local_experts",))._replace(correction_bias=True)
     return _assemble(config, size, attention, moe)
 
 
-def latent_sizes(config: ConfigReader, names: Names = LLAMA_NAMES) -> StackDimensions:
-    """Heads are never grouped, and ``head_dim`` is overwritten by the class: the latent dimensions say it all."""
+def latent_dimensions(config: ConfigReader, names: Names = LLAMA_NAMES) -> StackDimensions:
+    """Dimensions of a model with latent attention (MLA), whose heads are never grouped.
+
+    The class overwrites ``head_dim``: the latent dimensions decide it.
+    """
     config.ignore("head_dim", "qk_head_dim")
     size = read_sizes(config, names, head_dim=1, head_dim_key=False)
     if size.kv_heads != size.heads:
@@ -40,7 +43,10 @@ def latent_sizes(config: ConfigReader, names: Names = LLAMA_NAMES) -> StackDimen
     return size
 
 
-def _moe(config: ConfigReader, size: StackDimensions, router: str, aliases: tuple[str, ...]) -> Moe:
+def _routed_experts(config: ConfigReader, size: StackDimensions, router: str, aliases: tuple[str, ...]) -> Moe:
+    """Routed experts with shared ones. ``router``: ``softmax`` (V2) or ``sigmoid`` (V3). ``aliases``: further keys of
+    the number of experts.
+    """
     config.ignore("topk_method", "scoring_func", "routed_scaling_factor")
     groups = config.integer("n_group", default=1, null=1)
     width = config.integer("moe_intermediate_size")
@@ -63,7 +69,10 @@ def _moe(config: ConfigReader, size: StackDimensions, router: str, aliases: tupl
 def sigmoid_experts(
     config: ConfigReader, hidden: int, experts: str, shared: str, *, aliases: tuple[str, ...] = ()
 ) -> Moe:
-    """DeepSeek V3's experts under a family's own names of their numbers; an empty name: no shared ones."""
+    """DeepSeek V3's routed experts, for families that name their keys otherwise.
+
+    ``experts``: key of the number of routed experts. ``shared``: key of the number of shared experts; empty for none.
+    """
     config.ignore("routed_scaling_factor")
     groups = config.integer("n_group", default=1, null=1)
     width = config.integer("moe_intermediate_size")
@@ -93,6 +102,7 @@ def note_mtp_layers(config: ConfigReader, names: tuple[str, ...] = MTP_NAMES) ->
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAttention, moe: Moe) -> Architecture:
+    """A decoder whose first ``first_k_dense_replace`` layers have a dense MLP, and all others the experts."""
     dense_layers = config.integer("first_k_dense_replace", minimum=0)
     if config.integer("moe_layer_freq", default=1, null=1) != 1:
         config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")
@@ -100,6 +110,7 @@ def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAtte
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
 
     def build_layer(layer: int) -> Block:
+        """Build one layer. ``layer``: 1 if it has experts, else 0."""
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)
 
     blocks = stack((int(i >= dense_layers) for i in range(size.layers)), build_layer)

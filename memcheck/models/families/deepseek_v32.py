@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.attention_types import Indexer
-from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers, sigmoid_experts
+from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -17,28 +17,36 @@ NOTE = "the indexer gets no gradient: transformers makes a mask of every token a
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: deepseek_v32``: an indexer in every layer."""
-    size = latent_sizes(config)
+    """``model_type: deepseek_v32``: DeepSeek V3 with a sparse-attention indexer in every layer."""
+    size = latent_dimensions(config)
     return _assemble(config, size, (True,) * size.layers)
 
 
 def read_glm(config: ConfigReader) -> Architecture:
-    """``model_type: glm_moe_dsa``: ``indexer_types`` says which layers share the choice of one before them."""
-    size = latent_sizes(config)
-    stated = config.texts("indexer_types")
+    """``model_type: glm_moe_dsa``: ``indexer_types`` says which layers reuse the indexer's choice of an
+    earlier layer.
+    """
+    size = latent_dimensions(config)
+    indexer_types = config.texts("indexer_types")
     period = config.integer("index_topk_freq", default=1, null=1)
     offset = config.integer("index_skip_topk_offset", default=2, null=2, minimum=0)
-    usual = tuple(max(i - offset + 1, 0) % period == 0 for i in range(size.layers))
-    if stated is not None and len(stated) != size.layers:
-        config.fail("indexer_types", f"indexer_types names {len(stated)} layers, the model has {size.layers}")
-    unknown = next((t for t in stated or () if t not in ("full", "shared")), None)
+    default_indexed = tuple(max(i - offset + 1, 0) % period == 0 for i in range(size.layers))
+    if indexer_types is not None and len(indexer_types) != size.layers:
+        config.fail("indexer_types", f"indexer_types names {len(indexer_types)} layers, the model has {size.layers}")
+    unknown = next((t for t in indexer_types or () if t not in ("full", "shared")), None)
     if unknown is not None:
         config.fail("indexer_types", f"unknown indexer {unknown!r}", "known: full, shared")
-    own = usual if stated is None else tuple(t == "full" for t in stated)
-    return _assemble(config, size, own)
+    indexed_layers = default_indexed if indexer_types is None else tuple(t == "full" for t in indexer_types)
+    return _assemble(config, size, indexed_layers)
 
 
-def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...], first_dense: int = 3) -> Architecture:
+def _assemble(
+    config: ConfigReader, size: StackDimensions, indexed_layers: tuple[bool, ...], first_dense: int = 3
+) -> Architecture:
+    """A decoder with an indexer in the layers where ``indexed_layers`` is true.
+
+    ``first_dense``: default of ``first_k_dense_replace``, the number of dense layers before those with experts.
+    """
     hidden = size.hidden
     config.ignore("mlp_bias", "layer_types", "ep_size", "moe_layer_freq", "rope_interleave")
     config.ignore("partial_rotary_factor", "indexer_rope_interleave")
@@ -46,12 +54,12 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     attention = latent_attention(config, size)
     if attention.q_lora_rank is None:
         config.fail("q_lora_rank", "the indexer reads low-rank queries: q_lora_rank must be a number")
-    chosen = config.integer("index_topk", default=2048, null=2048)
-    passes = config.model_type == "glm_moe_dsa"
+    topk = config.integer("index_topk", default=2048, null=2048)
+    returns_choice = config.model_type == "glm_moe_dsa"
     heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
-    indexer = Indexer(heads=0, head_dim=width, topk=chosen, passes=passes)
+    indexer = Indexer(heads=0, head_dim=width, topk=topk, passes=returns_choice)
     attention = attention._replace(own=indexer)
-    choosing = _indexed(hidden, attention, indexer._replace(heads=heads))
+    indexed_attention = _indexed(hidden, attention, indexer._replace(heads=heads))
     moe = sigmoid_experts(config, hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     dense_layers = config.integer("first_k_dense_replace", default=first_dense, null=first_dense, minimum=0)
@@ -60,11 +68,12 @@ def _assemble(config: ConfigReader, size: StackDimensions, own: tuple[bool, ...]
     config.note(NOTE)
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
-        return pre_norm_block(hidden, choosing if kind[0] else attention, moe if kind[1] else mlp)
+        """Build one layer. ``kind``: whether it has an indexer of its own, and whether it has experts."""
+        return pre_norm_block(hidden, indexed_attention if kind[0] else attention, moe if kind[1] else mlp)
 
-    blocks = stack(zip(own, moe_layers, strict=True), build_layer)
-    rotary_dim, kept = attention.qk_rope_head_dim, ("indexer.weights_proj",)
-    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, fp32_params_of_fp16=kept)
+    blocks = stack(zip(indexed_layers, moe_layers, strict=True), build_layer)
+    rotary_dim, fp32_params = attention.qk_rope_head_dim, ("indexer.weights_proj",)
+    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, fp32_params_of_fp16=fp32_params)
 
 
 def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import sigmoid_experts
-from memcheck.models.families.qwen import normed_attention
+from memcheck.models.families.qwen import qk_norm_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.sizes import read_sizes
@@ -16,7 +16,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: dots1``."""
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
-    attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
+    attention = qk_norm_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
     window = config.window()
     below = config.integer("max_window_layers", default=size.layers, null=size.layers, minimum=0)
     sliding = "full_attention" if window is None else "sliding_attention"

@@ -5,7 +5,13 @@ parallel with attention, per-layer embeddings, sparse activations, and last laye
 from __future__ import annotations
 
 from memcheck.models.families.gemma import TANH_GELU
-from memcheck.models.families.gemma4 import NORM, gemma4_attention, outer_tensors, per_layer_tensors, sharing_modes
+from memcheck.models.families.gemma4 import (
+    NORM,
+    gemma4_attention,
+    kv_sharing_modes,
+    per_layer_embedding_tensors,
+    per_layer_tensors,
+)
 from memcheck.models.feed_forward_types import GemmaMlp, SparseGemmaMlp
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -52,7 +58,7 @@ def read(config: ConfigReader) -> Architecture:
         """Build one layer. ``kind``: attention type, key-value mode (``store``, ``reuse``), MLP width, sparse
         activations.
         """
-        attention = gemma4_attention(size, bias=bias, same=False, reuses=kind[1] == "reuse")
+        attention = gemma4_attention(size, bias=bias, keys_are_values=False, reuses=kind[1] == "reuse")
         attention = attention._replace(stores_keys=kind[1] == "store")
         return (AltUpBlock if scales_correction else UnscaledAltUpBlock)(
             mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
@@ -65,7 +71,7 @@ def read(config: ConfigReader) -> Architecture:
             own=per_layer,
         )
 
-    kv_modes = sharing_modes(attention_types, kv_shared_layers)
+    kv_modes = kv_sharing_modes(attention_types, kv_shared_layers)
     uncapped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is None
     config.number("final_logit_softcapping", default=30.0)
     stream_projections = tuple(
@@ -85,7 +91,7 @@ def read(config: ConfigReader) -> Architecture:
         mask_windows=(None, window),
         per_layer=per_layer,
         extra_tensors=(
-            *outer_tensors(hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width),
+            *per_layer_embedding_tensors(hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width),
             *stream_projections,
         ),
     )

@@ -31,15 +31,16 @@ def read_unified(config: ConfigReader) -> Architecture:
     for key in ("hidden_size_per_layer_input", "enable_moe_block"):
         if config.raw(key):
             config.fail(key, f"the model has no {key}", f"remove {key}")
-    return _read(config, each=0)
+    return _read(config, per_layer_width=0)
 
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gemma4_text``."""
-    return _read(config, each=config.integer("hidden_size_per_layer_input", default=256, null=0, minimum=0))
+    return _read(config, per_layer_width=config.integer("hidden_size_per_layer_input", default=256, null=0, minimum=0))
 
 
-def _read(config: ConfigReader, *, each: int) -> Architecture:
+def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
+    """Read Gemma 4's text model. ``per_layer_width``: elements of a layer's own embedding of a token; 0 for none."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     hidden, window = size.hidden, config.window()
     config.ignore("hidden_act")
@@ -49,27 +50,34 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if (i + 1) % period else "full_attention"
     )
-    shared = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
-    modes = sharing_modes(attention_types, shared)
+    kv_shared_layers = config.integer("num_kv_shared_layers", default=0, null=0, minimum=0)
+    kv_modes = kv_sharing_modes(attention_types, kv_shared_layers)
     kinds = tuple(
         Kind(t == "full_attention", mode == "reuse", mode == "store")
-        for t, mode in zip(attention_types, modes, strict=True)
+        for t, mode in zip(attention_types, kv_modes, strict=True)
     )
-    width, double = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
+    width, double_wide_mlp = config.integer("intermediate_size"), config.flag("use_double_wide_mlp")
     activation = config.activation("hidden_activation", default=TANH_GELU)
     moe = _moe(config, hidden, width, activation) if config.flag("enable_moe_block") else None
     if moe is None:
         config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
-    wide = _wide(config, size)
-    same = config.flag("attention_k_eq_v")
-    rows = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
-    per_layer = PerLayer(width=each, total=size.layers * each, activation=activation) if each else None
+    full_attention_size = _full_attention_dimensions(config, size)
+    keys_are_values = config.flag("attention_k_eq_v")
+    per_layer_vocab = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
+    per_layer = (
+        PerLayer(width=per_layer_width, total=size.layers * per_layer_width, activation=activation)
+        if per_layer_width
+        else None
+    )
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
 
     def build_layer(kind: Kind) -> Block:
-        heads = wide if kind.full else size
-        attention = gemma4_attention(heads, bias=bias, same=same and kind.full, reuses=kind.reuses)
-        mlp: Mlp | Moe = moe or gated_mlp(hidden, width * 2 if double and kind.reuses else width, activation)
+        """Build one layer. ``kind``: whether its attention is full, and whether it reuses or stores keys and values."""
+        heads = full_attention_size if kind.full else size
+        attention = gemma4_attention(
+            heads, bias=bias, keys_are_values=keys_are_values and kind.full, reuses=kind.reuses
+        )
+        mlp: Mlp | Moe = moe or gated_mlp(hidden, width * 2 if double_wide_mlp and kind.reuses else width, activation)
         return Block(
             mixer=attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores),
             mlp=mlp,
@@ -77,12 +85,12 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
             mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
             mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
-            extra_tensors=per_layer_tensors(hidden, each),
+            extra_tensors=per_layer_tensors(hidden, per_layer_width),
             own=per_layer,
             scaled_output=True,
         )
 
-    capped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
+    has_softcap = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
     architecture = decoder(
         config,
         size,
@@ -90,41 +98,55 @@ def _read(config: ConfigReader, *, each: int) -> Architecture:
         tied=True,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
-        final_softcap=capped,
-        rotary_dims=tuple(dict.fromkeys(wide.head_dim if k.full else size.head_dim for k in kinds)),
+        final_softcap=has_softcap,
+        rotary_dims=tuple(dict.fromkeys(full_attention_size.head_dim if k.full else size.head_dim for k in kinds)),
         mask_windows=(None, window),
         per_layer=per_layer,
-        extra_tensors=outer_tensors(hidden, rows, size.layers * each, each),
+        extra_tensors=per_layer_embedding_tensors(
+            hidden, per_layer_vocab, size.layers * per_layer_width, per_layer_width
+        ),
     )
     config.raw("final_logit_softcapping")
     return architecture
 
 
-def sharing_modes(types: tuple[str, ...], shared: int) -> tuple[str, ...]:
-    """``reuse`` for the last ``shared`` layers, ``store`` for the last of each kind before them, else ``own``."""
-    first = len(types) - shared
-    stored = {kind: i for i, kind in enumerate(types[:first])} if shared else {}
-    return tuple("reuse" if i >= first else "store" if stored.get(t) == i else "own" for i, t in enumerate(types))
+def kv_sharing_modes(attention_types: tuple[str, ...], kv_shared_layers: int) -> tuple[str, ...]:
+    """How each layer treats keys and values: ``reuse`` in the last ``kv_shared_layers`` layers, which take an earlier
+    layer's.
+
+    ``store`` in the last layer of each attention type before them, whose keys and values are kept; else ``own``.
+    """
+    first_reusing = len(attention_types) - kv_shared_layers
+    stored = {kind: i for i, kind in enumerate(attention_types[:first_reusing])} if kv_shared_layers else {}
+    return tuple(
+        "reuse" if i >= first_reusing else "store" if stored.get(t) == i else "own"
+        for i, t in enumerate(attention_types)
+    )
 
 
-def _wide(config: ConfigReader, size: StackDimensions) -> StackDimensions:
-    """Heads of the full layers: wider, and fewer of keys where those are the values too."""
-    width = config.integer("global_head_dim", default=512, null=512)
-    heads = config.integer("num_global_key_value_heads", default=size.kv_heads, null=size.kv_heads)
-    written = config.raw("per_layer_config")
-    if isinstance(written, dict) and written:  # as transformers 5 writes both
-        first = next(iter(written.values()))
-        if any(each != first for each in written.values()) or not isinstance(first, dict):
+def _full_attention_dimensions(config: ConfigReader, size: StackDimensions) -> StackDimensions:
+    """Dimensions of the full-attention layers: wider heads, and fewer key-value heads where keys are also the
+    values.
+    """
+    head_dim = config.integer("global_head_dim", default=512, null=512)
+    kv_heads = config.integer("num_global_key_value_heads", default=size.kv_heads, null=size.kv_heads)
+    per_layer_config = config.raw("per_layer_config")
+    if isinstance(per_layer_config, dict) and per_layer_config:  # as transformers 5 writes both
+        layer_config = next(iter(per_layer_config.values()))
+        if any(each != layer_config for each in per_layer_config.values()) or not isinstance(layer_config, dict):
             config.fail("per_layer_config", "layers of different sizes of heads are not modelled")
-        width, heads = first.get("head_dim", width), first.get("num_key_value_heads", heads)
+        head_dim, kv_heads = layer_config.get("head_dim", head_dim), layer_config.get("num_key_value_heads", kv_heads)
     if not config.config.get("attention_k_eq_v"):
-        heads = size.kv_heads
-    check_groups(config, size.heads, heads, "num_global_key_value_heads")
-    return size._replace(head_dim=width, kv_heads=heads)
+        kv_heads = size.kv_heads
+    check_groups(config, size.heads, kv_heads, "num_global_key_value_heads")
+    return size._replace(head_dim=head_dim, kv_heads=kv_heads)
 
 
-def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: bool) -> Attention:
-    """Norms on queries, keys and (without a weight) values; keys that are values; those of an earlier layer."""
+def gemma4_attention(size: StackDimensions, *, bias: bool, keys_are_values: bool, reuses: bool) -> Attention:
+    """Attention with norms on queries, keys and (without a weight) values.
+
+    ``keys_are_values``: there is no value projection. ``reuses``: keys and values are an earlier layer's.
+    """
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -132,15 +154,15 @@ def gemma4_attention(size: StackDimensions, *, bias: bool, same: bool, reuses: b
         query_norm=head_norm(NORM, size.head_dim, "q"),
         key_norm=None if reuses else head_norm(NORM, size.head_dim, "k"),
     )
-    variant = ReusingAttention if reuses else KeysAsValuesAttention if same else Gemma4Attention
+    variant = ReusingAttention if reuses else KeysAsValuesAttention if keys_are_values else Gemma4Attention
     attention = variant(*attention)
-    gone = ("k_proj", "v_proj") if reuses else ("v_proj",) if same else ()
-    kept = tuple(t for t in attention.tensors if not any(f".{name}." in t.name for name in gone))
-    return attention._replace(tensors=kept)
+    absent_projections = ("k_proj", "v_proj") if reuses else ("v_proj",) if keys_are_values else ()
+    tensors = tuple(t for t in attention.tensors if not any(f".{name}." in t.name for name in absent_projections))
+    return attention._replace(tensors=tensors)
 
 
 def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
-    """Experts in parallel with the dense network: they read the residual stream, and a norm follows each half."""
+    """Routed experts in parallel with a dense MLP of ``width``; a norm follows each of the two."""
     experts, experts_per_token = config.integer("num_experts"), config.integer("top_k_experts")
     expert_width = config.integer("moe_intermediate_size")
     norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
@@ -165,23 +187,29 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
     )
 
 
-def per_layer_tensors(hidden: int, each: int) -> tuple[ParameterTensor, ...]:
-    """What multiplies a layer's own embedding in."""
-    if not each:
+def per_layer_tensors(hidden: int, per_layer_width: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of one layer that gate and project its per-layer embedding of ``per_layer_width`` elements."""
+    if not per_layer_width:
         return ()
     return (
-        *linear("per_layer_input_gate", each, hidden, "mlp", "none"),
-        *linear("per_layer_projection", hidden, each, "mlp", "none"),
+        *linear("per_layer_input_gate", per_layer_width, hidden, "mlp", "none"),
+        *linear("per_layer_projection", hidden, per_layer_width, "mlp", "none"),
         *norm_tensors(rms_norm(hidden, "post_per_layer_input_norm", NORM)),
     )
 
 
-def outer_tensors(hidden: int, rows: int, width: int, each: int) -> tuple[ParameterTensor, ...]:
-    """The per-layer table, and what is added to its rows."""
-    if not each:
+def per_layer_embedding_tensors(
+    hidden: int, rows: int, width: int, per_layer_width: int
+) -> tuple[ParameterTensor, ...]:
+    """Tensors of the per-layer embedding outside the layers: the table [rows, width], and the projection of hidden
+    states.
+
+    ``width``: of all layers together. ``per_layer_width``: of one layer; 0 for none.
+    """
+    if not per_layer_width:
         return ()
     return (
         ParameterTensor("model.embed_tokens_per_layer.weight", (rows, width), "embedding"),
         ParameterTensor("model.per_layer_model_projection.weight", (width, hidden), "embedding"),
-        ParameterTensor("model.per_layer_projection_norm.weight", (each,), "norm"),
+        ParameterTensor("model.per_layer_projection_norm.weight", (per_layer_width,), "norm"),
     )

@@ -23,6 +23,10 @@ def read_v(config: ConfigReader) -> Architecture:
 
 
 def _read(config: ConfigReader, *, bias: bool) -> Architecture:
+    """GLM 4.5: grouped-query attention, and DeepSeek V3's experts after ``first_k_dense_replace`` dense layers.
+
+    ``bias``: of q, k and v.
+    """
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     size = read_sizes(config, kv_heads="required", head_dim=max(1, hidden // heads))  # rounded down, as in the class
     config.ignore("n_group", "topk_group")
@@ -55,6 +59,7 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
     note_mtp_layers(config)
 
     def build_layer(layer: int) -> Block:
+        """Build one layer. ``layer``: 1 if it has experts, else 0."""
         return pre_norm_block(size.hidden, attention, moe if layer else mlp)
 
     blocks = stack((int(i >= dense_layers) for i in range(size.layers)), build_layer)

@@ -4,7 +4,7 @@ experts, dense layers by a list.
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers, sigmoid_experts
+from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -15,7 +15,7 @@ from memcheck.models.types import Architecture, Block
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: glm4_moe_lite``."""
-    return _read(config, normed=False)
+    return _read(config, norm_after_experts=False)
 
 
 def read_axk1(config: ConfigReader) -> Architecture:
@@ -23,11 +23,12 @@ def read_axk1(config: ConfigReader) -> Architecture:
     config.ignore("ep_size", "aux_loss_alpha", "topk_method", "scoring_func")
     if config.raw("moe_layer_freq") not in (None, 1):
         config.fail("moe_layer_freq", "memcheck reads mlp_layer_types", "state which layers are sparse there")
-    return _read(config, normed=True)
+    return _read(config, norm_after_experts=True)
 
 
-def _read(config: ConfigReader, *, normed: bool) -> Architecture:
-    size = latent_sizes(config)
+def _read(config: ConfigReader, *, norm_after_experts: bool) -> Architecture:
+    """Latent attention with DeepSeek V3's experts. ``norm_after_experts``: a norm follows the experts."""
+    size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
@@ -38,8 +39,9 @@ def _read(config: ConfigReader, *, normed: bool) -> Architecture:
     config.ignore("partial_rotary_factor", "moe_layer_freq")
 
     def build_layer(routed: bool) -> Block:
+        """Build one layer. ``routed``: whether it has experts."""
         block = pre_norm_block(size.hidden, attention, moe if routed else mlp)
-        output_norm = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if normed and routed else None
+        output_norm = rms_norm(size.hidden, "mlp.post_mlp_layernorm") if norm_after_experts and routed else None
         return block._replace(mlp_output_norm=output_norm)
 
     return decoder(config, size, stack(moe_layers, build_layer), tied=False, rotary_dim=attention.qk_rope_head_dim)

@@ -36,6 +36,7 @@ def read(config: ConfigReader) -> Architecture:
     moe = _experts(config, size.hidden)
 
     def build_layer(span: int | None) -> Block:
+        """Build one layer. ``span``: its sliding window in tokens; None for full attention."""
         return pre_norm_block(size.hidden, attention._replace(window=span), moe, kind=NORM)
 
     final_norm = rms_norm(size.hidden, "model.norm", NORM)
@@ -50,6 +51,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
+    """Routed experts with biases, whose gates are clamped (``swiglu_limit``); gate and up interleave in one matrix."""
     experts, width = config.integer("num_local_experts", "num_experts"), config.integer("intermediate_size")
     up, down = stacked_experts("mlp.experts", experts, hidden, width, transposed=True)
     tensors = (

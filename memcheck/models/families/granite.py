@@ -50,18 +50,24 @@ def read_swa(config: ConfigReader) -> Architecture:
     """``model_type: granite_swa``: three of four layers are windowed, with sinks; some do not rotate."""
     size = read_sizes(config)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
-    return _windowed(config, size, _assemble(config, size, mlp))
+    return _with_windows_and_sinks(config, size, _assemble(config, size, mlp))
 
 
 def read_moe_swa(config: ConfigReader) -> Architecture:
     """``model_type: granitemoe_swa``: the same attention over experts."""
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
-    return _windowed(config, size, _assemble(config, size, granite_feed_forward(config, size.hidden, shared)))
+    return _with_windows_and_sinks(
+        config, size, _assemble(config, size, granite_feed_forward(config, size.hidden, shared))
+    )
 
 
-def _windowed(config: ConfigReader, size: StackDimensions, architecture: Architecture) -> Architecture:
-    """Each layer's window and base; sinks everywhere, and no scaled_dot_product_attention, which takes none."""
+def _with_windows_and_sinks(config: ConfigReader, size: StackDimensions, architecture: Architecture) -> Architecture:
+    """Give each layer its sliding window and rotary base, and attention sinks.
+
+    A ``layer_rope_theta`` of 0 switches rotary embedding off. scaled_dot_product_attention takes no sinks, so it is not
+    used.
+    """
     window = config.window()
     attention_types = layer_types(config, size.layers, lambda i: "sliding_attention" if i % 4 else "full_attention")
     bases = config.raw("layer_rope_theta")
@@ -72,6 +78,7 @@ def _windowed(config: ConfigReader, size: StackDimensions, architecture: Archite
     ((block, _),) = architecture.blocks
 
     def build_layer(kind: tuple[int | None, bool]) -> Block:
+        """Build one layer. ``kind``: its window in tokens (None: full attention), and whether it rotates."""
         if not isinstance(block.mixer, Attention):
             return block
         mixer = block.mixer._replace(
@@ -84,12 +91,12 @@ def _windowed(config: ConfigReader, size: StackDimensions, architecture: Archite
         )
         return block._replace(mixer=mixer)
 
-    turned = [bool(base) for base in bases]
-    tables = len({base for base in bases if base})
+    rotates = [bool(base) for base in bases]
+    rotary_tables = len({base for base in bases if base})
     return architecture._replace(
-        blocks=stack(zip(windows(attention_types, window), turned, strict=True), build_layer),
+        blocks=stack(zip(windows(attention_types, window), rotates, strict=True), build_layer),
         mask_windows=(None, window),
-        rotary_tables=tables,
+        rotary_tables=rotary_tables,
     )
 
 

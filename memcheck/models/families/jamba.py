@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.mamba import read_scan, refuse_mambapy
+from memcheck.models.families.mamba import hybrid_scan, refuse_mambapy
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -20,7 +20,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("use_mamba_kernels", "use_associative_scan", "layer_types", "layers_block_type", "layers_num_experts")
     config.ignore("num_logits_to_keep", "mamba_inner_layernorms", "sliding_window", "calc_logits_for_entire_prompt")
     refuse_mambapy(config)
-    sizes = read_scan(config, hidden)._replace(norms=True)
+    sizes = hybrid_scan(config, hidden)._replace(norms=True)
     mamba = mamba1(hidden, sizes)
     attention = grouped_attention(size, rotary_dim=0, dropout=config.dropout("attention_dropout"))
     experts = config.integer("num_experts", "num_local_experts", default=16)

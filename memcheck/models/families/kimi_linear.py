@@ -5,7 +5,7 @@ the others, DeepSeek V3's experts.
 from __future__ import annotations
 
 from memcheck.models.attention_types import UnturnedLatentAttention
-from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.families.deepseek import latent_dimensions
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
@@ -19,7 +19,7 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: kimi_linear``. Older files state the mixers in ``linear_attn_config``."""
     config.ignore("pretraining_tp", "moe_layer_freq", "rope_theta", "model_max_length", "routed_scaling_factor")
     config.ignore("moe_router_activation_func", "num_nextn_predict_layers", "mla_use_nope", "use_grouped_topk")
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     hidden = size.hidden
     nested = config.raw("linear_attn_config")
     older = nested if isinstance(nested, dict) else {}

@@ -14,21 +14,21 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
 
 PROJECTIONS = Projections(output="out_proj")
-WORDS = ("conv", "full_attention")
+LAYER_KINDS = ("conv", "full_attention")
 
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: lfm2``."""
     size = read_sizes(config, kv_heads="required")
-    types = _types(config, size)
-    mlp = _mlp(size.hidden, _width(config))
-    return _assemble(config, size, tuple((t, mlp) for t in types), _mixers(config, size))
+    layer_kinds = _layer_kinds(config, size)
+    mlp = _mlp(size.hidden, _mlp_width(config))
+    return _assemble(config, size, tuple((t, mlp) for t in layer_kinds), _mixers(config, size))
 
 
 def read_moe(config: ConfigReader) -> Architecture:
     """``model_type: lfm2_moe``: sigmoid experts after the first dense layers."""
     size = read_sizes(config, kv_heads="required")
-    types = _types(config, size)
+    layer_kinds = _layer_kinds(config, size)
     dense = config.integer("num_dense_layers", default=2, minimum=0)
     mlp = _mlp(size.hidden, config.integer("intermediate_size"))
     experts = config.integer("num_experts", "num_local_experts")
@@ -45,27 +45,31 @@ def read_moe(config: ConfigReader) -> Architecture:
     )
     if config.flag("use_expert_bias", default=True):
         moe = moe._replace(correction_bias=True)
-    layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(types))
+    layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(layer_kinds))
     return _assemble(config, size, layers, _mixers(config, size))
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: lfm3``: windowed layers, a gate of each head, norms after both halves; its convolution is always
-    PyTorch's own, whose kernel the packages do not have.
+    """``model_type: lfm3``: sliding-window layers, a gate for each head, and norms after both halves.
+
+    Its convolution is always PyTorch's own: the causal-conv1d package has no kernel of its size.
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden, window = size.hidden, config.window()
-    gated, output_norm = config.flag("use_attention_gate", default=True), config.flag("use_sandwich_norm", default=True)
+    attention_gate, output_norm = (
+        config.flag("use_attention_gate", default=True),
+        config.flag("use_sandwich_norm", default=True),
+    )
     bias = config.flag("attention_bias")
-    words = ("conv", "full_attention", "sliding_attention")
+    known_kinds = ("conv", "full_attention", "sliding_attention")
 
     def usual(i: int) -> str:
-        return words[1] if i % 4 == 2 else words[2] if i and i % 4 == 0 else words[0]
+        return known_kinds[1] if i % 4 == 2 else known_kinds[2] if i and i % 4 == 0 else known_kinds[0]
 
-    stated = config.texts("layer_types") or tuple(usual(i) for i in range(size.layers))
-    unknown = next((t for t in stated if t not in words), None)
-    if unknown is not None or len(stated) != size.layers:
-        config.fail("layer_types", f"layer_types must name {size.layers} layers", f"known: {', '.join(words)}")
+    layer_kinds = config.texts("layer_types") or tuple(usual(i) for i in range(size.layers))
+    unknown = next((t for t in layer_kinds if t not in known_kinds), None)
+    if unknown is not None or len(layer_kinds) != size.layers:
+        config.fail("layer_types", f"layer_types must name {size.layers} layers", f"known: {', '.join(known_kinds)}")
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -73,34 +77,41 @@ def read_3(config: ConfigReader) -> Architecture:
         query_norm=rms_norm(size.head_dim, "self_attn.q_norm"),
         key_norm=rms_norm(size.head_dim, "self_attn.k_norm"),
         rotary_form="half-fp32",
-        gate_matrix=gated,
+        gate_matrix=attention_gate,
         dropout=config.dropout("attention_dropout"),
-        tensors=linear("self_attn.g_proj", size.heads, hidden, "attention", "column") if gated else (),
+        tensors=linear("self_attn.g_proj", size.heads, hidden, "attention", "column") if attention_gate else (),
     )
     mixers = _mixers(config, size, kernel=7)
-    short = mixers["conv"]
-    if isinstance(short, Mixer):
-        mixers["conv"] = short._replace(kind="plain-short-convolution")
+    convolution = mixers["conv"]
+    if isinstance(convolution, Mixer):
+        mixers["conv"] = convolution._replace(kind="plain-short-convolution")
     mixers["full_attention"] = attention
     mixers["sliding_attention"] = attention._replace(window=window)
     mlp = _mlp(hidden, config.integer("intermediate_size"))
-    architecture = _assemble(config, size, tuple((t, mlp) for t in stated), mixers)
-    tables = len(set(stated) - {"conv"})
+    architecture = _assemble(config, size, tuple((t, mlp) for t in layer_kinds), mixers)
+    rotary_tables = len(set(layer_kinds) - {"conv"})
     if not output_norm:
-        return architecture._replace(rotary_tables=tables)
-    first, last = rms_norm(hidden, "post_operator_norm"), rms_norm(hidden, "post_ffn_norm")
-    blocks = tuple((b._replace(mixer_output_norm=first, mlp_output_norm=last), n) for b, n in architecture.blocks)
-    return architecture._replace(blocks=blocks, rotary_tables=tables)
+        return architecture._replace(rotary_tables=rotary_tables)
+    mixer_norm, mlp_norm = rms_norm(hidden, "post_operator_norm"), rms_norm(hidden, "post_ffn_norm")
+    blocks = tuple(
+        (b._replace(mixer_output_norm=mixer_norm, mlp_output_norm=mlp_norm), n) for b, n in architecture.blocks
+    )
+    return architecture._replace(blocks=blocks, rotary_tables=rotary_tables)
 
 
-def _types(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
-    chosen = config.integers("full_attn_idxs")
-    attended = frozenset(range(size.layers) if chosen is None else chosen)
-    return layer_types(config, size.layers, lambda i: WORDS[i in attended], WORDS)
+def _layer_kinds(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
+    """Kind of every layer, ``conv`` or ``full_attention``: ``layer_types``, or the layers in ``full_attn_idxs``."""
+    stated = config.integers("full_attn_idxs")
+    attention_layers = frozenset(range(size.layers) if stated is None else stated)
+    return layer_types(config, size.layers, lambda i: LAYER_KINDS[i in attention_layers], LAYER_KINDS)
 
 
-def _width(config: ConfigReader) -> int:
-    """The class cuts two thirds off, multiplies, and rounds up, unless it is told not to."""
+def _mlp_width(config: ConfigReader) -> int:
+    """Intermediate size of the MLP.
+
+    Unless ``block_auto_adjust_ff_dim`` is false, two thirds of the stated size are multiplied by a factor and rounded
+    up.
+    """
     width = config.integer("intermediate_size", "block_ff_dim")
     factor = config.number("block_ffn_dim_multiplier", default=1.0)
     multiple = config.integer("block_multiple_of", default=256)
@@ -121,6 +132,7 @@ def _mlp(hidden: int, width: int) -> Mlp:
 
 
 def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dict[str, Attention | Mixer]:
+    """The mixer of each kind of layer: grouped-query attention, or a gated short convolution of ``kernel`` tokens."""
     hidden, bias = size.hidden, config.flag("conv_bias")
     kernel = config.integer("conv_L_cache", default=kernel)
     attention = grouped_attention(
@@ -135,7 +147,7 @@ def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dic
         *((vector("conv.conv.bias", hidden, "mixer", "column"),) if bias else ()),
         *linear("conv.out_proj", hidden, hidden, "mixer", "row", bias=bias),
     )
-    short = Mixer(
+    convolution = Mixer(
         kind="short-convolution",
         heads=hidden,
         head_dim=1,
@@ -144,7 +156,7 @@ def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dic
         tensors=tensors,
         kernel=kernel,
     )
-    return {"full_attention": attention, "conv": short}
+    return {"full_attention": attention, "conv": convolution}
 
 
 def _assemble(
@@ -153,12 +165,14 @@ def _assemble(
     layers: tuple[tuple[str, Mlp | Moe], ...],
     mixers: dict[str, Attention | Mixer],
 ) -> Architecture:
+    """A decoder with tied embeddings. ``layers``: kind of mixer and feed-forward of each layer; ``mixers``: by kind."""
     config.ignore("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale")
     config.ignore("block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "num_heads", "tie_embedding")
     config.ignore("block_norm_eps", "theta")
     hidden = size.hidden
 
     def build_layer(kind: tuple[str, Mlp | Moe]) -> Block:
+        """Build one layer. ``kind``: its kind of mixer, and its feed-forward."""
         return Block(
             mixer=mixers[kind[0]],
             mlp=kind[1],

@@ -35,6 +35,9 @@ def read(config: ConfigReader) -> Architecture:
     plain, normed = _attentions(config, size)
 
     def build_layer(kind: tuple[bool, bool, int | None]) -> Block:
+        """Build one layer. ``kind``: whether it has experts, whether it rotates, and its chunk in tokens
+        (None: full).
+        """
         is_routed, rotates, window = kind
         attention = normed if rotates else plain._replace(rotary_dim=0)
         feed_forward = moe if is_routed or mlp is None else mlp
@@ -65,14 +68,18 @@ def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention,
 
 
 def _routed_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    step = config.integer("interleave_moe_layer_step", default=1, null=1)
-    stated = config.integers("moe_layers")
-    if stated is None:
-        return tuple((i + 1) % step == 0 for i in range(layers))
-    return tuple(i in set(stated) for i in range(layers))
+    """For each layer, whether it has experts: ``moe_layers``, or every ``interleave_moe_layer_step``-th layer."""
+    period = config.integer("interleave_moe_layer_step", default=1, null=1)
+    moe_layers = config.integers("moe_layers")
+    if moe_layers is None:
+        return tuple((i + 1) % period == 0 for i in range(layers))
+    return tuple(i in set(moe_layers) for i in range(layers))
 
 
 def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
+    """Experts with one shared expert; every expert multiplies all tokens (``Llama4TextExperts``), zeros where it is not
+    chosen.
+    """
     experts, width = config.integer("num_local_experts"), config.integer("intermediate_size")
     tensors = (
         *stacked_experts(f"{MODULE}.experts", experts, hidden, width, transposed=True),

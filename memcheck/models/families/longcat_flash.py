@@ -5,7 +5,7 @@ parallel, some of which hand tokens on as they are.
 from __future__ import annotations
 
 from memcheck.models.attention_types import ScaledLatentAttention
-from memcheck.models.families.deepseek import latent_sizes, note_mtp_layers
+from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers
 from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
@@ -19,7 +19,7 @@ NAMES = Names(layers=("num_layers",))
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: longcat_flash``."""
-    size = latent_sizes(config, NAMES)
+    size = latent_dimensions(config, NAMES)
     hidden = size.hidden
     if config.integer("num_hidden_layers", default=2 * size.layers) != 2 * size.layers:
         config.fail("num_hidden_layers", "num_hidden_layers counts attentions, two for each of num_layers")

@@ -7,7 +7,7 @@ from memcheck.models.parts.recurrent import SelectiveScan, mamba1
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Architecture
 
-HARMLESS = (
+IRRELEVANT_KEYS = (
     "hidden_act",
     "layer_types",
     "mixer_rms_eps",
@@ -24,49 +24,50 @@ HARMLESS = (
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: mamba``."""
-    return _read(config, normed=False)
+    return _read(config, has_norms=False)
 
 
 def read_falcon(config: ConfigReader) -> Architecture:
     """``model_type: falcon_mamba``: time steps, B and C are normalised without weights, whose ones are buffers."""
-    return _read(config, normed=True)
+    return _read(config, has_norms=True)
 
 
-def _read(config: ConfigReader, *, normed: bool) -> Architecture:
+def _read(config: ConfigReader, *, has_norms: bool) -> Architecture:
+    """A stack of Mamba-1 mixers. ``has_norms``: time steps, B and C are normalised (Falcon Mamba)."""
     hidden = config.integer("hidden_size")
     layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
-    config.ignore(*HARMLESS)
+    config.ignore(*IRRELEVANT_KEYS)
     refuse_mambapy(config)
     expand = config.number("expand", default=2.0)
-    inner = config.integer("intermediate_size", default=int(expand * hidden), null=int(expand * hidden))
-    if inner != int(expand * hidden):
-        config.fail("intermediate_size", f"{inner} is not expand x hidden_size, {int(expand * hidden)}")
+    inner_size = config.integer("intermediate_size", default=int(expand * hidden), null=int(expand * hidden))
+    if inner_size != int(expand * hidden):
+        config.fail("intermediate_size", f"{inner_size} is not expand x hidden_size, {int(expand * hidden)}")
     dimensions = SelectiveScan(
-        inner=inner,
+        inner=inner_size,
         state=config.integer("state_size", default=16),
-        rank=read_rank(config, "time_step_rank", hidden),
+        rank=time_step_rank(config, "time_step_rank", hidden),
         kernel=config.integer("conv_kernel", default=4),
         bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     mixer = mamba1(hidden, dimensions, "mixer")
-    if normed:
+    if has_norms:
         mixer = mixer._replace(normed_inputs=True, buffer_numel=dimensions.inner + 2 * dimensions.state)
     return backbone(config, mixer, hidden, layers, tied=True)
 
 
-def read_rank(config: ConfigReader, key: str, hidden: int) -> int:
-    """A rank of the time steps; ``auto`` is a sixteenth of the hidden size."""
-    usual = -(-hidden // 16)
-    return usual if config.raw(key) in (None, "auto") else config.integer(key)
+def time_step_rank(config: ConfigReader, key: str, hidden: int) -> int:
+    """Rank of the time-step projection; ``auto`` is a sixteenth of the hidden size, rounded up."""
+    default = -(-hidden // 16)
+    return default if config.raw(key) in (None, "auto") else config.integer(key)
 
 
-def read_scan(config: ConfigReader, hidden: int) -> SelectiveScan:
+def hybrid_scan(config: ConfigReader, hidden: int) -> SelectiveScan:
     """The scan of a hybrid, whose keys begin with ``mamba_``. ``hidden``: the hidden size."""
     return SelectiveScan(
         inner=config.integer("mamba_expand", default=2) * hidden,
         state=config.integer("mamba_d_state", default=16),
-        rank=read_rank(config, "mamba_dt_rank", hidden),
+        rank=time_step_rank(config, "mamba_dt_rank", hidden),
         kernel=config.integer("mamba_d_conv", default=4),
         bias=config.flag("mamba_proj_bias"),
         conv_bias=config.flag("mamba_conv_bias", default=True),
@@ -74,6 +75,10 @@ def read_scan(config: ConfigReader, hidden: int) -> SelectiveScan:
 
 
 def refuse_mambapy(config: ConfigReader) -> None:
-    """mamba.py's parallel scan keeps other tensors than the loop."""
+    """Refuse mamba.py's parallel scan, which saves other tensors for backward than the sequential loop.
+
+    Raises:
+        FamilyError: ``use_mambapy`` is true.
+    """
     if config.flag("use_mambapy", "use_falcon_mambapy"):
         config.fail("use_mambapy", "memcheck has no model of mamba.py's scan", "write use_mambapy: false")

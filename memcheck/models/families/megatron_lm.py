@@ -47,24 +47,29 @@ DROPOUT = 0.1
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: megatron-lm``."""
+    """A GPT model as ``pretrain_gpt.py`` builds it, from Megatron-LM's own arguments."""
     hidden, layers = config.integer("hidden_size"), config.integer("num_layers", maximum=MAX_LAYERS)
     dropout = config.dropout("hidden_dropout", default=DROPOUT)
-    latent = config.flag("multi_latent_attention")
-    mixer: Attention | LatentAttention = _latent(config, hidden) if latent else _attention(config, hidden)
-    dense = _dense(config, hidden)
-    first, second = _norm(config, hidden, "input_layernorm"), _norm(config, hidden, "pre_mlp_layernorm")
+    is_latent = config.flag("multi_latent_attention")
+    mixer: Attention | LatentAttention = _latent_attention(config, hidden) if is_latent else _attention(config, hidden)
+    dense = _mlp(config, hidden)
+    input_norm, pre_mlp_norm = _norm(config, hidden, "input_layernorm"), _norm(config, hidden, "pre_mlp_layernorm")
     experts = _experts(config, hidden) if config.has("num_experts") else None
-    routed = [False] * layers if experts is None else _pattern(config, "moe_layer_freq", layers, _every)
-    delta = delta_net(config, hidden, biased=first.bias) if has_delta_nets(config) else None
-    linear = [False] * layers if delta is None else _pattern(config, FREQUENCY, layers, _all_but_every)
+    moe_layers = [False] * layers if experts is None else _layer_pattern(config, "moe_layer_freq", layers, _every)
+    linear_attention = delta_net(config, hidden, biased=input_norm.bias) if has_delta_nets(config) else None
+    linear_layers = (
+        [False] * layers if linear_attention is None else _layer_pattern(config, FREQUENCY, layers, _all_but_every)
+    )
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
-        own: Attention | LatentAttention | Mixer = mixer if delta is None or not kind[0] else delta
-        mlp: Mlp | Moe = dense if experts is None or not kind[1] else experts
-        return Block(mixer=own, mlp=mlp, input_norm=first, mlp_norm=second, dropout=dropout)
+        """Build one layer. ``kind``: whether its attention is linear, and whether it has experts."""
+        layer_mixer: Attention | LatentAttention | Mixer = (
+            mixer if linear_attention is None or not kind[0] else linear_attention
+        )
+        feed_forward: Mlp | Moe = dense if experts is None or not kind[1] else experts
+        return Block(mixer=layer_mixer, mlp=feed_forward, input_norm=input_norm, mlp_norm=pre_mlp_norm, dropout=dropout)
 
-    blocks = stack(zip(linear, routed, strict=True), build_layer)
+    blocks = stack(zip(linear_layers, moe_layers, strict=True), build_layer)
     learned = config.text("position_embedding_type", default="learned_absolute") == "learned_absolute"
     positions = config.integer("max_position_embeddings", default=0)
     if learned and not positions:
@@ -92,16 +97,17 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _norm(config: ConfigReader, size: int, name: str) -> Norm:
+    """``--normalization``: an RMSNorm or a LayerNorm of ``size`` elements."""
     kind = config.text("normalization", default="LayerNorm")
     if kind not in ("LayerNorm", "RMSNorm"):
         config.fail("normalization", f"{kind} is neither LayerNorm nor RMSNorm")
     return Norm("rmsnorm", size, name=name) if kind == "RMSNorm" else Norm("layernorm", size, bias=True, name=name)
 
 
-def _width(config: ConfigReader, hidden: int) -> int:
+def _ffn_hidden_size(config: ConfigReader, hidden: int) -> int:
     """``--ffn-hidden-size``; unset it is 4 h, or two thirds of that in multiples of 64 with ``--swiglu``."""
-    usual = int(hidden * 8 / 3 / 64) * 64 if config.flag("swiglu") else 4 * hidden
-    return config.integer("ffn_hidden_size", default=usual)
+    default = int(hidden * 8 / 3 / 64) * 64 if config.flag("swiglu") else 4 * hidden
+    return config.integer("ffn_hidden_size", default=default)
 
 
 def _activation(config: ConfigReader) -> tuple[str, bool]:
@@ -113,41 +119,50 @@ def _activation(config: ConfigReader) -> tuple[str, bool]:
     return ("quick_gelu", True) if quick else ("relu2" if squared else "gelu", False)
 
 
-def _biased(config: ConfigReader) -> bool:
+def _has_linear_bias(config: ConfigReader) -> bool:
+    """Whether linear layers have biases: not with ``--disable-bias-linear``."""
     return not config.flag("disable_bias_linear")
 
 
-def _dense(config: ConfigReader, hidden: int) -> Mlp:
-    width, (activation, gated), bias = _width(config, hidden), _activation(config), _biased(config)
+def _mlp(config: ConfigReader, hidden: int) -> Mlp:
+    """The MLP of layers without experts."""
+    width, (activation, gated), bias = _ffn_hidden_size(config, hidden), _activation(config), _has_linear_bias(config)
     if gated:
         return gated_mlp(hidden, width, activation, bias=bias)
     return plain_mlp(hidden, width, activation, "mlp.linear_fc1", "mlp.linear_fc2", bias=bias)
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    experts, (activation, gated), bias = config.integer("num_experts"), _activation(config), _biased(config)
-    width = config.integer("moe_ffn_hidden_size", default=_width(config, hidden))
-    shared = config.integer("moe_shared_expert_intermediate_size", default=0, minimum=0)
+    """The MoE layer: ``--num-experts`` grouped experts, and a shared expert of
+    ``moe_shared_expert_intermediate_size``.
+    """
+    experts, (activation, gated), bias = config.integer("num_experts"), _activation(config), _has_linear_bias(config)
+    width = config.integer("moe_ffn_hidden_size", default=_ffn_hidden_size(config, hidden))
+    shared_width = config.integer("moe_shared_expert_intermediate_size", default=0, minimum=0)
     sigmoid = config.text("moe_router_score_function", default="softmax") == "sigmoid"
-    before = config.flag("moe_router_pre_softmax")
+    pre_softmax = config.flag("moe_router_pre_softmax")
     tensors = (
         ParameterTensor("mlp.router.weight", (experts, hidden), "router"),
         *stacked_experts("mlp.experts", experts, hidden, width, gated=gated),
     )
     if bias:
-        first = width * 2 if gated else width
+        fc1_rows = width * 2 if gated else width
         tensors += (
-            ParameterTensor("mlp.experts.linear_fc1.bias", (experts, first), "experts"),
+            ParameterTensor("mlp.experts.linear_fc1.bias", (experts, fc1_rows), "experts"),
             ParameterTensor("mlp.experts.linear_fc2.bias", (experts, hidden), "experts"),
         )
-    gated_share = config.flag("moe_shared_expert_gate")
-    if shared:
-        if gated_share:
+    shared_gate = config.flag("moe_shared_expert_gate")
+    if shared_width:
+        if shared_gate:
             tensors += (ParameterTensor("mlp.shared_experts.gate_weight", (1, hidden), "shared_experts"),)
         tensors += linear(
-            "mlp.shared_experts.linear_fc1", 2 * shared if gated else shared, hidden, "shared_experts", "column"
+            "mlp.shared_experts.linear_fc1",
+            2 * shared_width if gated else shared_width,
+            hidden,
+            "shared_experts",
+            "column",
         )
-        tensors += linear("mlp.shared_experts.linear_fc2", hidden, shared, "shared_experts", "row")
+        tensors += linear("mlp.shared_experts.linear_fc2", hidden, shared_width, "shared_experts", "row")
     return Moe(
         experts=experts,
         experts_per_token=config.integer("moe_router_topk", default=2),
@@ -155,32 +170,46 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         gated=gated,
         activation=activation,
         bias=bias,
-        router="sigmoid" if sigmoid else "softmax" if before else "softmax-topk",
-        shared_width=shared,
-        shared_gate=bool(shared) and gated_share,
+        router="sigmoid" if sigmoid else "softmax" if pre_softmax else "softmax-topk",
+        shared_width=shared_width,
+        shared_gate=bool(shared_width) and shared_gate,
         tensors=tensors,
     )
 
 
-def _latent(config: ConfigReader, hidden: int) -> LatentAttention:
-    heads, rank = config.integer("num_attention_heads"), config.optional_integer("q_lora_rank")
-    kv_rank, nope, rope, value = (config.integer(name, default=usual) for name, usual in LATENT_DEFAULTS.items())
+def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
+    """Multi-latent attention (``--multi-latent-attention``), with Megatron-core's defaults of
+    ``MLATransformerConfig``.
+    """
+    heads, q_lora_rank = config.integer("num_attention_heads"), config.optional_integer("q_lora_rank")
+    kv_lora_rank, qk_head_dim, qk_pos_emb_head_dim, v_head_dim = (
+        config.integer(name, default=usual) for name, usual in LATENT_DEFAULTS.items()
+    )
     bias = False  # multi_latent_attention.py builds its projections without
-    module, width = "self_attention", heads * (nope + rope)
-    if rank is None:
-        query = linear(f"{module}.linear_q_proj", width, hidden, "attention", "column", bias=bias)
+    module, query_width = "self_attention", heads * (qk_head_dim + qk_pos_emb_head_dim)
+    if q_lora_rank is None:
+        query = linear(f"{module}.linear_q_proj", query_width, hidden, "attention", "column", bias=bias)
     else:
         query = (
-            *linear(f"{module}.linear_q_down_proj", rank, hidden, "attention", "none", bias=bias),
-            ParameterTensor(f"{module}.q_layernorm.weight", (rank,), "norm"),
-            *linear(f"{module}.linear_q_up_proj", width, rank, "attention", "column", bias=bias),
+            *linear(f"{module}.linear_q_down_proj", q_lora_rank, hidden, "attention", "none", bias=bias),
+            ParameterTensor(f"{module}.q_layernorm.weight", (q_lora_rank,), "norm"),
+            *linear(f"{module}.linear_q_up_proj", query_width, q_lora_rank, "attention", "column", bias=bias),
         )
     tensors = (
         *query,
-        *linear(f"{module}.linear_kv_down_proj", kv_rank + rope, hidden, "attention", "none", bias=bias),
-        ParameterTensor(f"{module}.kv_layernorm.weight", (kv_rank,), "norm"),
-        *linear(f"{module}.linear_kv_up_proj", heads * (nope + value), kv_rank, "attention", "column", bias=bias),
-        *linear(f"{module}.linear_proj", hidden, heads * value, "attention", "row", bias=bias),
+        *linear(
+            f"{module}.linear_kv_down_proj", kv_lora_rank + qk_pos_emb_head_dim, hidden, "attention", "none", bias=bias
+        ),
+        ParameterTensor(f"{module}.kv_layernorm.weight", (kv_lora_rank,), "norm"),
+        *linear(
+            f"{module}.linear_kv_up_proj",
+            heads * (qk_head_dim + v_head_dim),
+            kv_lora_rank,
+            "attention",
+            "column",
+            bias=bias,
+        ),
+        *linear(f"{module}.linear_proj", hidden, heads * v_head_dim, "attention", "row", bias=bias),
     )
     config.ignore("num_query_groups", "group_query_attention", "kv_channels", "rotary_percent", "qk_layernorm")
     config.ignore("add_qkv_bias")
@@ -189,35 +218,40 @@ def _latent(config: ConfigReader, hidden: int) -> LatentAttention:
     dropout = config.dropout("attention_dropout", default=DROPOUT)
     return LatentAttention(
         heads=heads,
-        q_lora_rank=rank,
-        kv_lora_rank=kv_rank,
-        qk_nope_head_dim=nope,
-        qk_rope_head_dim=rope,
-        v_head_dim=value,
+        q_lora_rank=q_lora_rank,
+        kv_lora_rank=kv_lora_rank,
+        qk_nope_head_dim=qk_head_dim,
+        qk_rope_head_dim=qk_pos_emb_head_dim,
+        v_head_dim=v_head_dim,
         tensors=tensors,
         dropout=dropout,
     )
 
 
 def _attention(config: ConfigReader, hidden: int) -> Attention:
+    """Self-attention: grouped with ``--group-query-attention``, rotary where ``--position-embedding-type`` is
+    ``rope``.
+    """
     heads = config.integer("num_attention_heads")
-    width = config.optional_integer("kv_channels") or split_heads(config, hidden, heads)
-    groups = config.optional_integer("num_query_groups")
-    grouped = config.flag("group_query_attention") and groups is not None
-    kv_heads = groups if grouped and groups is not None else heads
+    kv_channels = config.optional_integer("kv_channels") or split_heads(config, hidden, heads)
+    num_query_groups = config.optional_integer("num_query_groups")
+    is_grouped = config.flag("group_query_attention") and num_query_groups is not None
+    kv_heads = num_query_groups if is_grouped and num_query_groups is not None else heads
     check_groups(config, heads, kv_heads, "num_query_groups")
-    bias, qkv_bias = _biased(config), config.flag("add_qkv_bias")
+    bias, qkv_bias = _has_linear_bias(config), config.flag("add_qkv_bias")
     use_qk_norm = config.flag("qk_layernorm")
-    share = config.number("rotary_percent", default=1.0)
+    rotary_fraction = config.number("rotary_percent", default=1.0)
     rotary = config.text("position_embedding_type", default="learned_absolute") == "rope"
     return grouped_attention(
-        StackDimensions(hidden=hidden, layers=1, heads=heads, kv_heads=kv_heads, head_dim=width, vocab=1, positions=0),
+        StackDimensions(
+            hidden=hidden, layers=1, heads=heads, kv_heads=kv_heads, head_dim=kv_channels, vocab=1, positions=0
+        ),
         GATED if config.flag("attention_output_gate") else PROJECTIONS,
         qkv_bias=bias or qkv_bias,
         out_bias=bias,
-        rotary_dim=int(width * share) if rotary else 0,
-        query_norm=_norm(config, width, "self_attention.q_layernorm") if use_qk_norm else None,
-        key_norm=_norm(config, width, "self_attention.k_layernorm") if use_qk_norm else None,
+        rotary_dim=int(kv_channels * rotary_fraction) if rotary else 0,
+        query_norm=_norm(config, kv_channels, "self_attention.q_layernorm") if use_qk_norm else None,
+        key_norm=_norm(config, kv_channels, "self_attention.k_layernorm") if use_qk_norm else None,
         dropout=config.dropout("attention_dropout", default=DROPOUT),
     )
 
@@ -229,31 +263,36 @@ _REPEATED = re.compile(r"\((.*)\)(?:\s*\*\s*(\d{1,5}))?\Z")
 
 
 def _every(n: int, i: int) -> bool:
+    """Whether layer ``i`` is a multiple of ``n``: the layers with experts."""
     return i % n == 0
 
 
 def _all_but_every(n: int, i: int) -> bool:
+    """Whether layer ``i`` is not the last of ``n``: the layers with linear attention."""
     return (i + 1) % n != 0
 
 
-def _pattern(config: ConfigReader, key: str, layers: int, chosen: Callable[[int, int], bool]) -> list[bool]:
-    """``--moe-layer-freq`` or ``--linear-attention-freq``: a number, or a pattern written as ``([0]*1+[1]*3)``."""
+def _layer_pattern(config: ConfigReader, key: str, layers: int, selects: Callable[[int, int], bool]) -> list[bool]:
+    """For each layer, whether ``key`` selects it (``--moe-layer-freq``, ``--linear-attention-freq``).
+
+    The value is a number, to which ``selects(number, layer)`` applies, or a pattern such as ``([0]*1+[1]*3)*2``.
+    """
     value = config.raw(key)
     if value is None and key == FREQUENCY:
         config.fail(key, f"{key} is not stated, without which Megatron-core builds no delta nets", "state it")
     text = "1" if value is None else str(value).strip()
     number = whole_number(text)
     if number:
-        return [chosen(number, i) for i in range(layers)]
-    whole = _REPEATED.match(text)
-    inner, repeats = (whole[1], int(whole[2] or 1)) if whole is not None else (text, 1)
-    found: list[bool] = []
+        return [selects(number, i) for i in range(layers)]
+    repeated = _REPEATED.match(text)
+    inner, repeats = (repeated[1], int(repeated[2] or 1)) if repeated is not None else (text, 1)
+    selected: list[bool] = []
     for part in inner.split("+"):
         term = _TERM.match(part.strip())
         if term is None or max(int(term[2] or 1), repeats) > layers:
             config.fail(key, f"{key} = {text!r} is neither a number nor a sum like ([0]*1+[1]*3)")
-        found.extend([digit == "1" for digit in term[1] if digit in "01"] * int(term[2] or 1))
-    found *= repeats
-    if len(found) != layers:
-        config.fail(key, f"{key} describes {len(found)} of {layers} layers")
-    return found
+        selected.extend([digit == "1" for digit in term[1] if digit in "01"] * int(term[2] or 1))
+    selected *= repeats
+    if len(selected) != layers:
+        config.fail(key, f"{key} describes {len(selected)} of {layers} layers")
+    return selected

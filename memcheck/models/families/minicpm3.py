@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.families.deepseek import latent_dimensions
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: minicpm3``. ``v_head_dim`` is hidden size / heads unless stated."""
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     config.ignore("scale_emb", "scale_depth", "dim_model_base", "mlp_bias")
     attention = latent_attention(config, size, interleaved=False, v_head_dim=size.hidden // size.heads)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))

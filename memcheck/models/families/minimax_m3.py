@@ -16,7 +16,7 @@ from memcheck.models.types import Architecture, Attention, Block, Moe
 
 NORM = "rmsnorm-unit-offset"
 SPARSE = "minimax_m3_sparse"
-OLDER = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "sparse_index_dim"}
+NESTED_KEYS = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "sparse_index_dim"}
 """Keys of ``sparse_attention_config`` in files of before."""
 
 
@@ -27,7 +27,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("swiglu_alpha", "swiglu_limit", "routed_scaling_factor", "hidden_act", "router_jitter_noise")
     config.ignore("index_block_size", "index_topk_blocks", "index_local_blocks", "router_aux_loss_coef")
     nested = config.raw("sparse_attention_config")
-    older = nested if isinstance(nested, dict) else {}
+    nested_keys = nested if isinstance(nested, dict) else {}
     attention = grouped_attention(
         size,
         rotary_dim=config.integer("rotary_dim", default=64, null=64),
@@ -35,54 +35,67 @@ def read(config: ConfigReader) -> Architecture:
         key_norm=head_norm(NORM, size.head_dim, "k"),
         dropout=config.dropout("attention_dropout"),
     )
-    types = _types(config, size.layers, older.get("sparse_attention_freq"))
-    sparse = _indexed(config, hidden, older, attention)
+    indexed_layers = _indexed_layers(config, size.layers, nested_keys.get("sparse_attention_freq"))
+    indexed_attention = _with_indexer(config, hidden, nested_keys, attention)
     moe = _experts(config, hidden)
     mlp = gated_mlp(hidden, config.integer("dense_intermediate_size", default=12288), "silu", fused=True)
     mlp = mlp._replace(clamp="oai")
-    freq = config.raw("moe_layer_freq")
-    given = isinstance(freq, list) and len(freq) == size.layers and not config.has("mlp_layer_types")
+    moe_layer_freq = config.raw("moe_layer_freq")
+    lists_moe_layers = (
+        isinstance(moe_layer_freq, list) and len(moe_layer_freq) == size.layers and not config.has("mlp_layer_types")
+    )
     dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
-    routes = tuple(bool(f) for f in freq) if given else sparse_types(config, size.layers, dense_layers)
-    leading = next((i for i, routed in enumerate(routes) if routed), size.layers)
-    if config.has("first_k_dense_replace") and leading != min(dense_layers, size.layers):
-        stated = f"first_k_dense_replace is {dense_layers}, and the list of layers begins with {leading} dense ones"
-        config.fail("first_k_dense_replace", stated, "remove one of the two")
+    moe_layers = (
+        tuple(bool(f) for f in moe_layer_freq) if lists_moe_layers else sparse_types(config, size.layers, dense_layers)
+    )
+    leading_dense = next((i for i, routed in enumerate(moe_layers) if routed), size.layers)
+    if config.has("first_k_dense_replace") and leading_dense != min(dense_layers, size.layers):
+        message = (
+            f"first_k_dense_replace is {dense_layers}, and the list of layers begins with {leading_dense} dense ones"
+        )
+        config.fail("first_k_dense_replace", message, "remove one of the two")
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
-        return pre_norm_block(hidden, sparse if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
+        """Build one layer. ``kind``: whether it has an indexer, and whether it has experts."""
+        return pre_norm_block(hidden, indexed_attention if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(types, routes, strict=True), build_layer),
+        stack(zip(indexed_layers, moe_layers, strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
     )
 
 
-def _types(config: ConfigReader, layers: int, older: object) -> tuple[bool, ...]:
-    """Which layers choose blocks of keys."""
-    stated = config.texts("layer_types")
-    if stated is None:
-        if isinstance(older, list) and len(older) == layers:
-            return tuple(bool(f) for f in older)
+def _indexed_layers(config: ConfigReader, layers: int, sparse_attention_freq: object) -> tuple[bool, ...]:
+    """For each layer, whether its indexer chooses blocks of keys.
+
+    ``older``: ``sparse_attention_freq`` of the nested section that earlier files have, a list of 0 and 1.
+    """
+    types = config.texts("layer_types")
+    if types is None:
+        if isinstance(sparse_attention_freq, list) and len(sparse_attention_freq) == layers:
+            return tuple(bool(f) for f in sparse_attention_freq)
         return (False,) * layers
-    unknown = next((t for t in stated if t not in (SPARSE, "full_attention")), None)
-    if unknown is not None or len(stated) != layers:
+    unknown = next((t for t in types if t not in (SPARSE, "full_attention")), None)
+    if unknown is not None or len(types) != layers:
         known = f"known: {SPARSE}, full_attention, one of each of {layers} layers"
-        config.fail("layer_types", f"{len(stated)} layers, among them {unknown!r}", known)
-    return tuple(t == SPARSE for t in stated)
+        config.fail("layer_types", f"{len(types)} layers, among them {unknown!r}", known)
+    return tuple(t == SPARSE for t in types)
 
 
-def _indexed(config: ConfigReader, hidden: int, older: dict[str, object], attention: Attention) -> Attention:
-    """The attention with an indexer, none of whose parameters a gradient reaches."""
+def _with_indexer(config: ConfigReader, hidden: int, nested_keys: dict[str, object], attention: Attention) -> Attention:
+    """The attention with an indexer. No gradient reaches the indexer's parameters.
+
+    ``nested_keys``: the section ``sparse_attention_config`` of earlier files.
+    """
     sizes = []
-    for key, usual in (("index_n_heads", 4), ("index_head_dim", 128)):
-        nested = older.get(OLDER[key])
-        given = nested if isinstance(nested, int) and not isinstance(nested, bool) and nested > 0 else usual
-        sizes.append(config.integer(key, default=given, null=given))
+    for key, default in (("index_n_heads", 4), ("index_head_dim", 128)):
+        nested = nested_keys.get(NESTED_KEYS[key])
+        stated = nested if isinstance(nested, int) and not isinstance(nested, bool) and nested > 0 else default
+        sizes.append(config.integer(key, default=stated, null=stated))
     heads, width = sizes
     module = "self_attn.indexer"
     tensors = (
@@ -96,7 +109,8 @@ def _indexed(config: ConfigReader, hidden: int, older: dict[str, object], attent
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    shared = config.integer("shared_intermediate_size", default=3072)
+    """Routed experts with one shared expert, whose SwiGLU gates are clamped."""
+    shared_width = config.integer("shared_intermediate_size", default=3072)
     if config.integer("n_shared_experts", default=1, null=1, minimum=0) != 1:
         config.fail("n_shared_experts", "the class builds one shared expert, of shared_intermediate_size")
     moe = routed(
@@ -111,5 +125,5 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         scaled_output=True,
         clamp="oai",
     )
-    tensors = gated_tensors("mlp.shared_experts", hidden, shared, "shared_experts", fused=True)
-    return moe._replace(shared_width=shared, tensors=moe.tensors + tensors)
+    tensors = gated_tensors("mlp.shared_experts", hidden, shared_width, "shared_experts", fused=True)
+    return moe._replace(shared_width=shared_width, tensors=moe.tensors + tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import latent_sizes, sigmoid_experts
+from memcheck.models.families.deepseek import latent_dimensions, sigmoid_experts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -13,7 +13,7 @@ from memcheck.models.types import Architecture, Block
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: mistral4``."""
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     attention = attention._replace(scaled_queries=True)
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))

@@ -22,6 +22,7 @@ def read(config: ConfigReader) -> Architecture:
     size = read_sizes(config)
 
     def norm(name: str) -> Norm:
+        """LayerNorm without weights, computed in fp32."""
         return Norm("layernorm-fp32", size.hidden, weight=False, name=name)
 
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
@@ -80,6 +81,9 @@ def read_flex(config: ConfigReader) -> Architecture:
 
 
 def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = None) -> Attention:
+    """Grouped-query attention. ``norm``: kind of the norms over all queries together and all keys together; None for
+    none.
+    """
     bias = config.flag("attention_bias")
     return grouped_attention(
         size,
@@ -95,19 +99,24 @@ def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = N
 def _post_norm(
     config: ConfigReader, size: StackDimensions, spans: list[int | None], moe: Moe | None = None
 ) -> Architecture:
+    """A decoder whose norms follow attention and MLP, with none before them.
+
+    ``windows``: sliding window of each layer in tokens; None for full attention. ``moe``: in place of a dense MLP.
+    """
     attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
     mlp = moe or gated_mlp(size.hidden, intermediate_size(config), config.activation())
-    output_norm = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
-    last = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
+    attention_norm = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
+    mlp_norm = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)
 
     def build_layer(window: int | None) -> Block:
+        """Build one layer. ``window``: in tokens; None for full attention."""
         return Block(
             mixer=attention._replace(window=window),
             mlp=mlp,
             input_norm=None,
             mlp_norm=None,
-            mixer_output_norm=output_norm,
-            mlp_output_norm=last,
+            mixer_output_norm=attention_norm,
+            mlp_output_norm=mlp_norm,
         )
 
     final_norm = rms_norm(size.hidden, "model.norm", FP32_WEIGHT)

@@ -19,13 +19,13 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: olmo_hybrid``."""
     size = read_sizes(config)
     hidden, bias = size.hidden, config.flag("attention_bias")
-    turned = config.raw("rope_parameters")
-    theta = turned.get("rope_theta") if isinstance(turned, dict) else config.raw("rope_theta")
+    rope_parameters = config.raw("rope_parameters")
+    rope_theta = rope_parameters.get("rope_theta") if isinstance(rope_parameters, dict) else config.raw("rope_theta")
     attention = grouped_attention(
         size,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_dim=0 if theta is None else None,
+        rotary_dim=0 if rope_theta is None else None,
         query_norm=head_norm(NORM, size.heads * size.head_dim, "q"),
         key_norm=head_norm(NORM, size.kv_heads * size.head_dim, "k"),
         rotary_form="half-fp32",
@@ -36,6 +36,7 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
 
     def build_layer(kind: str) -> Block:
+        """Build one layer: a gated delta net with norms before its halves, or attention with norms after them."""
         if kind == "linear_attention":
             return pre_norm_block(hidden, mixer, mlp, kind=NORM)
         return Block(
@@ -59,7 +60,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
-    """Six separate projections, one convolution over what three of them make."""
+    """Gated delta net with six separate projections, and one causal convolution over queries, keys and values."""
     config.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
     config.ignore("linear_use_gate")
     key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
@@ -80,8 +81,8 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
         vector(f"{module}.o_norm.weight", value_dim, "norm"),
         *linear(f"{module}.o_proj", hidden, values, "mixer", "row"),
     )
-    doubled = config.flag("linear_allow_neg_eigval", default=True)
-    return (DoubledBetaMixer if doubled else Mixer)(
+    allow_neg_eigval = config.flag("linear_allow_neg_eigval", default=True)
+    return (DoubledBetaMixer if allow_neg_eigval else Mixer)(
         kind="gated-delta-net",
         heads=value_heads,
         head_dim=value_dim,

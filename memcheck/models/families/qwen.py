@@ -21,7 +21,7 @@ def read_2(config: ConfigReader) -> Architecture:
 def read_3(config: ConfigReader) -> Architecture:
     """``model_type: qwen3``: RMSNorm on each head's query and key."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
-    return _assemble(config, size, normed_attention(config, size))
+    return _assemble(config, size, qk_norm_attention(config, size))
 
 
 def read_molmo2(config: ConfigReader) -> Architecture:
@@ -34,17 +34,17 @@ def read_molmo2(config: ConfigReader) -> Architecture:
     config.ignore("rope_scaling_layers", "embedding_dropout", "residual_dropout", "use_qk_norm", "attn_implementation")
     config.ignore("layer_norm_eps")
     bias = config.flag("attention_bias", "qkv_bias")
-    query, key = head_norm("rmsnorm", size.head_dim, "q"), head_norm("rmsnorm", size.head_dim, "k")
-    attention = grouped_attention(size, qkv_bias=bias, query_norm=query, key_norm=key)
+    query_norm, key_norm = head_norm("rmsnorm", size.head_dim, "q"), head_norm("rmsnorm", size.head_dim, "k")
+    attention = grouped_attention(size, qkv_bias=bias, query_norm=query_norm, key_norm=key_norm)
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
     block = pre_norm_block(size.hidden, attention, mlp)
-    rows = config.integer("additional_vocab_size", default=128, minimum=0)
-    return decoder(config, size, ((block, size.layers),), tied=False, extra_rows=rows, rotary_tables=2)
+    additional_vocab = config.integer("additional_vocab_size", default=128, minimum=0)
+    return decoder(config, size, ((block, size.layers),), tied=False, extra_rows=additional_vocab, rotary_tables=2)
 
 
-def normed_attention(config: ConfigReader, size: StackDimensions) -> Attention:
-    """Qwen 3's attention."""
+def qk_norm_attention(config: ConfigReader, size: StackDimensions) -> Attention:
+    """Qwen 3's attention: grouped-query, with an RMSNorm on each head's query and key."""
     bias = config.flag("attention_bias")
     return grouped_attention(
         size,
@@ -56,20 +56,27 @@ def normed_attention(config: ConfigReader, size: StackDimensions) -> Attention:
 
 
 def qwen_windows(config: ConfigReader, layers: int) -> list[int | None]:
-    """The window of each layer: none unless ``use_sliding_window``, then from ``max_window_layers`` on."""
+    """Sliding window of each layer in tokens; None for full attention.
+
+    With ``use_sliding_window``, layers from ``max_window_layers`` on have one.
+    """
     window = config.window()
     if not config.flag("use_sliding_window"):
         window = None
-    first = config.integer("max_window_layers", default=28, null=28, minimum=0)
-    sliding = "full_attention" if window is None else "sliding_attention"
-    return windows(layer_types(config, layers, lambda i: sliding if i >= first else "full_attention"), window)
+    first_sliding = config.integer("max_window_layers", default=28, null=28, minimum=0)
+    sliding_type = "full_attention" if window is None else "sliding_attention"
+    return windows(
+        layer_types(config, layers, lambda i: sliding_type if i >= first_sliding else "full_attention"), window
+    )
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attention: Attention) -> Architecture:
+    """A decoder of pre-norm layers, each with the window that :func:`qwen_windows` gives it."""
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
 
     def build_layer(window: int | None) -> Block:
+        """Build one layer. ``window``: in tokens; None for full attention."""
         return pre_norm_block(size.hidden, attention._replace(window=window), mlp)
 
     return decoder(config, size, stack(qwen_windows(config, size.layers), build_layer), tied=False)

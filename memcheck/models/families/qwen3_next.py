@@ -5,7 +5,7 @@ fourth layer softmax attention with an output gate.
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.families.qwen_moe import sparse_layers
+from memcheck.models.families.qwen_moe import layers_with_experts
 from memcheck.models.parts.attention import Projections, grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
@@ -36,19 +36,19 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: qwen3_next``: two joint projections in front of each delta net."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     hidden = size.hidden
-    moe_layers = sparse_layers(config, size.layers)
+    moe_layers = layers_with_experts(config, size.layers)
     moe = _moe(config, hidden, normalised=config.flag("norm_topk_prob", default=True))
-    width = config.raw("intermediate_size") if all(moe_layers) else config.integer("intermediate_size")
-    dense = None if all(moe_layers) else gated_mlp(hidden, width, moe.activation)
-    networks = tuple(moe if routed or dense is None else dense for routed in moe_layers)
-    return _assemble(config, size, networks, delta_net(config, hidden, QWEN3_NEXT))
+    intermediate_size = config.raw("intermediate_size") if all(moe_layers) else config.integer("intermediate_size")
+    mlp = None if all(moe_layers) else gated_mlp(hidden, intermediate_size, moe.activation)
+    feed_forwards = tuple(moe if routed or mlp is None else mlp for routed in moe_layers)
+    return _assemble(config, size, feed_forwards, delta_net(config, hidden, QWEN3_NEXT))
 
 
 def read_3_5(config: ConfigReader) -> Architecture:
     """``model_type: qwen3_5_text``: a dense network in every layer."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
-    mtp_keys(config)
+    note_qwen_mtp_layers(config)
     return _assemble(config, size, (mlp,) * size.layers, delta_net(config, size.hidden, QWEN3_5))
 
 
@@ -56,18 +56,21 @@ def read_3_5_moe(config: ConfigReader) -> Architecture:
     """``model_type: qwen3_5_moe_text``: experts and a gated shared one in every layer."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     config.ignore("intermediate_size", "mlp_only_layers", "decoder_sparse_step")
-    mtp_keys(config)
+    note_qwen_mtp_layers(config)
     moe = _moe(config, size.hidden, normalised=True)
     return _assemble(config, size, (moe,) * size.layers, delta_net(config, size.hidden, QWEN3_5))
 
 
-def mtp_keys(config: ConfigReader) -> None:
-    """Qwen 3.5's files name multi-token-prediction layers that transformers does not build."""
+def note_qwen_mtp_layers(config: ConfigReader) -> None:
+    """Note the multi-token-prediction layers that Qwen 3.5's files name. transformers does not build them."""
     config.ignore("mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers")
     note_mtp_layers(config, ("mtp_num_hidden_layers",))
 
 
 def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
+    """Routed experts and one shared expert, whose output a sigmoid gate scales. ``normalised``: top-k scores are made
+    to sum to 1.
+    """
     return routed(
         hidden,
         (config.integer("num_experts"), config.integer("num_experts_per_tok")),
@@ -79,8 +82,12 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
 
 
 def _assemble(
-    config: ConfigReader, size: StackDimensions, networks: tuple[Mlp | Moe, ...], linear_mixer: Mixer
+    config: ConfigReader, size: StackDimensions, feed_forwards: tuple[Mlp | Moe, ...], linear_mixer: Mixer
 ) -> Architecture:
+    """A decoder with full attention in every ``full_attention_interval``-th layer, and gated delta nets in the others.
+
+    ``feed_forwards``: one per layer. ``linear_mixer``: the gated delta net.
+    """
     hidden, bias = size.hidden, config.flag("attention_bias")
     attention = grouped_attention(
         size,
@@ -98,13 +105,14 @@ def _assemble(
     )
 
     def build_layer(kind: tuple[str, Mlp | Moe]) -> Block:
+        """Build one layer. ``kind``: ``linear_attention`` or ``full_attention``, and its feed-forward."""
         mixer = linear_mixer if kind[0] == "linear_attention" else attention
         return pre_norm_block(hidden, mixer, kind[1], kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(layer_kinds, networks, strict=True), build_layer),
+        stack(zip(layer_kinds, feed_forwards, strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dim=attention.rotary_dim,
@@ -119,7 +127,9 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     conv_channels = 2 * keys + values
     widths = {"qkvz": 2 * keys + 2 * values, "qkv": conv_channels, "z": values, "ba": 2 * value_heads}
-    inputs = tuple(t for name in style.inputs for t in _input(module, name, widths.get(name, value_heads), hidden))
+    inputs = tuple(
+        t for name in style.inputs for t in _input_projection(module, name, widths.get(name, value_heads), hidden)
+    )
     output = (
         vector(f"{module}.norm.weight", value_dim, "norm"),
         *linear(f"{module}.out_proj", hidden, values, "mixer", "row"),
@@ -130,12 +140,12 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
         ParameterTensor(f"{module}.conv1d.weight", (conv_channels, 1, kernel), "mixer", shard="column"),
         *(output + inputs if style.output_first else inputs + output),
     )
-    kept = value_heads * key_dim * value_dim * 4 + conv_channels * kernel * 2
+    state_bytes = value_heads * key_dim * value_dim * 4 + conv_channels * kernel * 2
     return Mixer(
         kind="gated-delta-net",
         heads=value_heads,
         head_dim=value_dim,
-        state_bytes_per_sequence=kept,
+        state_bytes_per_sequence=state_bytes,
         width=2 * keys + 2 * values,
         tensors=tensors,
         key_heads=key_heads,
@@ -144,5 +154,6 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     )
 
 
-def _input(module: str, name: str, width: int, hidden: int) -> tuple[ParameterTensor, ...]:
+def _input_projection(module: str, name: str, width: int, hidden: int) -> tuple[ParameterTensor, ...]:
+    """One input projection of a delta net: [width, hidden]."""
     return linear(f"{module}.in_proj_{name}", width, hidden, "mixer", "column")

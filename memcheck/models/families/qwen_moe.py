@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.families.qwen import normed_attention
+from memcheck.models.families.qwen import qk_norm_attention
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
@@ -20,14 +20,16 @@ def read_2(config: ConfigReader) -> Architecture:
     window = config.window()
     if not config.flag("use_sliding_window"):
         window = None
-    below = config.integer("max_window_layers", default=28, null=28, minimum=0)
+    max_window_layers = config.integer("max_window_layers", default=28, null=28, minimum=0)
     # configuration_qwen2_moe.py: every second layer, and only below max_window_layers
     attention_types = layer_types(
-        config, size.layers, lambda i: "sliding_attention" if window and i % 2 == 0 and i < below else "full_attention"
+        config,
+        size.layers,
+        lambda i: "sliding_attention" if window and i % 2 == 0 and i < max_window_layers else "full_attention",
     )
-    shared = config.integer("shared_expert_intermediate_size")
+    shared_width = config.integer("shared_expert_intermediate_size")
     # Qwen2MoeModel.forward makes both masks; without windows, the configuration's window is 0
-    return _assemble(config, size, attention, windows(attention_types, window), shared)._replace(
+    return _assemble(config, size, attention, windows(attention_types, window), shared_width)._replace(
         mask_windows=(None, window or 0)
     )
 
@@ -39,7 +41,7 @@ def read_3(config: ConfigReader) -> Architecture:
     if not config.flag("use_sliding_window"):
         window = None
     config.ignore("max_window_layers")
-    return _assemble(config, size, normed_attention(config, size), [window] * size.layers, 0)
+    return _assemble(config, size, qk_norm_attention(config, size), [window] * size.layers, 0)
 
 
 def read_mellum(config: ConfigReader) -> Architecture:
@@ -49,7 +51,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
     attention_types = layer_types(config, size.layers, lambda _: "full_attention")
     config.ignore("mtp_layer_types", "mtp_mlp_layer_types")
     note_mtp_layers(config)
-    attention = normed_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
+    attention = qk_norm_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))
     moe = routed(
         size.hidden,
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
@@ -62,6 +64,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
     moe_layers = sparse_types(config, size.layers, 0)
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:
+        """Build one layer. ``kind``: whether it has experts, and its window in tokens (None: full attention)."""
         return pre_norm_block(size.hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
 
     blocks = stack(zip(moe_layers, windows(attention_types, window), strict=True), build_layer)
@@ -70,29 +73,34 @@ def read_mellum(config: ConfigReader) -> Architecture:
     )
 
 
-def sparse_layers(config: ConfigReader, layers: int) -> list[bool]:
+def layers_with_experts(config: ConfigReader, layers: int) -> list[bool]:
     """Which layers are routed: ``decoder_sparse_step``, except ``mlp_only_layers``."""
-    step = config.integer("decoder_sparse_step", default=1, null=1)
-    dense = set(config.integers("mlp_only_layers") or ())
-    return [(i + 1) % step == 0 and i not in dense for i in range(layers)]
+    period = config.integer("decoder_sparse_step", default=1, null=1)
+    mlp_only_layers = set(config.integers("mlp_only_layers") or ())
+    return [(i + 1) % period == 0 and i not in mlp_only_layers for i in range(layers)]
 
 
 def _assemble(
-    config: ConfigReader, size: StackDimensions, attention: Attention, spans: list[int | None], shared: int
+    config: ConfigReader, size: StackDimensions, attention: Attention, spans: list[int | None], shared_width: int
 ) -> Architecture:
+    """A decoder of MoE layers, except those that :func:`layers_with_experts` leaves dense.
+
+    ``spans``: window of each layer in tokens; None for full attention. ``shared_width``: of the shared expert; 0 for
+    none.
+    """
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     activation = config.activation()
-    aliases = () if shared else ("num_local_experts",)
-    moe_layers = sparse_layers(config, size.layers)
+    aliases = () if shared_width else ("num_local_experts",)
+    moe_layers = layers_with_experts(config, size.layers)
     moe = routed(
         size.hidden,
         (config.integer("num_experts", *aliases), config.integer("num_experts_per_tok")),
         config.integer("moe_intermediate_size"),
         activation,
-        Shared(shared, "shared_expert", gate=bool(shared)),
-        experts_first=not shared,
+        Shared(shared_width, "shared_expert", gate=bool(shared_width)),
+        experts_first=not shared_width,
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
-        normalised_scores=config.flag("norm_topk_prob", default=not shared),
+        normalised_scores=config.flag("norm_topk_prob", default=not shared_width),
     )
     if all(moe_layers):
         config.ignore("intermediate_size")
@@ -101,7 +109,8 @@ def _assemble(
         dense = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:
-        mlp: Mlp | Moe = moe if kind[0] or dense is None else dense
-        return pre_norm_block(size.hidden, attention._replace(window=kind[1]), mlp)
+        """Build one layer. ``kind``: whether it has experts, and its window in tokens (None: full attention)."""
+        feed_forward: Mlp | Moe = moe if kind[0] or dense is None else dense
+        return pre_norm_block(size.hidden, attention._replace(window=kind[1]), feed_forward)
 
     return decoder(config, size, stack(zip(moe_layers, spans, strict=True), build_layer), tied=False)

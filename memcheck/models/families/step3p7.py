@@ -16,7 +16,7 @@ from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 
-DENSE = 3
+DEFAULT_DENSE_LAYERS = 3
 """Layers without experts, where the configuration is silent."""
 SLIDING = "sliding_attention"
 
@@ -29,16 +29,18 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types")
     note_mtp_layers(config)
     attention_types = layer_types(config, size.layers, lambda i: "full_attention")
-    legacy = config.section("attention_other_setting")
-    legacy.ignore("attention_type", "num_attention_groups", "head_dim", "true_head_dim")
-    stated = legacy.integer("num_attention_heads", default=size.heads)
-    others = config.integer("num_sliding_attention_heads", default=stated, null=stated)
-    check_groups(config, others, size.kv_heads, "num_sliding_attention_heads")
-    shares = config.raw("partial_rotary_factors") or [1.0] * size.layers  # of each layer, in the hub's files
-    if not isinstance(shares, list) or len(shares) < size.layers:
+    other_setting = config.section("attention_other_setting")
+    other_setting.ignore("attention_type", "num_attention_groups", "head_dim", "true_head_dim")
+    default_sliding_heads = other_setting.integer("num_attention_heads", default=size.heads)
+    sliding_heads = config.integer(
+        "num_sliding_attention_heads", default=default_sliding_heads, null=default_sliding_heads
+    )
+    check_groups(config, sliding_heads, size.kv_heads, "num_sliding_attention_heads")
+    rotary_fractions = config.raw("partial_rotary_factors") or [1.0] * size.layers  # of each layer, in the hub's files
+    if not isinstance(rotary_fractions, list) or len(rotary_fractions) < size.layers:
         config.fail("partial_rotary_factors", f"partial_rotary_factors is no list of {size.layers} shares")
     rotary_dims = {
-        kind: int(size.head_dim * rotary_share(config, kind, shares[attention_types.index(kind)]))
+        kind: int(size.head_dim * rotary_share(config, kind, rotary_fractions[attention_types.index(kind)]))
         for kind in sorted(set(attention_types))
     }
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
@@ -48,15 +50,18 @@ def read(config: ConfigReader) -> Architecture:
     moe = _experts(config, hidden)
 
     def build_layer(kind: tuple[str, bool]) -> Block:
+        """Build one layer. ``kind``: its attention type, and whether it has experts."""
         slides = kind[0] == SLIDING
-        attention = _attention(size._replace(heads=others if slides else size.heads), rotary_dims[kind[0]], bias=bias)
+        attention = _attention(
+            size._replace(heads=sliding_heads if slides else size.heads), rotary_dims[kind[0]], bias=bias
+        )
         attention = attention._replace(window=window if slides else None, dropout=dropout)
         return pre_norm_block(hidden, attention, moe if kind[1] else mlp, kind=NORM)
 
     return decoder(
         config,
         size,
-        stack(zip(attention_types, _sparse(config, size.layers), strict=True), build_layer),
+        stack(zip(attention_types, _moe_layers(config, size.layers), strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_dims=tuple(rotary_dims.values()),
@@ -64,24 +69,25 @@ def read(config: ConfigReader) -> Architecture:
     )
 
 
-def _sparse(config: ConfigReader, layers: int) -> tuple[bool, ...]:
+def _moe_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
     """Layers with experts: those of ``mlp_layer_types``, or of ``moe_layers_enum``, as the hub's files have it."""
-    named = config.raw("moe_layers_enum")
-    if named is None or config.has("mlp_layer_types"):
-        return sparse_types(config, layers, DENSE)
-    listed = named.split(",") if isinstance(named, str) else named
-    sparse = {whole_number(str(each).strip()) for each in listed} if isinstance(listed, list) else {None}
-    if None in sparse:
+    moe_layers_enum = config.raw("moe_layers_enum")
+    if moe_layers_enum is None or config.has("mlp_layer_types"):
+        return sparse_types(config, layers, DEFAULT_DENSE_LAYERS)
+    listed = moe_layers_enum.split(",") if isinstance(moe_layers_enum, str) else moe_layers_enum
+    moe_layers = {whole_number(str(item).strip()) for item in listed} if isinstance(listed, list) else {None}
+    if None in moe_layers:
         config.fail("moe_layers_enum", "moe_layers_enum is no list of layers")
-    return tuple(i in sparse for i in range(layers))
+    return tuple(i in moe_layers for i in range(layers))
 
 
-def _attention(size: StackDimensions, turned: int, *, bias: bool) -> Attention:
+def _attention(size: StackDimensions, rotary_dim: int, *, bias: bool) -> Attention:
+    """Grouped-query attention with a gate for each head, and a norm on each head's query and key."""
     return grouped_attention(
         size,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_dim=turned,
+        rotary_dim=rotary_dim,
         query_norm=head_norm(NORM, size.head_dim, "q"),
         key_norm=head_norm(NORM, size.head_dim, "k"),
         gate_matrix=True,
@@ -90,6 +96,7 @@ def _attention(size: StackDimensions, turned: int, *, bias: bool) -> Attention:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
+    """Routed experts, one after the other in a loop, with one shared expert; their gates are clamped."""
     return routed(
         hidden,
         (

@@ -24,22 +24,27 @@ from memcheck.models.types import (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: t5`` and ``mt5``: the first layer of each stack makes the biases of all."""
-    return _assemble(config, apart=False)
+    """``model_type: t5`` and ``mt5``: the first layer of each stack computes the relative position biases of all its
+    layers.
+    """
+    return _assemble(config, table_per_layer=False)
 
 
 def read_umt5(config: ConfigReader) -> Architecture:
-    """``model_type: umt5``: every layer has a table of its own."""
-    return _assemble(config, apart=True)
+    """``model_type: umt5``: every layer has a relative position table of its own."""
+    return _assemble(config, table_per_layer=True)
 
 
-def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
+def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
+    """Encoder and decoder of T5. ``table_per_layer``: each layer has a relative position table of its own."""
     hidden, heads = config.integer("d_model", "hidden_size"), config.integer("num_heads", "num_attention_heads")
-    layers = config.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
-    behind = config.integer("num_decoder_layers", default=layers, null=layers, maximum=MAX_LAYERS)
+    encoder_layers = config.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
+    decoder_layers = config.integer(
+        "num_decoder_layers", default=encoder_layers, null=encoder_layers, maximum=MAX_LAYERS
+    )
     size = StackDimensions(
         hidden=hidden,
-        layers=behind,
+        layers=decoder_layers,
         heads=heads,
         kv_heads=heads,
         head_dim=config.integer("d_kv", "head_dim"),
@@ -51,35 +56,35 @@ def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
         config.fail("is_decoder", "decoders of this family alone are not modelled", "remove is_decoder")
     config.dropout("classifier_dropout")
     dropout = config.dropout("dropout_rate", default=0.1)
-    parts = _T5Layers(config, size, dropout, config.integer("relative_attention_num_buckets", default=32))
-    scaled, tied = _head(config)
-    behind_first = ("own", "own-zeros") if apart else ("shared", "shared-zeros")
-    at_first = ("own", "own-zeros") if apart else ("table", "zeros")
-    first, others = (
-        [parts.encoder_layer(kind) for kind in (at_first[0], behind_first[0])],
-        [parts.decoder_layer(*kinds) for kinds in (at_first, behind_first)],
+    stack = _T5Layers(config, size, dropout, config.integer("relative_attention_num_buckets", default=32))
+    scales_head_input, tied = _head_scaling_and_tie(config)
+    later_bias = ("own", "own-zeros") if table_per_layer else ("shared", "shared-zeros")
+    first_bias = ("own", "own-zeros") if table_per_layer else ("table", "zeros")
+    encoder_blocks, decoder_blocks = (
+        [stack.encoder_layer(kind) for kind in (first_bias[0], later_bias[0])],
+        [stack.decoder_layer(*kinds) for kinds in (first_bias, later_bias)],
     )
-    norm = rms_norm(hidden, "encoder.final_layer_norm", "rmsnorm-t5")
+    final_norm = rms_norm(hidden, "encoder.final_layer_norm", "rmsnorm-t5")
     encoder = Encoder(
-        blocks=_runs(first, layers),
+        blocks=_layer_runs(encoder_blocks, encoder_layers),
         dropout=dropout,
-        final_norm=norm,
+        final_norm=final_norm,
         final_dropout=dropout,
-        tensors=norm_tensors(norm),
+        tensors=norm_tensors(final_norm),
         ending=1,
-        bias_heads=0 if apart else heads,
+        bias_heads=0 if table_per_layer else heads,
         path="encoder.block",
     )
     return decoder(
         config,
         size,
-        _runs(others, behind),
+        _layer_runs(decoder_blocks, decoder_layers),
         tied=tied,
         final_norm=rms_norm(hidden, "decoder.final_layer_norm", "rmsnorm-t5"),
         rotary_dim=0,
         embedding_dropout=dropout,
         final_dropout=dropout,
-        head_input_scale=scaled,
+        head_input_scale=scales_head_input,
         narrow_loss=True,
         encoder=encoder,
         fp32_params_of_fp16=(".wo",),
@@ -87,23 +92,25 @@ def _assemble(config: ConfigReader, *, apart: bool) -> Architecture:
     )._replace(tie_word_embeddings=tied)
 
 
-def _head(config: ConfigReader) -> tuple[bool, bool]:
-    """Whether what the head reads is multiplied by a constant, and whether the head is the embedding's matrix.
+def _head_scaling_and_tie(config: ConfigReader) -> tuple[bool, bool]:
+    """Whether the head's input is scaled by a constant, and whether the head is the embedding's matrix.
 
     Files of checkpoints without the constant (T5 1.1, Flan, mT5) say ``tie_word_embeddings: false`` and have a head of
     their own, which is loaded (modeling_utils.py, tie_weights: what the checkpoint has is not tied). Files that
     transformers 5 writes state ``scale_decoder_outputs`` together with a tie that is real (configuration_t5.py).
     """
-    apart = config.model_type != "t5"
-    tied = config.flag("tie_word_embeddings", default=not apart)
+    untied_by_default = config.model_type != "t5"
+    tied = config.flag("tie_word_embeddings", default=not untied_by_default)
     if config.model_type == "umt5":  # configuration_umt5.py ties the head, even if the file states false
         return True, tied
-    scaled = config.flag("scale_decoder_outputs", default=tied and not apart)
-    return scaled, tied
+    scales_input = config.flag("scale_decoder_outputs", default=tied and not untied_by_default)
+    return scales_input, tied
 
 
-def _runs(layers: list[Block], count: int) -> tuple[tuple[Block, int], ...]:
-    """The first layer, and those after it."""
+def _layer_runs(layers: list[Block], count: int) -> tuple[tuple[Block, int], ...]:
+    """Runs of equal layers: (block, how often). ``layers``: the first layer of the stack, and the one that
+    follows it.
+    """
     first, other = layers
     if first == other:
         return ((first, count),)
@@ -123,7 +130,7 @@ class _T5Layers:
         self._gated, self._width = gated, config.integer("d_ff")
 
     def encoder_layer(self, bias: str) -> Block:
-        """Attention, feed-forward."""
+        """An encoder layer: self-attention and MLP. ``bias``: where its relative position bias comes from."""
         return ClampedBlock(
             mixer=self._attention("layer.0.SelfAttention", bias, bidirectional=True),
             mlp=self._mlp("layer.1.DenseReluDense"),
@@ -134,7 +141,10 @@ class _T5Layers:
         )
 
     def decoder_layer(self, bias: str, zeros: str) -> Block:
-        """Attention, cross attention, feed-forward."""
+        """A decoder layer: self-attention, cross-attention, MLP.
+
+        ``bias`` and ``zeros``: where the position bias of its self-attention and of its cross-attention comes from.
+        """
         return ClampedBlock(
             mixer=self._attention("layer.0.SelfAttention", bias, bidirectional=False),
             mlp=self._mlp("layer.2.DenseReluDense"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import latent_sizes
+from memcheck.models.families.deepseek import latent_dimensions
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: youtu``."""
-    size = latent_sizes(config)
+    size = latent_dimensions(config)
     config.ignore("embedding_initializer_range")
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())

@@ -14,21 +14,24 @@ Kind = TypeVar("Kind")
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 
 
-def stack(kinds: Iterable[Kind], make: Callable[[Kind], Block]) -> tuple[tuple[Block, int], ...]:
-    """Runs of consecutive layers of the same (hashable) kind; ``make`` is called once per kind."""
-    made: dict[Kind, Block] = {}
+def stack(kinds: Iterable[Kind], build_layer: Callable[[Kind], Block]) -> tuple[tuple[Block, int], ...]:
+    """Runs of consecutive layers of the same (hashable) kind; ``build_layer`` is called once per kind."""
+    blocks: dict[Kind, Block] = {}
     runs = []
     for kind, members in groupby(kinds):
-        if kind not in made:
-            made[kind] = make(kind)
-        runs.append((made[kind], sum(1 for _ in members)))
+        if kind not in blocks:
+            blocks[kind] = build_layer(kind)
+        runs.append((blocks[kind], sum(1 for _ in members)))
     return tuple(runs)
 
 
 def layer_types(
     config: ConfigReader, layers: int, default: Callable[[int], str], known: tuple[str, ...] = LAYER_TYPES
 ) -> tuple[str, ...]:
-    """``layer_types``: what each layer's mixer is, of the ``known``; ``default`` says it where the key is absent."""
+    """The kind of mixer of every layer: the key ``layer_types``, or ``default(layer index)`` where it is absent.
+
+    Fails for a kind that is not in ``known``, and for a list of another length than ``layers``.
+    """
     stated = config.texts("layer_types")
     if stated is None:
         return tuple(default(i) for i in range(layers))
