@@ -251,7 +251,7 @@ def record(kind: str) -> dict[str, Any]:
     with torch.device("meta"):
         built = class_of(model)(transformers.AutoConfig.for_model(model, **config))
     blocks = read_architecture({"model_type": model, **config}).blocks
-    mixers = [mixer for block, _ in blocks for mixer in (block.mixer, block.beside)]
+    mixers = [mixer for block, _ in blocks for mixer in (block.mixer, block.second_mixer)]
     recurrent = any(isinstance(m, Mixer) for m in mixers)
     routed = any(key in config for key in EXPERT_KEYS)
     eager = any(isinstance(b.mixer, (Attention, LatentAttention)) and not b.mixer.sdpa for b, _ in blocks)

@@ -14,13 +14,23 @@ from memcheck.record import Record
 Names = tuple[str, ...]
 
 SCALARS = (
-    "until_forward_ends", "gradients", "lingers", "returned", "input", "freed_input", "input_gradient",
-    "output_gradient", "hands", "takes", "outlives", "for_weights",
-)  # fmt: skip
+    "autocast_cache_bytes",
+    "gradient_bytes",
+    "until_backward_ends",
+    "extra_output_bytes",
+    "input_bytes",
+    "freed_input_bytes",
+    "input_gradient_bytes",
+    "output_gradient_bytes",
+    "left_gradient_bytes",
+    "taken_gradient_bytes",
+    "until_graph_freed",
+    "weight_backward_bytes",
+)
 """Sizes of a curve that belong to one component each, as its fields are named."""
 
 
-SOMETIMES = ("before", "hooked", "later")
+SOMETIMES = ("peak_before_loss", "grad_hook_peak", "later_grad_hook_peak")
 """Highest points that not every curve has."""
 
 
@@ -52,29 +62,29 @@ class Sizes(Record):
 class NamedCurve(Record):
     """A curve with the places of its sizes in place of bytes: see :class:`memcheck.autograd.curve.Curve`."""
 
-    saved: Bundle
-    forward: Bundle
-    backward: Bundle
-    before: Bundle | None = None
-    hooked: Bundle | None = None
-    later: Bundle | None = None
-    until_forward_ends: int = NOTHING
-    gradients: int = NOTHING
-    lingers: int = NOTHING
-    returned: int = NOTHING
-    input: int = NOTHING
-    freed_input: int = NOTHING
-    input_gradient: int = NOTHING
-    output_gradient: int = NOTHING
-    hands: int = NOTHING
-    takes: int = NOTHING
-    outlives: int = NOTHING
-    for_weights: int = NOTHING
+    saved_bytes: Bundle
+    forward_peak: Bundle
+    backward_peak: Bundle
+    peak_before_loss: Bundle | None = None
+    grad_hook_peak: Bundle | None = None
+    later_grad_hook_peak: Bundle | None = None
+    autocast_cache_bytes: int = NOTHING
+    gradient_bytes: int = NOTHING
+    until_backward_ends: int = NOTHING
+    extra_output_bytes: int = NOTHING
+    input_bytes: int = NOTHING
+    freed_input_bytes: int = NOTHING
+    input_gradient_bytes: int = NOTHING
+    output_gradient_bytes: int = NOTHING
+    left_gradient_bytes: int = NOTHING
+    taken_gradient_bytes: int = NOTHING
+    until_graph_freed: int = NOTHING
+    weight_backward_bytes: int = NOTHING
 
     @property
     def passes_back(self) -> bool:
         """Whether the unit has a backward. A frozen unit with nothing trained before it has no graph, and no hooks."""
-        return bool(self.saved.parts or self.backward.parts)
+        return bool(self.saved_bytes.parts or self.backward_peak.parts)
 
 
 _forms: dict[Form, int] = {}
@@ -101,7 +111,7 @@ def sizes_of(curve: Curve) -> Sizes:
 def _sizes(curve: Curve) -> Sizes:
     """Split a curve into its form, which equal ones share, and its numbers in bytes."""
     optional: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
-    highs = (curve.forward, curve.backward, *[peak for peak in optional if peak is not None])
+    highs = (curve.forward_peak, curve.backward_peak, *[peak for peak in optional if peak is not None])
     parts = [curve.saved_components, *(peak.components for peak in highs)]
     scalars = [getattr(curve, name) for name in SCALARS]
     names = [tuple([name for name, _ in part]) for part in parts]

@@ -37,9 +37,9 @@ class Unit(Record):
     name: str
     tensors: tuple[LocalTensor, ...]
     """The unit's parameters, without the tied head's copy of the embedding."""
-    fresh: Curve
+    first_curve: Curve
     """The curve of the first micro-batch, whose gradients are new."""
-    again: Curve
+    later_curve: Curve
     """The curve of later micro-batches, whose gradients are added to existing ones. The same where no micro-batch adds
     any.
     """
@@ -47,7 +47,7 @@ class Unit(Record):
     """A tensor whose gradient is already reduced when the unit's forward ends."""
     adapted: bool = False
     """Whether the unit's own parameters are frozen while its input is saved for a recompute."""
-    offloaded: int = 0
+    offloaded_bytes: int = 0
     """Bytes that its forward sends to the host and its backward fetches (activation offload)."""
 
 
@@ -76,7 +76,7 @@ def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, 
     where = peak.operation.rpartition(" in ")[2]
     alive: dict[tuple[Inventory, int], list[Unit]] = {}
     for in_flight in kept:
-        alive.setdefault((in_flight.unit.fresh.saved_inventory, in_flight.times), []).append(in_flight.unit)
+        alive.setdefault((in_flight.unit.first_curve.saved_inventory, in_flight.times), []).append(in_flight.unit)
     formulas = [
         Formula(
             "activations",
@@ -89,7 +89,7 @@ def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, 
     for (inventory, times), group in alive.items():
         first, last = group[0].name, group[-1].name
         name = first if len(group) == 1 else f"{first} to {last}"
-        unit_bytes = group[0].fresh.saved
+        unit_bytes = group[0].first_curve.saved_bytes
         batches = f" x {times} micro-batches in flight" if times > 1 else ""
         numbers = f"{name}: {len(group)} x {unit_bytes:,} B{batches}"
         total_bytes = times * unit_bytes * len(group)

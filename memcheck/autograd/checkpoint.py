@@ -52,7 +52,7 @@ class CheckpointFrame:
             if self.early_stop and count + 1 == len(self.nodes):
                 self.tape.unmark_peak(output)
                 raise _LastSavedError
-            self.tape.ending = self.early_stop and count + 2 == len(self.nodes)
+            self.tape.near_recompute_end = self.early_stop and count + 2 == len(self.nodes)
             return
         self.nodes.append(ref(node))
         if node.frame is None:
@@ -65,9 +65,9 @@ class CheckpointFrame:
         The state of the tape (autocast, component, open checkpoint) is that of the checkpointed call meanwhile.
         """
         tape = self.tape
-        outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending
+        outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.near_recompute_end
         tape.frame, tape.casts, tape.autocast = self, {}, self.autocast
-        tape.ending = self.early_stop and len(self.nodes) == 1
+        tape.near_recompute_end = self.early_stop and len(self.nodes) == 1
         tape.component, tape.grad_enabled = "activations", True
         self.recomputed = []
         self._materialize()
@@ -75,12 +75,12 @@ class CheckpointFrame:
         try:
             y = self.forward(x)
             if self.returned is not None:
-                tape.held.append(y.storage)
+                tape.python_references.append(y.storage)
             del y
         except _LastSavedError as stop:
             stop.__traceback__ = None  # it would keep the forward's local variables alive
         x.storage = None
-        tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.ending = outside
+        tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.near_recompute_end = outside
         for reference, recomputed in zip(self.nodes, self.recomputed, strict=False):
             node = reference()
             if node is None or recomputed is None:
@@ -195,9 +195,9 @@ class WholeFrame(CheckpointFrame):
         """Run the forward again around the outputs that were kept."""
         if self.selection is not None:
             self.selection.again()
-        self.tape.selection = self.selection
+        self.tape.kept_outputs = self.selection
         super().recompute()
-        self.tape.selection = self.selection = None
+        self.tape.kept_outputs = self.selection = None
 
 
 def checkpoint_whole(tape: Tape, forward: Run, x: Value, selection: KeptOutputs | None = None) -> Value:
@@ -208,9 +208,9 @@ def checkpoint_whole(tape: Tape, forward: Run, x: Value, selection: KeptOutputs 
     if not tape.grad_enabled:
         return forward(x)
     tape.frame = frame = WholeFrame(tape, forward, x, selection)
-    tape.selection = selection
+    tape.kept_outputs = selection
     y = forward(x)
-    tape.frame = tape.selection = None
+    tape.frame = tape.kept_outputs = None
     del frame
     return y
 
@@ -223,7 +223,7 @@ def retain(tape: Tape, *values: Value) -> None:
     """
     if tape.frame is None:
         return
-    tape.retained.clear()  # the container's entries are replaced
+    tape.retained_storages.clear()  # the container's entries are replaced
     storages = {id(v.storage): v.storage for v in values if v.storage is not None}
     stack = [v.origin for v in values] if tape.frame.recomputed is not None else []
     seen = set()
@@ -234,7 +234,7 @@ def retain(tape: Tape, *values: Value) -> None:
         seen.add(id(node))
         stack.extend(node.edges)
         storages.update((id(saved), saved) for saved in node.saved if isinstance(saved, Storage))
-    tape.retained.extend(storages.values())
+    tape.retained_storages.extend(storages.values())
 
 
 def ctx_attribute(tape: Tape, storage: Storage) -> Storage | None:
@@ -248,7 +248,7 @@ def ctx_attribute(tape: Tape, storage: Storage) -> Storage | None:
     if frame is not None and frame.recomputed is None and frame.returned is not None:
         return None  # a reentrant call runs its forward without a graph
     if frame is None or frame.recomputed is None:
-        tape.outliving[storage.key] = storage.bytes
+        tape.until_graph_freed[storage.key] = storage.bytes
     return storage
 
 

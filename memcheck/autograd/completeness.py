@@ -24,28 +24,28 @@ def whole(setting: Setting) -> Setting:
     return setting._replace(
         batch=1,
         sequence=TOKENS,
-        tensor=1,
+        tensor_parallel=1,
         sequence_parallel=False,
-        expert=1,
-        expert_tensor=1,
+        expert_parallel=1,
+        expert_tensor_parallel=1,
         reentrant=False,
         trained=True,
-        frozen=(),
+        frozen_modules=(),
         has_grad=False,
         grad_dtype=None,
-        input_grad=True,
+        needs_input_gradient=True,
         external_input=False,
-        output_held=False,
+        holds_output_gradient=False,
         adapter=None,
         expert_imbalance=1.0,
-        context=1,
-        pictures=1,
+        context_parallel=1,
+        images=1,
     )
 
 
 def touched(run: Callable[[Context], object], setting: Setting) -> int:
     """Elements of the weights that a forward pass registers; ``setting``: a :func:`whole` one."""
-    ctx = Context(Tape(autocast=setting.autocast), setting)
+    ctx = Context(Tape(autocast=setting.autocast_dtype), setting)
     run(ctx)
     return sum(prod(p.shape) for p in ctx.parameters)
 
@@ -55,14 +55,16 @@ def touched_by(forward: Callable[[Context, Value], Value], setting: Setting) -> 
 
     def run(ctx: Context) -> None:
         shape = (setting.sequence, setting.hidden)
-        forward(ctx, Value(ctx.tape.new(shape, setting.compute, "block input"), shape, setting.compute, Leaf()))
+        forward(
+            ctx, Value(ctx.tape.new(shape, setting.compute_dtype, "block input"), shape, setting.compute_dtype, Leaf())
+        )
 
     return touched(run, setting)
 
 
 def elements(block: Block) -> int:
     """Elements of the weights that a layer of the model meets, also those that another holds."""
-    return sum(t.count for t in block_tensors(block._replace(borrows=False)))
+    return sum(t.count for t in block_tensors(block._replace(uses_later_weights=False)))
 
 
 def require_covered(seen: int, held: int, what: str, framework: str) -> None:

@@ -35,43 +35,43 @@ class Adapter(Record):
     dtype: str
     quantized: bool
     """The base weights are quantised."""
-    storage: str = "nf4"
+    quantization_format: str = "nf4"
     """The format in which those are stored, a word of ``memcheck.accounts.state.KINDS``."""
-    held: str = ""
+    peft_base_format: str = ""
     """The format of the base weights where peft adapts another library's layers; empty: the framework has its own."""
     dropout: float = 0.0
     dora: bool = False
-    parameters: tuple[str, ...] = ()
+    target_parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
     expert_rank: int = 0
     """The rank of those; 0: that of the others."""
     quantizes_experts: bool = False
     """Experts are linear layers, whose weights are 4-bit as the others."""
-    stacked: bool = False
+    quantizes_stacked_experts: bool = False
     """Stacked experts are stored as the linear layers are, and are dequantised whole where a forward reads them."""
-    computes: str | None = None
+    compute_dtype: str | None = None
     """The dtype in which 4-bit products are computed; None: that of their input."""
-    gathered: str | None = None
+    gathered_dtype: str | None = None
     """The dtype in which modules see the adapters; None: that in which they are stored."""
-    rows: str | None = None
+    peft_input_dtype: str | None = None
     """The dtype to which rows are cast before FSDP1 gathers the adapters, by themselves; None: as they are seen."""
-    unquantised: tuple[str, ...] = ()
+    unquantized_modules: tuple[str, ...] = ()
     """Parts of the names of linear layers that are not quantised."""
 
-    def holds(self, shape: tuple[int, ...]) -> bool:
+    def stores_quantized(self, shape: tuple[int, ...]) -> bool:
         """Whether a parameter of experts is stored as the linear layers are: stacked matrices, or whole
         layers of them.
         """
-        return self.quantizes_experts or (self.stacked and len(shape) > 2)
+        return self.quantizes_experts or (self.quantizes_stacked_experts and len(shape) > 2)
 
-    def quantises(self, name: str) -> bool:
+    def quantizes(self, name: str) -> bool:
         """Whether the base weight of a linear layer is quantised."""
-        return self.quantized and not any(part in name for part in self.unquantised)
+        return self.quantized and not any(part in name for part in self.unquantized_modules)
 
     @property
-    def seen(self) -> str:
+    def module_dtype(self) -> str:
         """The dtype in which modules see the adapters."""
-        return self.gathered or self.dtype
+        return self.gathered_dtype or self.dtype
 
 
 class Patched(Record):
@@ -95,47 +95,47 @@ class Setting(Record):
     sequence: int
     """Tokens per sequence on this rank, after context parallelism."""
     hidden: int
-    tensor: int = 1
+    tensor_parallel: int = 1
     sequence_parallel: bool = False
-    expert: int = 1
-    expert_tensor: int = 1
-    params: str = "bf16"
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    param_dtype: str = "bf16"
     """Dtype of the weights that the modules see (FSDP's unsharded copy, or the parameters themselves)."""
-    compute: str = "bf16"
+    compute_dtype: str = "bf16"
     """Dtype of the residual stream that enters the unit."""
-    autocast: str | None = None
+    autocast_dtype: str | None = None
     attention: str = "sdpa"
     reentrant: bool = False
     """Checkpointed units are checkpointed with ``use_reentrant=True``."""
     trained: bool = True
     """The base weights get gradients."""
-    frozen: tuple[str, ...] = ()
+    frozen_modules: tuple[str, ...] = ()
     """Module names inside the unit whose weights get none."""
     has_grad: bool = False
     """Gradients of an earlier micro-batch exist."""
     grad_dtype: str | None = None
     """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
-    hooked: bool = False
+    has_grad_hooks: bool = False
     """An engine's hook runs when a gradient has arrived: it casts those that are added, too, in autograd's place."""
-    saves_inputs: bool = False
+    saves_linear_inputs: bool = False
     """Linear layers save their inputs, also frozen ones: ZeRO-3's own (runtime/zero/linear.py)."""
-    input_grad: bool = True
+    needs_input_gradient: bool = True
     """Something below the unit is trained."""
-    output_held: bool = False
+    holds_output_gradient: bool = False
     """The code that runs the backward keeps the gradient that it starts from to its end: a schedule of stages."""
     external_input: bool = False
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None
-    stepped: Stepping | None = None
+    optimizer_in_backward: Stepping | None = None
     """How an optimizer steps each weight as its gradient arrives; None: the step follows the backward."""
-    main_grad: str | None = None
+    main_grad_dtype: str | None = None
     """Dtype of persistent gradient buffers that take the gradient in place of ``.grad`` (Megatron, DeepSpeed)."""
     expert_imbalance: float = 1.0
     dispatcher: str = ""
     """How tokens reach experts on other ranks under FSDP2; empty: in the framework's own way."""
-    context: int = 1
+    context_parallel: int = 1
     """Ranks that share one sequence; ``sequence`` is already divided by it."""
-    exchanges_heads: bool = False
+    ulysses: bool = False
     """Whether context-parallel ranks exchange tokens for heads around attention (Ulysses), instead of passing keys and
     values around a ring.
     """
@@ -145,33 +145,33 @@ class Setting(Record):
     """``fused`` | ``fallback``: what recurrent layers run in."""
     liger: Patched | None = None
     """Which of a block's modules are Liger's; None: none."""
-    exchanges_again: bool = False
+    recomputes_all_to_all: bool = False
     """Selective recompute repeats the experts' all-to-alls instead of keeping what they brought."""
     options: tuple[tuple[str, object], ...] = ()
     streams: int = 1
     """Streams of hidden states that layers hand to each other."""
-    pictures: int = 0
+    images: int = 0
     """Pictures or tiles that share the rows of a vision tower between them."""
-    picture_rows: tuple[int, ...] = ()  # of each of these, where they differ
+    rows_per_image: tuple[int, ...] = ()  # of each of these, where they differ
     image_tokens: int = 0
     """What a projector makes of those rows."""
-    recomputed: bool = False
+    tower_checkpointed: bool = False
     """A tower's layers are checkpointed: they keep the arguments that they are given in addition to the rows."""
-    encoded: int = 0
+    encoder_length: int = 0
     """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
-    encoded_grad: bool = False
+    encoder_output_grad: bool = False
     """The encoder's output wants a gradient, or the first of the streams that layers weigh (Inkling 2)."""
-    encoded_dtype: str | None = None
+    encoder_output_dtype: str | None = None
     """Dtype of that output, where it is not that of the residual stream."""
-    gathers: bool = False
+    starts_shared_gradients: bool = False
     """Gradients that all layers of a stack add up (of the encoder's output, of position biases) start in this one."""
-    kept: tuple[str, ...] = ()
+    fp32_params: tuple[str, ...] = ()
     """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
-    stream: str | None = None
+    residual_dtype: str | None = None
     """Dtype of the residual stream where it is not that of the weights: autocast's, after a tower's convolution."""
-    casts_features: bool = False
+    casts_batch_features: bool = False
     """FSDP hands the model a narrower copy of the features that a batch brings (``cast_forward_inputs``)."""
-    table_rows: int = 0
+    rotary_table_rows: int = 0
     """Rows of the model's rotary tables where FSDP2 casts what a layer is given (``cast_forward_inputs``); else 0."""
 
     def option(self, name: str, default: object = None) -> object:
@@ -182,18 +182,18 @@ class Setting(Record):
         return default
 
     @property
-    def buffers(self) -> str:
+    def buffer_dtype(self) -> str:
         """Dtype of the model's own buffers: FSDP2 casts weights and what a layer is given, and leaves buffers alone."""
-        return "fp32" if self.table_rows else self.params
+        return "fp32" if self.rotary_table_rows else self.param_dtype
 
     @property
-    def dtensors(self) -> bool:
+    def uses_dtensor(self) -> bool:
         """Whether weights and activations are DTensors."""
-        return self.tensor > 1 and self.style.dtensor
+        return self.tensor_parallel > 1 and self.style.dtensor
 
-    def later(self) -> Setting:
+    def for_later_micro_batches(self) -> Setting:
         """The setting of every micro-batch after the first: autograd casts new gradients alone."""
-        return self._replace(has_grad=True, grad_dtype=self.grad_dtype if self.hooked else None)
+        return self._replace(has_grad=True, grad_dtype=self.grad_dtype if self.has_grad_hooks else None)
 
 
 class Context:
@@ -201,9 +201,9 @@ class Context:
 
     def __init__(self, tape: Tape, setting: Setting) -> None:
         self.tape = tape
-        tape.hooked, tape.saves_inputs = setting.hooked, setting.saves_inputs
+        tape.has_grad_hooks, tape.saves_linear_inputs = setting.has_grad_hooks, setting.saves_linear_inputs
         self.setting = setting
-        tp = setting.tensor
+        tp = setting.tensor_parallel
         self.tp = tp
         self.batch = Dim(setting.batch, "B")
         self.sequence = Dim(setting.sequence, "S")
@@ -214,45 +214,45 @@ class Context:
         """Tokens of the residual stream on this rank: divided under sequence parallelism."""
         self.parameters: list[Parameter] = []
         """Every weight of the unit: their gradients live as long as this context."""
-        self.kept: list[Value] = []
+        self.model_outputs: list[Value] = []
         """What the training loop still references during backward (the model's output)."""
-        self.returned: list[Value] = []
+        self.extra_outputs: list[Value] = []
         """Attention weights that the unit returns as well as its output, and the model's loop keeps in a variable."""
-        self.named: list[Value] = []
+        self.attention_locals: list[Value] = []
         """What attention's forward has names for until it returns."""
-        self.unused: list[Value] = []
+        self.unused_outputs: list[Value] = []
         """What attention returns as well as its output and nothing reads: ``_`` is a variable to the layer's end."""
-        self.checkpoints: frozenset[str] = frozenset()
+        self.checkpointed_modules: frozenset[str] = frozenset()
         """Modules of the layer that are checkpointed, each apart."""
-        self.tables: tuple[Storage, ...] = ()
+        self.rotary_tables: tuple[Storage, ...] = ()
         """cos and sin as the layer is given them, where FSDP2 has cast them for it alone."""
-        self.pixels: Value | None = None
+        self.pixel_values: Value | None = None
         """``pixel_values`` as FSDP has cast them for the root's forward."""
-        self.biases: list[Value] = []
+        self.position_biases: list[Value] = []
         """Position biases that the layer's forward has names for."""
-        self.encoded: Value | None = None
+        self.encoder_output: Value | None = None
         """The encoder's output, whose bytes are counted elsewhere."""
-        self.held: list[Storage] = []
+        self.inner_checkpoint_saved: list[Storage] = []
         """What a checkpoint inside a checkpointed layer holds."""
-        self.borrowed = False
+        self.weights_of_later_layer = False
         """Weights belong to a later layer, whose gradients are there already: backward has passed it."""
         self.own_adapters = False
         """Adapters of such weights are this layer's own."""
-        self.reused = False
+        self.weights_of_earlier_layer = False
         """Weights belong to an earlier layer, for which autocast has cast them."""
-        self.before: Peak | None = None
+        self.final_norm_peak: Peak | None = None
         """The highest point of the final norm, which still belongs to the forward."""
 
     def parameter(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Parameter:
         """A base weight."""
         s = self.setting
-        trained = s.trained and not is_frozen(name, s.frozen)
+        trained = s.trained and not is_frozen(name, s.frozen_modules)
         return self.register(Parameter(name, shape, dtype or self.dtype_of(name), trained, has_grad=s.has_grad))
 
     def dtype_of(self, name: str) -> str:
         """The dtype in which modules see a base weight."""
         s = self.setting
-        return "fp32" if s.kept and any(part in name for part in s.kept) else s.params
+        return "fp32" if s.fp32_params and any(part in name for part in s.fp32_params) else s.param_dtype
 
     def register(self, parameter: Parameter) -> Parameter:
         """Add a weight to the unit, and decide where its gradient goes.
@@ -260,16 +260,19 @@ class Context:
         The gradient goes to an optimizer that steps in backward, to a persistent buffer, or to ``.grad``. It is cast on
         its way to ``.grad`` if the setting asks for a wider dtype.
         """
-        parameter.reused, parameter.lent = self.reused, self.borrowed
-        if self.borrowed:
-            parameter.grad = True
+        parameter.shared_with_earlier, parameter.shared_with_later = (
+            self.weights_of_earlier_layer,
+            self.weights_of_later_layer,
+        )
+        if self.weights_of_later_layer:
+            parameter.has_grad = True
             self.parameters.append(parameter)
             return parameter
-        stepping = self.setting.stepped
+        stepping = self.setting.optimizer_in_backward
         if stepping is not None:
-            parameter.sink = self.step(stepping)
-        elif self.setting.main_grad is not None:
-            parameter.sink = _drop  # added into a persistent buffer that is counted with the states
+            parameter.consume_gradient = self.step(stepping)
+        elif self.setting.main_grad_dtype is not None:
+            parameter.consume_gradient = _drop  # added into a persistent buffer that is counted with the states
         else:
             parameter.cast_to = wider(parameter.dtype, self.setting.grad_dtype)
         self.parameters.append(parameter)
@@ -327,18 +330,24 @@ class Context:
             inp = -(-inp // shards)
         name = tensor.name.removesuffix(".weight")
         base = self.parameter(name, (out, inp))
-        base.viewed = isinstance(tensor, ViewedTensor)
+        base.used_as_view = isinstance(tensor, ViewedTensor)
         b = self.parameter(name + ".bias", (out,)) if bias else None
         adapter = s.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):
             plain = Weights(base, b)
-            if adapter is not None and adapter.held and tensor.linear and adapter.quantises(name):  # and yet quantised
-                plain.quantized, plain.held, plain.computes = True, adapter.held, adapter.computes
+            if (
+                adapter is not None and adapter.peft_base_format and tensor.linear and adapter.quantizes(name)
+            ):  # and yet quantised
+                plain.quantized, plain.peft_base_format, plain.compute_dtype = (
+                    True,
+                    adapter.peft_base_format,
+                    adapter.compute_dtype,
+                )
             return plain if adapter is not None else self.faked(plain)
-        quantized = adapter.quantises(name)
+        quantized = adapter.quantizes(name)
         layer = self.adapted(name, Weights(base, b, quantized=quantized), adapter)
         if quantized:
-            layer.computes, layer.held = adapter.computes, adapter.held
+            layer.compute_dtype, layer.peft_base_format = adapter.compute_dtype, adapter.peft_base_format
         return self.faked(layer)
 
     def faked(self, weights: Weights, *, tied: bool = False) -> Weights:
@@ -354,19 +363,19 @@ class Context:
 
         They are never stored quantised. Shapes: A [rank, inputs], B [outputs, rank], magnitudes [1, outputs].
         """
-        s, borrowed_reused = self.setting, (self.borrowed, self.reused)
+        s, borrowed_reused = self.setting, (self.weights_of_later_layer, self.weights_of_earlier_layer)
         if self.own_adapters:
-            self.borrowed = self.reused = False
+            self.weights_of_later_layer = self.weights_of_earlier_layer = False
         out, inp = plain.weight.shape
-        down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.seen, True, has_grad=s.has_grad)
-        up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.seen, True, has_grad=s.has_grad)
+        down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.module_dtype, True, has_grad=s.has_grad)
+        up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.module_dtype, True, has_grad=s.has_grad)
         layer = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
-        layer.dropout, layer.rows = adapter.dropout, adapter.rows
+        layer.dropout, layer.peft_input_dtype = adapter.dropout, adapter.peft_input_dtype
         if adapter.dora:
             layer.magnitude = self.register(
-                Parameter(name + ".lora_magnitude", (1, out), adapter.seen, True, has_grad=s.has_grad)
+                Parameter(name + ".lora_magnitude", (1, out), adapter.module_dtype, True, has_grad=s.has_grad)
             )
-        self.borrowed, self.reused = borrowed_reused
+        self.weights_of_later_layer, self.weights_of_earlier_layer = borrowed_reused
         return layer
 
 

@@ -38,49 +38,49 @@ class Curve(Record):
     The unit's input counts as its own, its output as that of the next unit.
     """
 
-    saved: int
+    saved_bytes: int
     """What is saved for backward: bytes alive from the end of its forward to its backward."""
     saved_inventory: Inventory
     saved_components: tuple[tuple[str, int], ...]
-    until_forward_ends: int
+    autocast_cache_bytes: int
     """Autocast's weight copies that nothing saved: they live until autocast is left."""
-    forward: Peak
-    backward: Peak
+    forward_peak: Peak
+    backward_peak: Peak
     """The highest point of the backward: includes the unit's saved set, the gradient of its output and the new
     gradients of its parameters.
     """
-    gradients: int
+    gradient_bytes: int
     """Bytes of new ``.grad`` tensors after its backward."""
-    lingers: int = 0
+    until_backward_ends: int = 0
     """Bytes alive until the whole backward is over: the model's output when the training loop still references it, a
     tied head's gradient that waits for the embedding's."""
-    before: Peak | None = None
+    peak_before_loss: Peak | None = None
     """The highest point of what runs before the loss: the final norm of a head."""
-    hooked: Peak | None = None
+    grad_hook_peak: Peak | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
-    later: Peak | None = None
+    later_grad_hook_peak: Peak | None = None
     """The highest point of the backward at which an engine's hook runs, without the unit's first gradient. Set where
     that gradient may be the first of a whole backward.
     """
-    returned: int = 0
+    extra_output_bytes: int = 0
     """Bytes that the unit returns in addition to its output and has not saved: attention weights of a checkpointed
     layer.
     """
-    input: int = 0
+    input_bytes: int = 0
     """Bytes of the unit's input, if the unit has an input of its own. They are live when its parameters are gathered
     for its forward.
     """
-    freed_input: int = 0
+    freed_input_bytes: int = 0
     """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
-    input_gradient: int = 0
-    output_gradient: int = 0
-    hands: int = 0
+    input_gradient_bytes: int = 0
+    output_gradient_bytes: int = 0
+    left_gradient_bytes: int = 0
     """Bytes that its backward leaves for a unit further down: gradients to which the units between them add."""
-    takes: int = 0
+    taken_gradient_bytes: int = 0
     """Bytes of such gradients that its backward takes."""
-    outlives: int = 0
+    until_graph_freed: int = 0
     """Bytes alive until the training loop lets go of the graph: when the next forward's output replaces this one's."""
-    for_weights: int = 0
+    weight_backward_bytes: int = 0
     """Gradients that a backward of inputs alone leaves for that of the weights."""
 
 
@@ -103,19 +103,19 @@ def replay(
     ``inventory``: also list the tensors that live at each peak. ``table``: the shape of cos and of sin that FSDP2 casts
     for this unit before its forward; (0, 0): it casts none.
     """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.dtensor_gradients = setting.dtensors
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
+    tape.dtensor_gradients = setting.uses_dtensor
     ctx = Context(tape, setting)
     storage = None if setting.external_input else tape.new(shape, dtype, "block input")
-    x = Value(storage, shape, dtype, Leaf() if setting.input_grad else None)
+    x = Value(storage, shape, dtype, Leaf() if setting.needs_input_gradient else None)
     del storage
     if table[1]:
-        ctx.tables = tuple([tape.new(table, setting.params, "rotary table, cast") for _ in range(2)])
+        ctx.rotary_tables = tuple([tape.new(table, setting.param_dtype, "rotary table, cast") for _ in range(2)])
     y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
     if recompute and setting.reentrant and y.origin is not None:
         # CheckpointFunction's ctx has the call's arguments until the graph goes
-        tape.outliving.update((storage.key, storage.bytes) for storage in ctx.tables)
-    ctx.tables = ()
+        tape.until_graph_freed.update((storage.key, storage.bytes) for storage in ctx.rotary_tables)
+    ctx.rotary_tables = ()
     forward_peak = high(tape)
     leaf, output = x.origin, (y.shape, y.dtype)
     y.storage = None
@@ -124,48 +124,50 @@ def replay(
     with_casts = tape.live
     tape.casts.clear()
     with_returned = tape.live
-    for value in ctx.returned:
+    for value in ctx.extra_outputs:
         value.storage = None
     freed_input = with_input - with_casts
     saved = turn(tape)
     for parameter in ctx.parameters:
-        if parameter.awaits is not None:
-            parameter.waiting = tape.new(parameter.shape, parameter.awaits, "gradient of an autocast copy")
-    takes = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
+        if parameter.cast_gradient_dtype is not None:
+            parameter.cast_gradient = tape.new(
+                parameter.shape, parameter.cast_gradient_dtype, "gradient of an autocast copy"
+            )
+    takes = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
     trained = y.origin is not None
     output_gradient = [tape.new(*output, "output gradient")] if trained else []
-    if output_gradient and (setting.output_held or (recompute and setting.reentrant)):
+    if output_gradient and (setting.holds_output_gradient or (recompute and setting.reentrant)):
         # an argument of the schedule's backward_step, or of CheckpointFunction.backward
         output_gradient[0].holders += 1
-        tape.held.append(output_gradient[0])
+        tape.python_references.append(output_gradient[0])
     backward(tape, y, output_gradient)
     gradients = tape.by_component.get("gradients", 0)
     backward_peak = high(tape)
-    tape.held.clear()
+    tape.python_references.clear()
     del leaf  # the input's gradient was alive until here
-    outlives = sum(tape.outliving.values())
-    lingers = sum(storage.bytes for storage in tape.retained)
-    tape.retained.clear()
-    hands = sum(p.waiting.bytes for p in ctx.parameters if p.waiting is not None)
+    outlives = sum(tape.until_graph_freed.values())
+    lingers = sum(storage.bytes for storage in tape.retained_storages)
+    tape.retained_storages.clear()
+    hands = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
     return Curve(
-        saved=saved.bytes,
+        saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=with_casts - with_returned,
-        forward=forward_peak,
-        backward=backward_peak,
-        gradients=gradients,
-        returned=with_returned - saved.bytes,
-        input=rounded_bytes(shape, dtype) if not setting.external_input else 0,
-        freed_input=freed_input,
-        input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
-        output_gradient=rounded_bytes(*output) if trained else 0,
-        outlives=outlives,
-        lingers=lingers,
-        hands=hands,
-        takes=takes,
-        for_weights=tape.for_weights,
-        hooked=arrival(tape),
+        autocast_cache_bytes=with_casts - with_returned,
+        forward_peak=forward_peak,
+        backward_peak=backward_peak,
+        gradient_bytes=gradients,
+        extra_output_bytes=with_returned - saved.bytes,
+        input_bytes=rounded_bytes(shape, dtype) if not setting.external_input else 0,
+        freed_input_bytes=freed_input,
+        input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
+        output_gradient_bytes=rounded_bytes(*output) if trained else 0,
+        until_graph_freed=outlives,
+        until_backward_ends=lingers,
+        left_gradient_bytes=hands,
+        taken_gradient_bytes=takes,
+        weight_backward_bytes=tape.weight_backward_bytes,
+        grad_hook_peak=arrival(tape),
     )
 
 
@@ -173,28 +175,28 @@ def closed(tape: Tape, ctx: Context, y: Value, forward: Peak) -> Curve:
     """Run the backward of a unit without an input of its own, and return its memory curve in bytes.
 
     ``y``: the output of its forward, which has run on ``tape``. ``forward``: the peak of that forward. Tensors in
-    ``ctx.returned`` are still referenced by variables when the forward ends.
+    ``ctx.extra_outputs`` are still referenced by variables when the forward ends.
     """
     output = (y.shape, y.dtype)
     y.storage = None
     with_casts = tape.live
     tape.casts.clear()
     with_returned = tape.live
-    for value in ctx.returned:
+    for value in ctx.extra_outputs:
         value.storage = None
     saved = turn(tape)
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
     gradients = tape.by_component.get("gradients", 0)
     return Curve(
-        saved=saved.bytes,
+        saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=with_casts - with_returned,
-        forward=forward,
-        backward=high(tape),
-        gradients=gradients,
-        returned=with_returned - saved.bytes,
-        hooked=arrival(tape),
+        autocast_cache_bytes=with_casts - with_returned,
+        forward_peak=forward,
+        backward_peak=high(tape),
+        gradient_bytes=gradients,
+        extra_output_bytes=with_returned - saved.bytes,
+        grad_hook_peak=arrival(tape),
     )
 
 
@@ -227,25 +229,25 @@ def high(tape: Tape) -> Peak:
 def arrival(tape: Tape, first: int = 0) -> Peak | None:
     """Return the highest point at which an engine's hook for a new gradient has run; None: no hook has run.
 
-    ``first``: the index in ``tape.arrivals`` to start from. 1 leaves the first gradient of the unit out.
+    ``first``: the index in ``tape.grad_hook_moments`` to start from. 1 leaves the first gradient of the unit out.
     """
-    n_bytes, components = max(tape.arrivals[first:], key=lambda arrived: arrived[0], default=(0, {}))
+    n_bytes, components = max(tape.grad_hook_moments[first:], key=lambda arrived: arrived[0], default=(0, {}))
     parts = tuple((k, v) for k, v in components.items() if v)
     return Peak(n_bytes, "a gradient's hook", parts) if parts else None
 
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
     """Run a unit under ``torch.utils.checkpoint``; the setting says whether it is reentrant."""
-    tables = ctx.tables  # cos and sin are arguments of the call: the recompute reads the same ones
+    tables = ctx.rotary_tables  # cos and sin are arguments of the call: the recompute reads the same ones
 
     def run(value: Value) -> Value:
-        caller_tables, ctx.tables = ctx.tables, tables
+        caller_tables, ctx.rotary_tables = ctx.rotary_tables, tables
         try:
             return forward(ctx, value)
         finally:  # also where early stop leaves it in the middle
-            ctx.named, ctx.tables = [], caller_tables
+            ctx.attention_locals, ctx.rotary_tables = [], caller_tables
 
-    return checkpoint(ctx.tape, run, x, ctx.returned if ctx.setting.reentrant else None)
+    return checkpoint(ctx.tape, run, x, ctx.extra_outputs if ctx.setting.reentrant else None)
 
 
 def keeping(
@@ -258,10 +260,10 @@ def keeping(
     components = dict(curve.saved_components)
     components["activations"] = components.get("activations", 0) + size
     return curve._replace(
-        saved=curve.saved + size,
+        saved_bytes=curve.saved_bytes + size,
         saved_components=tuple(components.items()),
         saved_inventory=curve.saved_inventory + entry,
-        backward=_higher(curve.backward, stays) if stays else curve.backward,
+        backward_peak=_higher(curve.backward_peak, stays) if stays else curve.backward_peak,
     )
 
 

@@ -57,19 +57,19 @@ def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
     if w.dtype == dtype:
         return w
     weight = w.origin if isinstance(w.origin, Parameter) else None
-    key = id(w.origin) if w.origin is not None and not (weight is not None and weight.viewed) else 0
+    key = id(w.origin) if w.origin is not None and not (weight is not None and weight.used_as_view) else 0
     cached = tape.casts.get(key) if key else None
     if cached is not None:
         return cached
     again = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
-    elsewhere = key and not again and weight is not None and weight.reused
+    elsewhere = key and not again and weight is not None and weight.shared_with_earlier
     out = tape.external(w.shape, dtype) if elsewhere else tape.value(w.shape, dtype, "autocast copy")
     shape, source = w.shape, w.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, source, "to backward")]
 
-    if key and weight is not None and (weight.lent or weight.reused):
+    if key and weight is not None and (weight.shared_with_later or weight.shared_with_earlier):
         from memcheck.autograd.shared import shared_copy
 
         out = tape.record(out, (w,), shared_copy(weight, dtype, run))

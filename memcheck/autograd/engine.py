@@ -35,12 +35,12 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     component, tape.component = tape.component, "temporaries"
     ready: list[tuple[int, Node]] = [(-node.sequence, node)]
     node = None
-    copies, silent = tape.copies, tape.silent
+    copies, silent = tape.copies, tape.ignores_peaks
     while ready:
         _, current = heappop(ready)
-        tape.copies, tape.silent = current.copies, silent or current.copies > 1
+        tape.copies, tape.ignores_peaks = current.copies, silent or current.copies > 1
         if current.grad is not None and any([isinstance(e, Parameter) for e in current.edges]):  # noqa: C419
-            tape.for_weights += current.grad.bytes
+            tape.weight_backward_bytes += current.grad.bytes
         results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
         edges, current.edges = current.edges, ()
@@ -57,15 +57,15 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
                 if edge.pending == 0 and edge.grad is not None:
                     heappush(ready, (-edge.sequence, edge))
             elif isinstance(edge, Parameter):
-                edge.pending -= 1
+                edge.pending_uses -= 1
                 if box:
                     _arrive(tape, edge, box)
             elif box:
                 _merge(tape, edge, box)
-    tape.silent = silent
+    tape.ignores_peaks = silent
     for weight in weights:  # uses that no gradient reached
-        weight.pending = 0
-        if weight.buffer is not None:
+        weight.pending_uses = 0
+        if weight.summed_gradient is not None:
             _accumulate(tape, weight)
     tape.component = component
 
@@ -83,7 +83,7 @@ def _count_dependencies(root: Node) -> list[Parameter]:
                     seen.add(id(edge))
                     stack.append(edge)
             elif isinstance(edge, Parameter):
-                edge.pending += 1
+                edge.pending_uses += 1
                 weights[id(edge)] = edge
     return list(weights.values())
 
@@ -97,14 +97,14 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     """
     if node.run is None and node.frame is not None and node.grad is not None:
         node.frame.recompute()
-    run, saved, grad, held, like = node.run, node.saved, node.grad, node.held, node.like
-    node.grad = node.run = node.held = None
+    run, saved, grad, held, like = node.run, node.saved, node.grad, node.view_gradients, node.input_metadata
+    node.grad = node.run = node.view_gradients = None
     node.saved = ()
     if run is None or grad is None:
         return [None] * len(node.edges)
     grad.holders -= 1
     results: Sequence[Storage | None]
-    if node.handover:
+    if node.hands_over_gradient:
         box = [grad]
         grad = None
         results = run(box)
@@ -143,8 +143,8 @@ def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
     if old is None:
         new = target.grad = box.pop()
         new.holders += 1
-    elif isinstance(target, Node) and target.held is not None:
-        target.held.append(box.pop())
+    elif isinstance(target, Node) and target.view_gradients is not None:
+        target.view_gradients.append(box.pop())
     elif tape.dtensor_gradients or old.holders > 1:
         new = target.grad = tape.new(old.shape, old.dtype, "add gradients")
         old.holders -= 1
@@ -159,19 +159,19 @@ def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
     that the second gradient is not added in place. A cast gradient is a new tensor with one reference.
     """
     grad = box.pop()
-    if parameter.sink is not None:
-        parameter.sink(grad)
+    if parameter.consume_gradient is not None:
+        parameter.consume_gradient(grad)
         return
     if parameter.cast_to is not None and parameter.cast_to != grad.dtype:
         grad = tape.new(grad.shape, parameter.cast_to, "cast gradient")
-    old = parameter.buffer
+    old = parameter.summed_gradient
     if old is None:
-        parameter.buffer = grad
-        grad.holders = 0 if parameter.cast_to is not None or not parameter.pending else 2
+        parameter.summed_gradient = grad
+        grad.holders = 0 if parameter.cast_to is not None or not parameter.pending_uses else 2
     elif tape.dtensor_gradients or old.holders:
-        parameter.buffer = tape.new(old.shape, old.dtype, "add gradients")
+        parameter.summed_gradient = tape.new(old.shape, old.dtype, "add gradients")
     del old, grad
-    if not parameter.pending:
+    if not parameter.pending_uses:
         _accumulate(tape, parameter)
 
 
@@ -180,15 +180,15 @@ def _accumulate(tape: Tape, parameter: Parameter) -> None:
 
     Where ``.grad`` exists from an earlier micro-batch, the new gradient is added in place and dies here.
     """
-    grad = parameter.buffer
-    parameter.buffer = None
+    grad = parameter.summed_gradient
+    parameter.summed_gradient = None
     if grad is None:
         return
-    tape.arrived()
-    if parameter.waits:
-        parameter.waits = False
+    tape.record_grad_hook()
+    if parameter.awaits_tied_gradient:
+        parameter.awaits_tied_gradient = False
         parameter.grad_buffer = grad
-    elif parameter.grad is False:
+    elif parameter.has_grad is False:
         grad.move("gradients")
         parameter.grad_buffer = grad
-        parameter.grad = True
+        parameter.has_grad = True

@@ -40,7 +40,7 @@ def fake(weights: Weights, setting: Setting, tied: bool) -> None:
         message = f"torchao's quantizer of weights views {width:,} inputs in groups of {group:,}, and stops"
         raise UnsupportedError(message, "choose a size that divides every row", "/training/options/groupsize")
     if kind == INT4 or not (tied or width % group):
-        weights.faked = (kind, group)
+        weights.fake_quantizer = (kind, group)
 
 
 def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, tuple[Storage, ...]]:
@@ -51,7 +51,7 @@ def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, 
     Raises:
         UnsupportedError: the weight is in fp32 by itself, of which there is no trace.
     """
-    (kind, group), weight = w.faked, tape.parameter(w.weight)
+    (kind, group), weight = w.fake_quantizer, tape.parameter(w.weight)
     if kind == INT4 and weight.dtype == "fp32":
         message = "quantization-aware training has no memory model on weights that are computed with in fp32"
         raise UnsupportedError(message, "hold them in bf16: precision: {params: bf16}", "/training/precision")

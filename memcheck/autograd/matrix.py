@@ -20,17 +20,17 @@ class Weights:
 
     __slots__ = (
         "bias",
-        "computes",
-        "dequantized",
+        "compute_dtype",
+        "dequantized_dtype",
         "dropout",
-        "faked",
-        "held",
+        "fake_quantizer",
         "keeps_input",
         "lora_a",
         "lora_b",
         "magnitude",
+        "peft_base_format",
+        "peft_input_dtype",
         "quantized",
-        "rows",
         "weight",
     )
 
@@ -47,19 +47,19 @@ class Weights:
         self.lora_b = lora[1] if lora else None
         self.quantized = quantized
         """The weight is stored quantised, and is dequantised for each product."""
-        self.held = ""
+        self.peft_base_format = ""
         """How the weight is stored where peft adapts another library's layer; empty: the framework has layers of its
         own.
         """
-        self.dequantized: str | None = None
+        self.dequantized_dtype: str | None = None
         """The dtype that comes out of dequantisation, where it is not that of the product."""
-        self.faked = ("", 0)
+        self.fake_quantizer = ("", 0)
         """The quantizer of quantization-aware training, if any, and how many share a scale."""
         self.keeps_input = False
         """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
-        self.computes: str | None = None
+        self.compute_dtype: str | None = None
         """The dtype in which 4-bit products are computed (``bnb_4bit_compute_dtype``); None: that of their input."""
-        self.rows: str | None = None
+        self.peft_input_dtype: str | None = None
         """The dtype in which the adapter's matrices are stored, if peft casts its input to it. FSDP1 then gathers them
         by themselves in another dtype, to which autocast casts the input again. None: the dtype in which they are seen.
         """
@@ -71,7 +71,7 @@ class Weights:
 
 def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """Compute ``F.linear(x)`` of a layer [outputs, inputs], plus the output of its adapter if it has one."""
-    if w.held and not w.held.startswith(("gptq", "fp8")):
+    if w.peft_base_format and not w.peft_base_format.startswith(("gptq", "fp8")):
         return adapted(tape, x, w, label)
     result = dense(tape, x, w, label)
     if w.lora_a is None or w.lora_b is None:
@@ -79,7 +79,7 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     base_dtype = result.dtype
     # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype), a variable until its forward returns; autocast casts it
     # again for the product
-    x = cast(tape, x, w.rows or w.lora_a.dtype, "lora input")
+    x = cast(tape, x, w.peft_input_dtype or w.lora_a.dtype, "lora input")
     if w.magnitude is not None:
         total = magnitude_scaled(tape, x, result, w, label)
         del result
@@ -102,7 +102,7 @@ def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         from memcheck.autograd.quantised import product_of
 
         return product_of(tape, x, w, label)
-    if w.faked[1]:
+    if w.fake_quantizer[1]:
         from memcheck.autograd.fake_quantised import held_scales, quantised_operands
 
         narrow_x, narrow_w, scales = quantised_operands(tape, x, w)
@@ -134,7 +134,10 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
         out,
         (x, weight) if bias is None else (x, weight, bias),
         [label + " dX", label + " dW"] if bias is None else [label + " dX", label + " dW", label + " db"],
-        saves=(x if nw or (nx and tape.saves_inputs) else None, (weight.storage or SAVED_WEIGHT) if nx else None),
+        saves=(
+            x if nw or (nx and tape.saves_linear_inputs) else None,
+            (weight.storage or SAVED_WEIGHT) if nx else None,
+        ),
         reverse=bias is None,
         viewed=True,
         saves_first=True,
@@ -206,7 +209,7 @@ def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         return result
     from memcheck.autograd.quantised import FOUR_BITS
 
-    if w.held in FOUR_BITS:
+    if w.peft_base_format in FOUR_BITS:
         result = copy(tape, result, "4-bit result.clone()")
     source = result.dtype
     converts = not tape.autocast
@@ -221,7 +224,7 @@ def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     del low
     output = matmul(tape, down, w.lora_b, label + ".lora_B")
     del down
-    if w.held.startswith("awq"):
+    if w.peft_base_format.startswith("awq"):
         output = cast(tape, output, source, "lora output") if converts else output
         output = scale(tape, output, "lora scaling")
     else:

@@ -42,13 +42,13 @@ class counted_as:  # noqa: N801 - reads as a function
     __slots__ = ("_before", "_now", "_tape")
 
     def __init__(self, tape: Tape, copies: int) -> None:
-        self._tape, self._before = tape, (tape.copies, tape.silent)
+        self._tape, self._before = tape, (tape.copies, tape.ignores_peaks)
         self._now = copies, copies > 1
 
     def __enter__(self) -> None:
         """From here on."""
-        self._tape.copies, self._tape.silent = self._now
+        self._tape.copies, self._tape.ignores_peaks = self._now
 
     def __exit__(self, *_: object) -> None:
         """Restore the tape's count of copies and its silent flag from before the block."""
-        self._tape.copies, self._tape.silent = self._before
+        self._tape.copies, self._tape.ignores_peaks = self._before

@@ -30,17 +30,17 @@ FP8_BLOCK = 128
 
 def product_of(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """The product with a quantised weight."""
-    if w.held == "int8":
+    if w.peft_base_format == "int8":
         return _int8(tape, x, w, label)
-    if w.held.startswith("gptq"):
+    if w.peft_base_format.startswith("gptq"):
         return _gptq(tape, x, w, label)
-    if w.held.startswith("awq"):
+    if w.peft_base_format.startswith("awq"):
         return _awq(tape, x, w, label)
-    if w.held == "fp8":
+    if w.peft_base_format == "fp8":
         return _fp8(tape, x, w, label)
     source = x.dtype
-    if w.computes is not None:  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
-        x = cast(tape, x, w.computes, "4-bit input")
+    if w.compute_dtype is not None:  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
+        x = cast(tape, x, w.compute_dtype, "4-bit input")
         return cast(tape, _product_4bit(tape, x, w, label), source, "4-bit output")
     return _product_4bit(tape, x, w, label)
 
@@ -50,8 +50,12 @@ def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     too.
     """
     out_shape = (*x.shape[:-1], w.weight.shape[0])
-    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized
-    constants = -(-w_shape[0] * w_shape[1] // BLOCK) if w.held in FOUR_BITS and "single" not in w.held else 0
+    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized_dtype
+    constants = (
+        -(-w_shape[0] * w_shape[1] // BLOCK)
+        if w.peft_base_format in FOUR_BITS and "single" not in w.peft_base_format
+        else 0
+    )
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)
@@ -110,7 +114,7 @@ def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     """
     x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
     inputs = w_shape[1]
-    codes_dtype = "int8" if "4bit" in w.held else "int32"
+    codes_dtype = "int8" if "4bit" in w.peft_base_format else "int32"
     shifted = tape.new(w_shape, "int32", "unpacked codes")
     narrow = tape.new(w_shape, codes_dtype, "codes")
     del shifted

@@ -39,19 +39,19 @@ def shared_copy(weight: Parameter, dtype: str, cast_back: Backward) -> Backward:
     The gradients of all layers are summed in place in the copy's node. The first layer is the last that backward
     reaches: there one cast turns the sum into the weight's gradient. ``cast_back``: that cast.
     """
-    if not weight.reused:
-        weight.awaits, weight.grad = dtype, not weight.fresh
+    if not weight.shared_with_earlier:
+        weight.cast_gradient_dtype, weight.has_grad = dtype, not weight.first_micro_batch
 
         def run(grad: Storage) -> list[Storage | None]:
             gradients = cast_back(grad)
-            weight.waiting = None
+            weight.cast_gradient = None
             return gradients
 
         return run
 
     def wait(grad: Storage) -> list[Storage | None]:
-        if not weight.lent:
-            weight.waiting = grad
+        if not weight.shared_with_later:
+            weight.cast_gradient = grad
         return [None]
 
     return wait

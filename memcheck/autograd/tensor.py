@@ -80,7 +80,7 @@ class Storage:
         self.key = tape.events = tape.events + 1
         if tape.inventory is not None:
             tape.inventory[self.key] = (label, shape, dtype, size, component, tape.copies)
-        if live > tape.peak and not tape.silent:
+        if live > tape.peak and not tape.ignores_peaks:
             tape.mark_peak(label)
 
     def move(self, component: str) -> None:
@@ -108,23 +108,23 @@ class Parameter:
     """A weight. Its own bytes are counted with the states; the tape counts its gradient and its cast copies."""
 
     __slots__ = (
-        "awaits",
-        "buffer",
+        "awaits_tied_gradient",
+        "cast_gradient",
+        "cast_gradient_dtype",
         "cast_to",
+        "consume_gradient",
         "dtype",
-        "fresh",
-        "grad",
+        "first_micro_batch",
         "grad_buffer",
-        "lent",
+        "has_grad",
         "name",
-        "pending",
+        "pending_uses",
         "requires_grad",
-        "reused",
         "shape",
-        "sink",
-        "viewed",
-        "waiting",
-        "waits",
+        "shared_with_earlier",
+        "shared_with_later",
+        "summed_gradient",
+        "used_as_view",
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
@@ -132,30 +132,30 @@ class Parameter:
         self.shape = shape
         self.dtype = dtype
         self.requires_grad = requires_grad
-        self.grad = has_grad
+        self.has_grad = has_grad
         """A gradient exists. One from an earlier micro-batch is counted with the states, not here."""
-        self.fresh = not has_grad
+        self.first_micro_batch = not has_grad
         """True in the first micro-batch: no gradient existed before it."""
         self.grad_buffer: Storage | None = None
-        self.sink: Callable[[Storage], None] | None = None
+        self.consume_gradient: Callable[[Storage], None] | None = None
         """Consumes each new gradient in place of ``.grad``: a persistent main gradient, a bucket, an optimizer step."""
-        self.reused = False
+        self.shared_with_earlier = False
         """An earlier layer has the same weight, and counts autocast's copy of it."""
-        self.lent = False
+        self.shared_with_later = False
         """A later layer has the same weight, and counts its gradient."""
-        self.awaits: str | None = None
+        self.cast_gradient_dtype: str | None = None
         """Dtype of autocast's copy, whose gradient of later layers waits in the copy's node for this one."""
-        self.waiting: Storage | None = None
+        self.cast_gradient: Storage | None = None
         """That gradient."""
-        self.waits = False
+        self.awaits_tied_gradient = False
         """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
-        self.viewed = False
+        self.used_as_view = False
         """Products read a view of the weight, which is no leaf."""
         self.cast_to: str | None = None
         """Dtype to which autograd casts each arriving gradient (``Tensor.grad_dtype``)."""
-        self.pending = 0
+        self.pending_uses = 0
         """Uses in the graph whose gradients have not arrived."""
-        self.buffer: Storage | None = None
+        self.summed_gradient: Storage | None = None
         """The sum of those that have."""
 
 
@@ -168,13 +168,13 @@ class Node:
         "edges",
         "frame",
         "grad",
-        "handover",
-        "held",
-        "like",
+        "hands_over_gradient",
+        "input_metadata",
         "pending",
         "run",
         "saved",
         "sequence",
+        "view_gradients",
     )
 
     def __init__(
@@ -191,15 +191,15 @@ class Node:
         self.saved = saved
         """Storages that the node keeps for its backward, and ``SAVED_WEIGHT`` for weights."""
         self.grad: Storage | None = None
-        self.held: list[Storage] | None = None
+        self.view_gradients: list[Storage] | None = None
         """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.copies = 1
         """Number of equal pieces that the tensor stands for: ``pieces.counted_as``."""
-        self.handover = False
+        self.hands_over_gradient = False
         """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
-        self.like: tuple[tuple[tuple[int, ...], str, int], ...] = ()
+        self.input_metadata: tuple[tuple[tuple[int, ...], str, int], ...] = ()
         """Shape, dtype and elements of each input, where gradients may come back broadcast or in another dtype."""
         self.pending = 0
 
@@ -261,7 +261,7 @@ class Tape:
         self.live = 0
         self.copies = 1
         """Number of equal pieces that one recorded piece stands for now: :meth:`alike`."""
-        self.silent = False
+        self.ignores_peaks = False
         """The present is no candidate for the highest point."""
         self.peak = 0
         self.largest = 0
@@ -270,20 +270,20 @@ class Tape:
         self.peak_scope = ""
         self.peak_components: dict[str, int] = {}
         self.peak_inventory: list[Entry] = []
-        self.ending = False
+        self.near_recompute_end = False
         """A recompute runs whose next saved tensor is its last."""
-        self.before: tuple[int, Any] = (0, None)
+        self.previous_peak: tuple[int, Any] = (0, None)
         """When the highest point was marked last while ``ending``, and the one before it."""
-        self.saves_inputs = False
+        self.saves_linear_inputs = False
         """``F.linear`` is a Function of Python that saves its input whatever is trained."""
-        self.hooked = False
+        self.has_grad_hooks = False
         """Something runs whenever a gradient has arrived."""
-        self.arrivals: list[tuple[int, dict[str, int]]] = []
+        self.grad_hook_moments: list[tuple[int, dict[str, int]]] = []
         """The first of these moments, and the highest of the others."""
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
-        self.for_weights = 0
+        self.weight_backward_bytes = 0
         """Bytes of the gradients from which those of weights were computed."""
         self.autocast = autocast
         """Dtype to which torch.autocast casts matrix products; None outside autocast."""
@@ -292,18 +292,18 @@ class Tape:
         self.grad_enabled = True
         self.frame: CheckpointFrame | None = None
         """The checkpointed call whose forward runs now."""
-        self.held: list[Storage | None] = []
+        self.python_references: list[Storage | None] = []
         """What Python's variables hold around the backward that runs: those of a reentrant call."""
         self.component = "activations"
         self.scope = ""
-        self.selection: KeptOutputs | None = None
+        self.kept_outputs: KeptOutputs | None = None
         """Decides in a selectively checkpointed forward which outputs are kept, and hands them out in its recompute."""
         self.dtensor_gradients = False
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
         self.inventory: dict[int, Entry] | None = {} if inventory else None
-        self.retained: list[Storage] = []
+        self.retained_storages: list[Storage] = []
         """What a container that the model's forward made holds: shared keys and values, and their recomputed graph."""
-        self.outliving: dict[int, int] = {}
+        self.until_graph_freed: dict[int, int] = {}
         """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
 
     def new(self, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
@@ -317,15 +317,15 @@ class Tape:
 
         ``kind``: the operator's name in the policy. ``matrix``: [outputs, inputs] of the weight of a matrix product.
         """
-        if self.selection is None:
+        if self.kept_outputs is None:
             return Storage(self, shape, dtype, label, self.component)
-        return self.selection.output(self, kind, shape, dtype, label, matrix)
+        return self.kept_outputs.output(self, kind, shape, dtype, label, matrix)
 
     def mark_peak(self, label: str) -> None:
         """Record the current live bytes, by component, as the peak. ``label``: the tensor that was just allocated."""
-        if self.ending:
+        if self.near_recompute_end:
             before = self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory
-            self.before = self.events, before
+            self.previous_peak = self.events, before
         self.peak = self.live
         self.peak_label = label
         self.peak_scope = self.scope
@@ -333,17 +333,21 @@ class Tape:
         if self.inventory is not None:
             self.peak_inventory = [entry for entry in self.inventory.values() if entry[3]]
 
-    def arrived(self) -> None:
+    def record_grad_hook(self) -> None:
         """Record the live bytes at a moment at which an engine's hook for a new gradient runs.
 
         ``arrivals`` keeps the first such moment, and the highest of the others.
         """
-        if self.hooked and not self.silent and (len(self.arrivals) < 2 or self.live > self.arrivals[1][0]):
-            self.arrivals[1:] = [(self.live, dict(self.by_component))]
+        if (
+            self.has_grad_hooks
+            and not self.ignores_peaks
+            and (len(self.grad_hook_moments) < 2 or self.live > self.grad_hook_moments[1][0])
+        ):
+            self.grad_hook_moments[1:] = [(self.live, dict(self.by_component))]
 
     def unmark_peak(self, storage: Storage | None) -> None:
         """Restore the peak before the newest allocation, ``storage``, if that has set one: torch does not make it."""
-        event, before = self.before
+        event, before = self.previous_peak
         if storage is not None and before and event == self.events == storage.key:
             self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory = before
 
@@ -390,7 +394,7 @@ class Tape:
             out.origin = node = Node(self.sequence, edges, run, saves)
             node.copies = self.copies
             if validated:
-                node.like = tuple([(v.shape, v.dtype, v.numel) for v in inputs])
+                node.input_metadata = tuple([(v.shape, v.dtype, v.numel) for v in inputs])
             if self.frame is not None:
                 self.frame.add(node, out.storage if saves_first else None)
         return out
@@ -406,7 +410,7 @@ class Tape:
             return parts
         carrier = self.record(Value(None, (), dtype), (x,), lambda grad: [self.new(shape, dtype, "split backward")])
         if isinstance(carrier.origin, Node):
-            carrier.origin.held = []
+            carrier.origin.view_gradients = []
         return [self.record(part, (carrier,), lambda grad: [grad]) for part in parts]
 
     def parameter(self, p: Parameter) -> Value:

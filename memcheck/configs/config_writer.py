@@ -220,7 +220,7 @@ def _deviations(job: TrainingJob) -> dict[str, object]:
 def _around(job: TrainingJob) -> dict[str, object]:
     """How the model is made and saved, as far as that is not what its framework does by itself."""
     framework = job.framework
-    made = resolve_initialization(None, job.layout, job.held_in, framework, Defaults())
+    made = resolve_initialization(None, job.layout, job.base_format, framework, Defaults())
     saved = resolve_checkpoint(None, job.layout, framework, dict(job.options), Defaults())
     found: dict[str, object] = {}
     for name, values, usual in (("initialization", job.initialization, made), ("checkpoint", job.checkpoint, saved)):
@@ -246,7 +246,7 @@ def _objective(job: TrainingJob) -> dict[str, object]:
         found["head.kind"] = job.head.kind
         if job.head.labels:
             found["head.labels"] = job.head.labels
-    if any(each.role == "teacher" for each in job.companions):
+    if any(each.role == "teacher" for each in job.auxiliary_models):
         found["teacher"] = "a second model"
     if job.evaluation is not None:
         found["evaluation.micro_batch_size"] = job.evaluation.micro_batch_size

@@ -171,7 +171,7 @@ def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
     """A layer of the language model as its multimodal class builds it."""
     mixer = block.mixer
     if isinstance(mixer, Attention) and (model_type in SEEING or (sees and mixer.window is not None)):
-        block = block._replace(mixer=mixer._replace(pictures=True))
+        block = block._replace(mixer=mixer._replace(bidirectional_images=True))
     return block
 
 

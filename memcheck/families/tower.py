@@ -35,7 +35,7 @@ class TowerForward(Record):
     With the flag the patch embedding's output is made a leaf, which AccumulateGrad keeps. It is among the others, too.
     """
     project: Callable[[Context, Vision, Value], Value]
-    """Image tokens of the last layer's rows. What variables of the model's forward refer to is in ``ctx.returned``."""
+    """Image tokens of the last layer's rows. Tensors that the model's variables hold go to ``ctx.extra_outputs``."""
     between: Callable[[Context, Vision, Value], Value] = _as_they_are
     """What runs between the first kind of layers and the second (Llama 3.2 Vision, MiniCPM-V)."""
     merged: Callable[[Context, Vision, tuple[ParameterTensor, ...], Value], Value] = _unmerged

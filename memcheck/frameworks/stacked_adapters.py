@@ -38,7 +38,7 @@ def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
     found = [
         Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
         for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(moe)]
-        if names_parameter(adapter.parameters, t.name)
+        if names_parameter(adapter.target_parameters, t.name)
     ]
     if not moe.stacked_adapters:
         return tuple(found)
@@ -106,7 +106,11 @@ def demand_both(adapter: Adapter | None, moe: Moe) -> None:
     Raises:
         UnsupportedError: only some matrices are adapted, which AutoModel's classes cannot be told.
     """
-    named = [names_parameter(adapter.parameters, t.name) for t in stacked_experts(moe)] if adapter is not None else []
+    named = (
+        [names_parameter(adapter.target_parameters, t.name) for t in stacked_experts(moe)]
+        if adapter is not None
+        else []
+    )
     if any(named) and not all(named):
         message = "experts on several ranks have adapters of all their matrices, or none"
         help = f"name them all: {', '.join(t.name for t in stacked_experts(moe))}"
@@ -119,7 +123,7 @@ def factors_here(moe: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors,
     ``ways``: ranks over which whole experts are dealt out.
     """
     stacked = stacked_experts(moe)
-    if adapter is None or not any(names_parameter(adapter.parameters, t.name) for t in stacked):
+    if adapter is None or not any(names_parameter(adapter.target_parameters, t.name) for t in stacked):
         return ()
     rank, local = adapter.expert_rank or adapter.rank, -(-moe.experts // ways)
     hidden = prod(stacked[-1].shape) // (moe.experts * moe.width)

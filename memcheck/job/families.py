@@ -47,8 +47,8 @@ EXPERTS = "experts experts_per_token width gated activation router shared_width 
 NORM = "kind size weight bias"
 
 FORMS = parts(
-    Attention="fused_qkv fused_form rotary_interleaved rotary_form sdpa flash fp32_scores masked softmax_fp32 "
-    "returns_weights named_rotary gate_adaptable own",
+    Attention="fused_qkv fused_qkv_layout rotary_interleaved rotary_form sdpa flash fp32_scores "
+    "explicit_mask softmax_fp32 returns_weights named_rotary gate_adaptable extension",
     LatentAttention="rotary_interleaved",
     Mlp="fused_gate_up inline adaptable",
     Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
@@ -60,9 +60,9 @@ FORMS = parts(
     "BertMlp", "BloomAttention", "ComplexLatentAttention", "ExpandedFalconAttention", "FalconAttention",
     "Gpt2Attention", "MptAttention", "NormsFirstBlock",
 }  # fmt: skip
-"""How transformers writes a layer, which other code writes its own way; what a router with groups or a correction adds
-to its scores is of [tokens, experts] and gone before the experts run. What an attention's ``own`` record says is a part
-of its own; a variant's name stands for what sets it apart."""
+"""How transformers writes a layer, which other code writes its own way. What a router with groups or a correction adds
+to its scores is of [tokens, experts] and gone before the experts run. Fields of the record in ``Attention.extension``
+are parts, too. A variant's name stands for what sets it apart."""
 
 OUTSIDE = words(
     "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "

@@ -34,7 +34,7 @@ def own_objective(
     beta = 0.5
     if name in DISTILLED:
         beta = defaults.take("training.objective.beta", stated.beta, 0.0, "the forward divergence, as in its configs")
-    return Objective(name=name, beta=beta, code=OWN, reference=reference, wide_outputs=recipe.params != "fp32")
+    return Objective(name=name, beta=beta, code=OWN, reference=reference, fp32_outputs=recipe.params != "fp32")
 
 
 OWN_LOSSES = {
@@ -226,7 +226,7 @@ def resolve_objective(
         code=code,
         prompt_length=prompt,
         reference=_reference(training.reference, name, method, defaults, cached=code == OPEN_INSTRUCT),
-        wide_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and prepared,
+        fp32_outputs=framework.wide_outputs and recipe.recipe.endswith("-mixed") and prepared,
     )
 
 

@@ -239,7 +239,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: 
 
 def _recurs(architecture: Architecture | Rough) -> bool:
     return isinstance(architecture, Architecture) and any(
-        isinstance(mixer, Mixer) for block, _ in architecture.blocks for mixer in (block.mixer, block.beside)
+        isinstance(mixer, Mixer) for block, _ in architecture.blocks for mixer in (block.mixer, block.second_mixer)
     )
 
 
@@ -309,7 +309,7 @@ def _training_job(
     objective = resolve_objective(
         training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
     )
-    if objective.fused and objective.name == "distill":
+    if objective.loss_from_hidden_states and objective.name == "distill":
         from memcheck.job.objective import without_autocast
 
         recipe = without_autocast(recipe, between)
@@ -331,7 +331,7 @@ def _training_job(
         sequence_length=1,
         gradient_accumulation_steps=1,
         method=method,
-        held_in=held_in,
+        base_format=held_in,
         lora=lora,
         freeze=training.freeze or (),
         images=_images(training, architecture, framework, options, after),
@@ -339,7 +339,7 @@ def _training_job(
         checkpointing=checkpointing,
         attention=attention,
         loss=resolve_loss(
-            training.loss and training.loss._replace(kind="standard") if objective.in_model else training.loss,
+            training.loss and training.loss._replace(kind="standard") if objective.loss_in_model else training.loss,
             *(layout, framework, after, training.framework_version, objective.usual_loss),
             narrow=narrow,
         ),
@@ -353,14 +353,14 @@ def _training_job(
         options=tuple(options.items()),
         prepares_kbit=resolve_kbit(held_in, options, layout, framework, after),
         fsdp=fsdp,
-        carves_ends=resolve_carving(training, fsdp, options, layout, framework, wrapper),
+        groups_embedding_and_head=resolve_carving(training, fsdp, options, layout, framework, wrapper),
         upcast=upcast,
         objective=objective,
         head=head,
         evaluation=_evaluation(training.evaluation, after),
         sequences=(rows := resolve_rows(training, architecture, framework, attention, layout, after))[0],
         may_pad=rows[1],
-        companions=resolve_companions(objective, architecture, _loaded(precision, recipe), offloaded, teacher),
+        auxiliary_models=resolve_companions(objective, architecture, _loaded(precision, recipe), offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
         liger=_liger((training.kernels or NO_KERNELS).liger),
     )

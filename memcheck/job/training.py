@@ -35,7 +35,7 @@ def fused_packages(architecture: Architecture | Rough) -> list[str]:
     """Packages whose kernels the estimate of the model's layers assumes."""
     if not isinstance(architecture, Architecture):
         return []
-    mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.beside))
+    mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.second_mixer))
     kinds = {mixer.kind for mixer in mixers if isinstance(mixer, Mixer)}
     return [package for kind, package in KERNELS.items() if kind in kinds]
 

@@ -52,7 +52,7 @@ class Objective(Record):
     """Distillation's share: 0 is the forward divergence, 1 the reverse one, between them both are mixed."""
     reference: str = "none"
     """``resident`` | ``host`` | ``precomputed`` | ``adapter-off`` | ``none``."""
-    wide_outputs: bool = False
+    fp32_outputs: bool = False
     """accelerate copies the model's outputs to fp32 as its forward returns (``convert_outputs_to_fp32``)."""
 
     @property
@@ -61,24 +61,24 @@ class Objective(Record):
         return 2 if self.name in PAIRED else 1
 
     @property
-    def outside(self) -> bool:
+    def loss_after_model(self) -> bool:
         """Whether the loss is taken after the model's forward, on what that returned."""
         return bool(self.code) and self.name not in ("sft", "reward", "distill")
 
     @property
-    def fused(self) -> bool:
+    def loss_from_hidden_states(self) -> bool:
         """Whether the loss is taken from hidden states, without logits."""
         return self.code == "trl-1.15" and self.name not in ("gkd", "reward")
 
     @property
-    def in_pieces(self) -> bool:
+    def loss_in_chunks(self) -> bool:
         """Whether head and loss run on some tokens at a time, each time again in backward (``chunked_nll``)."""
         return self.code in PIECEWISE
 
     @property
-    def in_model(self) -> bool:
+    def loss_in_model(self) -> bool:
         """Whether the model's own forward is given a loss without whole logits, in place of what the plan states."""
-        return self.name == "sft" and (self.fused or self.in_pieces)
+        return self.name == "sft" and (self.loss_from_hidden_states or self.loss_in_chunks)
 
     @property
     def usual_loss(self) -> str:
@@ -98,7 +98,7 @@ class Objective(Record):
         return self.code == OWN and self.reference == "adapter-off"
 
     @property
-    def watched(self) -> bool:
+    def reads_logits(self) -> bool:
         """Whether the trainer reads the model's logits after its forward, for metrics."""
         return self.name == "sft" and self.code == "trl-0.29"
 
@@ -334,7 +334,7 @@ class TrainingJob(Record):
     sequence_length: int
     gradient_accumulation_steps: int
     method: str = "full"
-    held_in: str = ""
+    base_format: str = ""
     """How the frozen base is stored, a word of ``memcheck.accounts.state``; empty: ``recipe.params``."""
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
@@ -358,11 +358,11 @@ class TrainingJob(Record):
     """peft's ``prepare_model_for_kbit_training`` has cast what is not quantised to fp32."""
     fsdp: int = 2
     """Which FSDP wraps the model, where one does."""
-    carves_ends: bool = False
+    groups_embedding_and_head: bool = False
     """Accelerate makes FSDP2 groups of the embedding, and of final norm and head, in addition to the root's."""
     upcast: bool = False
     """What is trained is cast to fp32 before FSDP shards it, in whichever dtype it was loaded."""
-    whole_gradients: bool = False
+    flat_param_gradients: bool = False
     """In the job of units alone: frozen weights get gradients, because one flat parameter holds them and adapters."""
     objective: Objective = Objective()
     head: ModelHead = ModelHead()
@@ -371,7 +371,7 @@ class TrainingJob(Record):
     """``packed`` | ``padded`` | ``masked`` | ``flattened`` (a micro-batch in one row)."""
     may_pad: bool = False
     """Rows are texts that a collator may pad, and the plan does not say so: they are taken as full."""
-    companions: tuple[Companion, ...] = ()
+    auxiliary_models: tuple[Companion, ...] = ()
     """Models in addition to the trained one: they stay allocated, and run forward without gradients."""
     ssm_kernels: str = "fused"
     """``fused`` | ``fallback``: whether recurrent layers have their kernels' packages."""
@@ -386,17 +386,17 @@ class TrainingJob(Record):
         return self.micro_batch_size * self.objective.rows
 
     @property
-    def joined(self) -> int:
+    def sequences_per_row(self) -> int:
         """How many lie end to end in one."""
         return self.rows if self.sequences == "flattened" else 1
 
     @property
-    def masks(self) -> bool:
+    def needs_attention_mask(self) -> bool:
         """Whether attention is given a mask of every row."""
         return self.sequences in ("masked", "flattened") or (self.sequences == "padded" and self.rows > 1)
 
     @property
-    def passes(self) -> int:
+    def forward_passes(self) -> int:
         """Forward passes of an optimizer step that build a graph."""
         return self.gradient_accumulation_steps * self.head.columns
 

@@ -73,7 +73,7 @@ def ends_apart(job: TrainingJob, framework: Framework) -> bool:
     By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
     no module there (torchtune/modules/tied_linear.py).
     """
-    if framework.fsdp2.groups_of_ends or job.carves_ends:
+    if framework.fsdp2.groups_of_ends or job.groups_embedding_and_head:
         return True
     architecture, named = job.architecture, job.option("custom_sharded_layers", ())
     tied = isinstance(architecture, Architecture) and architecture.tie_word_embeddings

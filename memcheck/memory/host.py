@@ -87,7 +87,7 @@ def loading(job: TrainingJob, total: int, host: HostMemory) -> Components:
     if place not in ON_HOST:
         return ()
     processes = job.layout.gpus_per_node if place == "host" else 1
-    held = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if not job.held_in else quantised(job)
+    held = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if not job.base_format else quantised(job)
     count = processes * held
     return (("parameters", count),) if count else ()
 
@@ -111,6 +111,6 @@ def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Savi
 
     ``total`` and ``trained``: parameters of the whole model.
     """
-    if job.checkpoint.state_dict == "none" or job.held_in:
+    if job.checkpoint.state_dict == "none" or job.base_format:
         return NO_SAVING  # of a quantised model only the adapters are written
     return host.saving(job, state_bytes(job, total, trained))

@@ -55,11 +55,11 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
     ``dtype``: of the KV cache. ``tensor``: the degree of tensor parallelism.
     """
     mixer, item_bytes = block.mixer, DTYPE_BYTES[dtype]
-    if isinstance(block.beside, LatentAttention):  # of a second attention
-        return 2 * kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
-    if block.beside is not None:  # attention's cache, and the state of the second mixer
-        state = -(-block.beside.state_bytes_per_sequence // tensor)
-        return state + kv_bytes_per_sequence(block._replace(beside=None), tokens, dtype, tensor)
+    if isinstance(block.second_mixer, LatentAttention):  # of a second attention
+        return 2 * kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
+    if block.second_mixer is not None:  # attention's cache, and the state of the second mixer
+        state = -(-block.second_mixer.state_bytes_per_sequence // tensor)
+        return state + kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
     if isinstance(mixer, Attention):
         heads = max(1, -(-mixer.kv_heads // tensor))
         cached_tokens = min(tokens, mixer.window) if mixer.window else tokens
@@ -91,7 +91,9 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its training, or exclude the plan",
             "/model",
         )
-    if any(isinstance(b.mixer, Attention) and isinstance(b.mixer.own, Compressed) for b, _ in job.architecture.blocks):
+    if any(
+        isinstance(b.mixer, Attention) and isinstance(b.mixer.extension, Compressed) for b, _ in job.architecture.blocks
+    ):
         raise UnsupportedError(
             "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys and those of its window",
             "size its training, or exclude the plan",
@@ -185,13 +187,13 @@ def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Ta
         style=STYLE,
         batch=1,
         sequence=pictures.patches,
-        pictures=pictures.pictures,
+        images=pictures.pictures,
         hidden=vision.hidden,
-        params=dtype,
-        compute=dtype,
+        param_dtype=dtype,
+        compute_dtype=dtype,
         attention="flash",
         trained=False,
-        input_grad=False,
+        needs_input_gradient=False,
     )
     return _highest([block for block, _ in vision.blocks], setting, "rows of the vision tower", inventory)
 
@@ -236,14 +238,14 @@ def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], invent
         batch=1,
         sequence=job.context_length,
         hidden=a.hidden_size,
-        tensor=job.layout.tensor,
-        expert=job.layout.expert,
-        expert_tensor=expert_slices(job.layout),
-        params=dtype,
-        compute=dtype,
+        tensor_parallel=job.layout.tensor,
+        expert_parallel=job.layout.expert,
+        expert_tensor_parallel=expert_slices(job.layout),
+        param_dtype=dtype,
+        compute_dtype=dtype,
         attention="flash",
         trained=False,
-        input_grad=False,
+        needs_input_gradient=False,
         streams=a.streams,
     )
     return _highest(list(dict.fromkeys(blocks)), setting, "hidden states", inventory)
@@ -265,7 +267,7 @@ def _require_block_covered(block: Block, setting: Setting) -> None:
 def _highest(blocks: list[Block], setting: Setting, label: str, inventory: bool) -> Tape:
     """Replay each block alone without a graph, and return the tape with the highest peak. ``label``: of the input."""
     worst = Tape()
-    shape, dtype = (setting.sequence * setting.streams, setting.hidden), setting.compute
+    shape, dtype = (setting.sequence * setting.streams, setting.hidden), setting.compute_dtype
     for block in blocks:
         tape = Tape(inventory=inventory)
         tape.grad_enabled = False

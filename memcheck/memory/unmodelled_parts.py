@@ -143,7 +143,11 @@ def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = Fals
     for wanted, what, pointer in (
         (name != "sft" and not known, f"objective {name}", "/training/objective"),
         (job.head.kind != "lm", f"a {job.head.kind} head", "/training/head"),
-        (bool(job.companions) and not known, "a second model next to the one that is trained", "/training/reference"),
+        (
+            bool(job.auxiliary_models) and not known,
+            "a second model next to the one that is trained",
+            "/training/reference",
+        ),
         (job.evaluation is not None, "the evaluation", "/training/evaluation"),
         (job.sequences not in ("packed", "padded" if pads else ""), f"{job.sequences} rows", "/training/sequences"),
     ):

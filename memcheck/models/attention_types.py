@@ -122,7 +122,7 @@ class Attention(Record):
     out_bias: bool = False
     fused_qkv: bool = False
     """One matrix makes q, k and v: the whole output stays alive while any part of it does."""
-    fused_form: str = "split"
+    fused_qkv_layout: str = "split"
     """How that output is taken apart: ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices``
     (Phi-3) | ``parts`` (Persimmon: picked, then normed) | ``shards`` (CodeGen: heads of four slices, copied)
     | ``index`` (Falcon: keys and values are picked with an index
@@ -142,7 +142,7 @@ class Attention(Record):
     alibi: bool = False
     window: int | None = None
     """Sliding or chunked window in tokens; None = full attention."""
-    chunked: bool = False
+    chunked_window: bool = False
     """The window is a chunk; a sequence's chunks start after its padding (Llama 4)."""
     softcap: bool = False
     sinks: bool = False
@@ -150,7 +150,7 @@ class Attention(Record):
     output_gate: bool = False
     """q_proj is twice as wide, the second half gates the output (Qwen3-Next)."""
     dropout: float = 0.0
-    own: Disentangled | Compressed | BlockIndexer | HeldMask | PositionTable | None = None
+    extension: Disentangled | Compressed | BlockIndexer | HeldMask | PositionTable | None = None
     """What one family's module has in addition; what runs it is found by its type."""
     tensors: tuple[ParameterTensor, ...] = ()
     """Every parameter of the module, its own norms included."""
@@ -162,11 +162,11 @@ class Attention(Record):
     """transformers has a flash-attention path."""
     fp32_scores: bool = False
     """Queries and keys are cast to fp32 before their product (GPT-J)."""
-    masked: bool = False
+    explicit_mask: bool = False
     """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
-    padded: bool = False
+    mask_per_row: bool = False
     """Rows of a micro-batch are padded, so that each has a mask of its own."""
-    pictures: bool = False
+    bidirectional_images: bool = False
     """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
@@ -191,7 +191,7 @@ class Attention(Record):
     """Width of a head's values, where it is not that of its keys (MiMo V2); 0 = the same."""
     cross: bool = False
     """Keys and values are made of the encoder's output."""
-    bias: str = ""
+    position_bias: str = ""
     """Relative position biases that are added to the scores (T5): ``table`` (of a table of its own, for the later
     layers, too) | ``shared`` (of the first layer) | ``zeros`` (as many zeros, for the later layers, too) |
     ``shared-zeros`` | ``own``, ``own-zeros`` (UMT5: for no other layer) | ``given`` (MPNet: the model makes them for
@@ -233,13 +233,13 @@ class LatentAttention(Record):
     bias: bool = False
     tensors: tuple[ParameterTensor, ...] = ()
     rotary_interleaved: bool = True
-    own: Indexer | None = None
-    """See :attr:`Attention.own`."""
+    extension: Indexer | None = None
+    """See :attr:`Attention.extension`."""
     dropout: float = 0.0
     scaled_queries: bool = False
     """Queries are multiplied by a scale of each position (Mistral 4)."""
-    padded: bool = False
-    """See :attr:`Attention.padded`."""
+    mask_per_row: bool = False
+    """See :attr:`Attention.mask_per_row`."""
     sdpa: bool = True
     """See :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
 

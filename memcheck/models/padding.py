@@ -23,7 +23,7 @@ def padded(architecture: Architecture) -> Architecture:
 
 
 def _padded_cross(cross: CrossAttention) -> CrossAttention:
-    return cross._replace(attention=cross.attention._replace(padded=True))
+    return cross._replace(attention=cross.attention._replace(mask_per_row=True))
 
 
 def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], ...]:
@@ -31,11 +31,11 @@ def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], .
 
 
 def _with_mask(block: Block) -> Block:
-    if isinstance(block.beside, LatentAttention):
-        block = block._replace(beside=block.beside._replace(padded=True))
+    if isinstance(block.second_mixer, LatentAttention):
+        block = block._replace(second_mixer=block.second_mixer._replace(mask_per_row=True))
     mixer = block.mixer
     if isinstance(mixer, (Attention, LatentAttention)):
-        return block._replace(mixer=mixer._replace(padded=True))
+        return block._replace(mixer=mixer._replace(mask_per_row=True))
     return block
 
 
@@ -55,7 +55,7 @@ def maskable(architecture: Architecture) -> bool:
 def _known(mixer: object) -> bool:
     """Softmax attention, or a latent one whose keys no indexer chooses."""
     if isinstance(mixer, LatentAttention):
-        return mixer.own is None
+        return mixer.extension is None
     return isinstance(mixer, Attention)
 
 

@@ -11,13 +11,13 @@ from memcheck.models.types import Architecture, Block, ParameterTensor
 
 def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     """Every parameter tensor of one layer, without those that a later one holds."""
-    if block.borrows:
-        own = block.beside.tensors if block.beside is not None else ()
+    if block.uses_later_weights:
+        own = block.second_mixer.tensors if block.second_mixer is not None else ()
         return own + norm_tensors(block.mixer_output_norm) + block.extra_tensors
     mixer = block.mixer.tensors if block.mixer is not None else ()
     mlp = block.mlp.tensors if block.mlp is not None else ()
-    if block.beside is not None:
-        mixer += block.beside.tensors
+    if block.second_mixer is not None:
+        mixer += block.second_mixer.tensors
     if block.cross is not None:
         mixer += block.cross.attention.tensors
     norms = tuple(t for norm in block.norms for t in norm_tensors(norm))

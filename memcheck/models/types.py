@@ -81,15 +81,15 @@ class Block(Record):
     mixer_dropout: bool = False
     """Whether the dropout is applied after the mixer alone (XLM-RoBERTa XL, ALBERT)."""
     extra_tensors: tuple[ParameterTensor, ...] = ()
-    own: PerLayer | HyperConnections | SparePairs | None = None
+    extension: PerLayer | HyperConnections | SparePairs | None = None
     """What one family's layer has in addition; what runs it is found by its type."""
     scaled_output: bool = False
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
-    beside: Mixer | LatentAttention | None = None
+    second_mixer: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
-    borrows: bool = False
+    uses_later_weights: bool = False
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
-    reused: bool = False
+    uses_earlier_weights: bool = False
     """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
     residual_scale: bool = False
     """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
@@ -276,7 +276,7 @@ class Architecture(Record):
     def relative_positions(self) -> Disentangled | None:
         """What all layers read of one table of relative positions (DeBERTa); None: there is no such table."""
         mixer = self.blocks[0][0].mixer
-        return mixer.own if isinstance(mixer, Attention) and isinstance(mixer.own, Disentangled) else None
+        return mixer.extension if isinstance(mixer, Attention) and isinstance(mixer.extension, Disentangled) else None
 
     @property
     def sinusoids(self) -> int:
@@ -288,7 +288,7 @@ class Architecture(Record):
     @property
     def collapses(self) -> bool:
         """Whether hyper-connections collapse several streams, which start as copies of the embedding (DeepSeek V4)."""
-        return self.streams > 1 and isinstance(self.blocks[0][0].own, HyperConnections)
+        return self.streams > 1 and isinstance(self.blocks[0][0].extension, HyperConnections)
 
     def layers(self) -> tuple[Block, ...]:
         """Every block, one entry per layer."""

@@ -79,13 +79,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
             related=(("the framework", "/training/framework"),),
         )
     yield from _around(context, framework, job)
-    if job.held_in:
+    if job.base_format:
         yield from _base(context, framework, job)
 
 
 def _base(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
     """What a quantised base does not go with."""
-    held = job.held_in.removesuffix("-single")
+    held = job.base_format.removesuffix("-single")
     at = stated(context.document, "/training/base", "/training/method")
     if held not in FOUR_BITS and shards_parameters(job.layout, framework):
         message = f"a base held in {held} cannot be sharded: FSDP and ZeRO-3 divide parameters of floating dtypes"
@@ -107,7 +107,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
     places = ("device", *ON_HOST) if shards_parameters(job.layout, framework) else ("device",)
-    if job.held_in in BITSANDBYTES and framework.runs_transformers and initialization.place not in places:
+    if job.base_format in BITSANDBYTES and framework.runs_transformers and initialization.place not in places:
         message = f"{title} quantizes each tensor on the GPU of its process, not `{initialization.place}`"
         pointer = stated(context.document, "/training/initialization/place", "/training/initialization")
         help = f"leave it out, or write {listed((f'`{each}`' for each in places), 'or')}"

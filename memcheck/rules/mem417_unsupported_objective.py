@@ -65,7 +65,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
     yield from _trainer(context, framework, job, stated)
     yield from _reference(context, job, stated)
     yield from _teacher(context, job, stated)
-    if job.objective.in_model and job.layout.tensor > 1:
+    if job.objective.loss_in_model and job.layout.tensor > 1:
         message = "TRL's loss without whole logits gathers the head, which has no memory model with tensor parallelism"
         help = "write `tensor: 1`, or `loss: standard` with a release before 1.15, which takes whole logits"
         related = (("the trainer", "/training/trainer"),)
@@ -170,7 +170,7 @@ def _in_backward(context: RuleContext, framework: Framework, job: TrainingJob) -
     cases = (
         (not framework.optimizers.in_backward, f"{framework.title} has none", "/training/framework"),
         (job.layout.world_size > 1, "it is known on one GPU alone", "/hardware/gpus_per_node"),
-        (job.passes > 1, "gradients would have to wait for other micro-batches", "/training"),
+        (job.forward_passes > 1, "gradients would have to wait for other micro-batches", "/training"),
         (job.clip_grad_norm, "the norm of all gradients is known only after the backward", "/training/clip_grad_norm"),
         (job.optimizer.offload != "none", "its states are on the host", "/training/optimizer/offload"),
     )
@@ -211,7 +211,7 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
 
 def _own(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
     """What a second model under a recipe of the framework's own excludes."""
-    kept = job.companions and job.layout.zero_stage == 3 and not job.layout.reshard_after_forward
+    kept = job.auxiliary_models and job.layout.zero_stage == 3 and not job.layout.reshard_after_forward
     if kept:
         message = "memcheck has no memory model of a second model that stays gathered after its forward"
         place = "/parallelism/reshard_after_forward"
@@ -231,7 +231,7 @@ def _teacher(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> It
         yield RULE.finding(context, f"`{name}` has no teacher", place, help="remove `teacher`", related=related)
     if name not in DISTILLED:
         return
-    teacher = next((c.architecture for c in job.companions), None)
+    teacher = next((c.architecture for c in job.auxiliary_models), None)
     student = context.architecture
     if teacher is None:
         message = f"`{name}` learns from a teacher, which the plan does not name"

@@ -263,7 +263,7 @@ def unoffered(context: RuleContext) -> bool:
     if framework is None or job is None:
         return False
     return (
-        bool(framework.lacks or job.held_in)
+        bool(framework.lacks or job.base_format)
         or job.method not in framework.methods
         or job.loss.kind not in framework.losses.kinds
         or job.attention not in framework.attentions

@@ -43,14 +43,14 @@ class GroupLinks(Record):
 @lru_cache(maxsize=4096)
 def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     """Describe the links of the group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks."""
-    domain = rates.nvlink_gpus if rates.nvlink else rates.gpus_per_node
+    domain = rates.nvlink_gpus if rates.nvlink_bandwidth else rates.gpus_per_node
     node = max(domain, rates.gpus_per_node) if domain > rates.gpus_per_node else rates.gpus_per_node
     local = max(1, min(ranks, node // stride))
     nodes = -(-ranks // local)
-    linked = rates.nvlink > 0 and (local - 1) * stride < domain
-    near = rates.nvlink if linked else rates.pcie
+    linked = rates.nvlink_bandwidth > 0 and (local - 1) * stride < domain
+    near = rates.nvlink_bandwidth if linked else rates.pcie_bandwidth
     kind = "nvlink" if linked else "pcie"
-    far = rates.network
+    far = rates.network_bandwidth
     bandwidth = near if nodes == 1 else min(near, far * local) if local > 1 else far
     inside, outside = ranks - nodes, nodes - 1
 

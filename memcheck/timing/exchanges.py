@@ -54,13 +54,15 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
     steps = layout.context - 1
     if kind == ENGINE:
         forward = exposed(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
-        return forward, exposed(steps * send(g, 2 * cost.kv_bytes), cost.attention_backward, rates.collective_sm_share)
+        return forward, exposed(
+            steps * send(g, 2 * cost.kv_bytes), cost.attention_backward_seconds, rates.collective_sm_share
+        )
     if kind == ULYSSES:
         there_and_back = 2 * all_to_all(g, 2 * cost.kv_bytes)
         return there_and_back, there_and_back
     gather_kv = gather(g, cost.kv_bytes * layout.context)
     block_forward = cost.attention_seconds / layout.context
-    block_backward = cost.attention_backward / layout.context
+    block_backward = cost.attention_backward_seconds / layout.context
     if kind in (GATHER, WHOLE):
         return gather_kv, 2 * gather_kv if kind == GATHER else gather_kv
     send_gradients = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
@@ -126,8 +128,8 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
         return to_experts + gather(group(rates, layout.expert_tensor, 1), sent)
     g = group(rates, layout.expert * layout.expert_tensor, 1)
     nodes = -(-g.ranks // g.local)
-    copies = touched(nodes, cost.chosen, cost.groups, cost.chosen_groups) * (nodes - 1) / nodes
-    return all_to_all(g, sent, cost.routed_bytes * copies / cost.chosen)
+    copies = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.chosen_groups) * (nodes - 1) / nodes
+    return all_to_all(g, sent, cost.routed_bytes * copies / cost.experts_per_token)
 
 
 def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
@@ -137,7 +139,7 @@ def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     """
     g = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
     busiest = job.expert_imbalance if job.layout.expert > 1 else 1.0
-    tokens = g.ranks * cost.routed_bytes / (cost.chosen * busiest)
+    tokens = g.ranks * cost.routed_bytes / (cost.experts_per_token * busiest)
     wide = 4 / DTYPE_BYTES[job.recipe.compute] if job.option("moe_router_dtype") in ("fp32", "fp64") else 1.0
     return (gather(g, tokens) + gather(g, tokens * wide)) / 2
 

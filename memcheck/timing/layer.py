@@ -35,9 +35,9 @@ class LayerCost(Record):
     """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
 
     forward: RooflineSeconds
-    inputs: RooflineSeconds
+    input_gradients: RooflineSeconds
     """Seconds of the gradients of the inputs."""
-    weights: RooflineSeconds
+    weight_gradients: RooflineSeconds
     """Seconds of the gradients of the weights."""
     recomputed: RooflineSeconds
     """Seconds of what backward recomputes."""
@@ -46,15 +46,15 @@ class LayerCost(Record):
     backward_flops: float
     recomputed_flops: float
     """FLOPs that recompute adds."""
-    kernel_flops: float
+    attention_recompute_flops: float
     """FLOPs of the scores that attention's backward kernel computes again."""
     attention_seconds: float
-    attention_backward: float
-    dense: int
+    attention_backward_seconds: float
+    dense_parameters: int
     """Parameters on this rank, without experts."""
-    dense_trained: int
-    experts: int
-    experts_trained: int
+    trained_dense_parameters: int
+    expert_parameters: int
+    trained_expert_parameters: int
     exchanges: int = 0
     """Times that tensor parallelism gathers and reduces the hidden states in a forward pass."""
     recomputed_exchanges: int = 0
@@ -65,9 +65,9 @@ class LayerCost(Record):
     """Attention is among what backward computes again."""
     kv_bytes: float = 0.0
     """Bytes of the keys and values of this rank's tokens."""
-    chosen: int = 0
+    experts_per_token: int = 0
     """Experts that a token is routed to."""
-    groups: int = 1
+    expert_groups: int = 1
     """Number of groups that the experts are divided into."""
     chosen_groups: int = 1
     """Largest number of expert groups per token."""
@@ -95,7 +95,7 @@ class Tally:
 
     def bytes(self, count: float) -> None:
         """Add the seconds of reading and writing ``count`` bytes of device memory."""
-        self.memory += count / self.rates.hbm
+        self.memory += count / self.rates.hbm_bandwidth
 
     @property
     def seconds(self) -> RooflineSeconds:
@@ -110,7 +110,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
     """
     tokens = s.batch * s.sequence
-    residual_tokens = tokens // s.tensor if s.sequence_parallel else tokens
+    residual_tokens = tokens // s.tensor_parallel if s.sequence_parallel else tokens
     forward, inputs, weights, recomputed = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
     linear = products(block, s, trained=trained)
     operand_bytes = 1 if s.fp8 else s.item_bytes
@@ -120,27 +120,32 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     traffic = block_traffic(block, hidden, fused=s.fused, fused_norms=s.fused_norms, item_bytes=residual_bytes)
     m = block.mlp
     routed = residual_tokens * m.experts_per_token if isinstance(m, Moe) else 0
-    if isinstance(m, Moe) and s.tensor > 1 and not s.sequence_parallel:
+    if isinstance(m, Moe) and s.tensor_parallel > 1 and not s.sequence_parallel:
         routed = tokens * m.experts_per_token
     scale = s.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
     for tally, place in ((forward, 0), (inputs, 1)):
         tally.bytes(traffic.stream[place] * residual_tokens)
-        tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor + traffic.experts[place] * routed))
+        tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor_parallel + traffic.experts[place] * routed))
     inputs.bytes(_shared_input_gradient_bytes(linear, s))
     core = _attention(block, s, rates)
     mixer: Any = block.mixer  # none of a tower, whose layers are timed as ones of text
     if s.repeats_kv_heads:
-        repeated = repeat_traffic(mixer, tensor=s.tensor, item_bytes=s.item_bytes) * tokens
+        repeated = repeat_traffic(mixer, tensor=s.tensor_parallel, item_bytes=s.item_bytes) * tokens
         forward.bytes(repeated)
         inputs.bytes(repeated)
-    if s.context > 1:
+    if s.context_parallel > 1:
         merge_forward, merge_backward = merge_traffic(
-            s.context_kind, mixer, s.context, tensor=s.tensor, fused=s.fused, repeats_kv_heads=s.repeats_kv_heads
+            s.context_kind,
+            mixer,
+            s.context_parallel,
+            tensor=s.tensor_parallel,
+            fused=s.fused,
+            repeats_kv_heads=s.repeats_kv_heads,
         )
         forward.bytes(merge_forward * tokens)
         inputs.bytes(merge_backward * tokens)
     if s.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
-        cast = 3.0 * (kept_width(block) * tokens / s.tensor + kept_expert_width(block) * routed)
+        cast = 3.0 * (kept_width(block) * tokens / s.tensor_parallel + kept_expert_width(block) * routed)
         forward.bytes(cast)
         inputs.bytes(cast)
     forward.arithmetic += core.seconds
@@ -150,10 +155,12 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
     inputs.bytes(core.backward_bytes)
     inputs.flops += 2.0 * core.flops
     exchanges, recomputed_exchanges, recomputed_routed = _recompute(block, s, linear, forward, core, recomputed)
-    modules = s.modules
+    modules = s.recompute_modules
     if modules:
         again = recomputed_traffic(block, hidden, modules, fused=s.fused)
-        moved = again.stream[0] * residual_tokens + again.inner[0] * tokens / s.tensor + again.experts[0] * routed
+        moved = (
+            again.stream[0] * residual_tokens + again.inner[0] * tokens / s.tensor_parallel + again.experts[0] * routed
+        )
         recomputed.bytes(scale * moved)
     dense, dense_trained, experts, experts_trained = _counts(block, s, trained=trained)
     if not input_grad:
@@ -162,27 +169,29 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
             recomputed = Tally(rates)
     return LayerCost(
         forward=forward.seconds,
-        inputs=inputs.seconds,
-        weights=weights.seconds,
+        input_gradients=inputs.seconds,
+        weight_gradients=weights.seconds,
         recomputed=recomputed.seconds,
         flops=forward.flops,
         backward_flops=inputs.flops + weights.flops,
         recomputed_flops=recomputed.flops,
-        kernel_flops=0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
+        attention_recompute_flops=0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
         attention_seconds=core.seconds,
-        attention_backward=core.backward_seconds,
-        dense=dense,
-        dense_trained=dense_trained,
-        experts=experts,
-        experts_trained=experts_trained,
+        attention_backward_seconds=core.backward_seconds,
+        dense_parameters=dense,
+        trained_dense_parameters=dense_trained,
+        expert_parameters=experts,
+        trained_expert_parameters=experts_trained,
         exchanges=exchanges,
         recomputed_exchanges=recomputed_exchanges,
-        routed_bytes=float(s.item_bytes * routed * hidden * (s.imbalance if s.expert > 1 else 1.0)) if routed else 0.0,
+        routed_bytes=float(s.item_bytes * routed * hidden * (s.expert_imbalance if s.expert_parallel > 1 else 1.0))
+        if routed
+        else 0.0,
         recomputed_routed=recomputed_routed,
         recomputed_attention=s.recompute == "full" or "core_attn" in modules,
         kv_bytes=_kv_bytes(block, s),
-        chosen=m.experts_per_token if isinstance(m, Moe) else 0,
-        groups=m.groups if isinstance(m, Moe) else 1,
+        experts_per_token=m.experts_per_token if isinstance(m, Moe) else 0,
+        expert_groups=m.groups if isinstance(m, Moe) else 1,
         chosen_groups=m.chosen_groups if isinstance(m, Moe) else 1,
         halves=_exchanging_halves(block, s, linear, rates, operand_bytes),
     )
@@ -192,7 +201,7 @@ def _exchanging_halves(
     block: Block, s: Shape, linear: list[Product], rates: Rates, operand_bytes: int
 ) -> tuple[Half, ...]:
     """Return the halves of the layer around which tensor-parallel ranks exchange hidden states."""
-    if s.tensor == 1:
+    if s.tensor_parallel == 1:
         return ()
     return halves(linear, rates, operand_bytes, dense=_has_dense(block, s), latent=_latent(block, s))
 
@@ -201,7 +210,7 @@ def _latent(block: Block, s: Shape) -> str:
     """Return :attr:`Half.latent` of the attention half: whether tensor ranks exchange latents, not hidden states."""
     if not isinstance(block.mixer, LatentAttention) or s.latent_inputs != "exchanged":
         return ""
-    return AGAIN if s.recompute == "selective" and "mla_up_proj" in s.modules else KEPT
+    return AGAIN if s.recompute == "selective" and "mla_up_proj" in s.recompute_modules else KEPT
 
 
 def _linear(p: Product, s: Shape, item_bytes: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
@@ -216,8 +225,8 @@ def _linear(p: Product, s: Shape, item_bytes: int, forward: Tally, inputs: Tally
         weights.product(p.outputs, p.inputs, p.tokens, batch=p.batch, item_bytes=item_bytes)
     input_elements = p.tokens * p.inputs * p.batch
     if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
-        forward.bytes(5.0 * (p.cast_inputs + p.parameters))
-        inputs.bytes(5.0 * p.cast_outputs)
+        forward.bytes(5.0 * (p.cast_input_elements + p.parameters))
+        inputs.bytes(5.0 * p.cast_output_elements)
         if s.float8_tensors:
             _transposed_copies(p, inputs, weights)
     if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
@@ -244,7 +253,7 @@ def _transposed_copies(p: Product, inputs: Tally, weights: Tally) -> None:
     """
     inputs.bytes(2.0 * p.parameters)
     if p.trained:
-        weights.bytes(2.0 * p.batch * p.tokens * (p.outputs + (0 if p.shares else p.inputs)))
+        weights.bytes(2.0 * p.batch * p.tokens * (p.outputs + (0 if p.shares_input else p.inputs)))
 
 
 def _shared_input_gradient_bytes(linear: list[Product], s: Shape) -> float:
@@ -257,8 +266,8 @@ def _shared_input_gradient_bytes(linear: list[Product], s: Shape) -> float:
     bytes_moved = 0.0
     readers = 1
     for p, following in zip(linear, [*linear[1:], None], strict=True):
-        readers = readers + 1 if p.shares else 1
-        if readers > 1 and (following is None or not following.shares) and s.fused_products != p.group:
+        readers = readers + 1 if p.shares_input else 1
+        if readers > 1 and (following is None or not following.shares_input) and s.fused_products != p.group:
             accesses = readers + 1 if s.fused else 3 * (readers - 1)
             bytes_moved += float(accesses * s.item_bytes * p.tokens * p.inputs)
     return bytes_moved
@@ -288,7 +297,7 @@ def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
     of all keys and also moves them through memory, in backward twice as much as in forward.
     """
     mixer = block.mixer
-    length = s.sequence * s.context
+    length = s.sequence * s.context_parallel
     if isinstance(mixer, Attention):
         width, heads, window = 2 * mixer.head_dim, mixer.heads, mixer.window
     elif isinstance(mixer, LatentAttention):
@@ -296,13 +305,13 @@ def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
         heads, window = mixer.heads, None
     else:
         return CoreAttention()
-    heads = -(-heads // s.tensor)
+    heads = -(-heads // s.tensor_parallel)
     keys = length / 2 if window is None or window >= length else window - window * window / (2 * length)
     queries = s.batch * s.sequence
     flops = 2.0 * queries * keys * heads * width
     if s.attention == "eager":
         bytes_moved = EAGER_SCORE_BYTES * queries * length * heads
-        seconds = 2.0 * queries * length * heads * width / rates.linear
+        seconds = 2.0 * queries * length * heads * width / rates.matmul_flops
         return CoreAttention(
             seconds=seconds,
             backward_seconds=BACKWARD_PRODUCTS * seconds,
@@ -310,7 +319,9 @@ def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
             forward_bytes=bytes_moved,
             backward_bytes=2 * bytes_moved,
         )
-    return CoreAttention(flops / rates.attention, BACKWARD_PRODUCTS * flops / rates.attention_backward, flops)
+    return CoreAttention(
+        flops / rates.attention_flops, BACKWARD_PRODUCTS * flops / rates.attention_backward_flops, flops
+    )
 
 
 def _recompute(
@@ -322,7 +333,7 @@ def _recompute(
     the all-to-alls to the experts.
     """
     parallel_halves = int(block.mixer is not None) + int(_has_dense(block, s))
-    exchanges = parallel_halves if s.tensor > 1 else 0
+    exchanges = parallel_halves if s.tensor_parallel > 1 else 0
     if s.recompute == "full":
         recomputed.arithmetic, recomputed.memory, recomputed.flops = forward.arithmetic, forward.memory, forward.flops
         return exchanges, exchanges, True
@@ -337,7 +348,7 @@ def _recompute(
             if not kept or p.group == "experts":
                 recomputed.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
         return exchanges, 0, False
-    return exchanges, _recompute_modules(s, linear, core, recomputed), "moe" in s.modules
+    return exchanges, _recompute_modules(s, linear, core, recomputed), "moe" in s.recompute_modules
 
 
 def _recompute_modules(s: Shape, linear: list[Product], core: CoreAttention, recomputed: Tally) -> int:
@@ -346,24 +357,24 @@ def _recompute_modules(s: Shape, linear: list[Product], core: CoreAttention, rec
     Returns the tensor-parallel exchanges that the recompute repeats.
     """
     exchanges = 0
-    if "core_attn" in s.modules:
+    if "core_attn" in s.recompute_modules:
         recomputed.arithmetic += core.seconds
         recomputed.flops += core.flops
         recomputed.bytes(core.forward_bytes)
     groups: set[str] = set()
-    if "mlp" in s.modules:
+    if "mlp" in s.recompute_modules:
         groups.add("mlp")
-    if "moe" in s.modules:
+    if "moe" in s.recompute_modules:
         groups |= {"experts", "shared_experts", "router"}
-    if "shared_experts" in s.modules:
+    if "shared_experts" in s.recompute_modules:
         groups.add("shared_experts")
     for p in linear:
-        is_up_projection = "mla_up_proj" in s.modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
+        is_up_projection = "mla_up_proj" in s.recompute_modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
         if p.group in groups or is_up_projection:
             recomputed.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item_bytes=1 if s.fp8 else s.item_bytes)
             if s.fp8:
-                recomputed.bytes(5.0 * p.cast_inputs)
-            exchanges = 1 if s.tensor > 1 and p.group in ("mlp", "shared_experts") else exchanges
+                recomputed.bytes(5.0 * p.cast_input_elements)
+            exchanges = 1 if s.tensor_parallel > 1 and p.group in ("mlp", "shared_experts") else exchanges
     return exchanges
 
 
@@ -373,20 +384,20 @@ def _has_dense(block: Block, s: Shape) -> bool:
     if isinstance(m, Moe) and s.own_expert_groups:
         return bool(m.shared_width)  # routed tokens go over groups of their own
     if isinstance(m, Moe):
-        return bool(m.shared_width) or s.expert_tensor > 1 or s.expert == 1
+        return bool(m.shared_width) or s.expert_tensor_parallel > 1 or s.expert_parallel == 1
     return m is not None
 
 
 def _kv_bytes(block: Block, s: Shape) -> float:
     """Bytes of the keys and values of this rank's tokens, which context parallelism exchanges; 0 without it."""
-    if s.context == 1:
+    if s.context_parallel == 1:
         return 0.0
     tokens = s.batch * s.sequence
     mixer = block.mixer
     if isinstance(mixer, Attention):
-        width = 2 * -(-(mixer.heads if s.repeats_kv_heads else mixer.kv_heads) // s.tensor) * mixer.head_dim
+        width = 2 * -(-(mixer.heads if s.repeats_kv_heads else mixer.kv_heads) // s.tensor_parallel) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
-        heads = -(-mixer.heads // s.tensor)
+        heads = -(-mixer.heads // s.tensor_parallel)
         width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
         return 0.0
@@ -397,19 +408,19 @@ def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, in
     """Count the parameters on this rank, adapters included: dense, trained dense, expert, trained expert."""
     counts = [0, 0, 0, 0]
     owned: list[tuple[ParameterTensor, object]] = [
-        (t, c) for c in (block.mixer, block.beside, block.mlp) if c is not None for t in c.tensors
+        (t, c) for c in (block.mixer, block.second_mixer, block.mlp) if c is not None for t in c.tensors
     ]
     owned += [(t, None) for t in block_tensors(block)[len(owned) :]]
     for t, component in owned:
         size = 1
-        shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
+        shape = local_tensor(t, component, s.tensor_parallel, s.expert_parallel, s.expert_tensor_parallel)
         for d in shape:
             size *= d
         place = 2 if t.group == "experts" else 0
         name = t.name.removesuffix(".weight")
         counts[place] += size
         if s.adapter is None:
-            if trained and not is_frozen(name, s.frozen):
+            if trained and not is_frozen(name, s.frozen_modules):
                 counts[place + 1] += size
         elif len(shape) == 2 and is_adapted(s, t, component):
             added = s.adapter.rank * sum(shape)

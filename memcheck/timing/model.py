@@ -67,7 +67,7 @@ def shape_of(job: TrainingJob) -> Shape:
     adapter = None
     if lora is not None and job.method != "full":
         adapter = Adapter(
-            rank=lora.rank, targets=lora.targets_in("language"), dtype=lora.dtype, quantized=bool(job.held_in)
+            rank=lora.rank, targets=lora.targets_in("language"), dtype=lora.dtype, quantized=bool(job.base_format)
         )
     framework, timing = job.framework, timing_of(job.framework)
     recompute = job.checkpointing.mode
@@ -79,26 +79,26 @@ def shape_of(job: TrainingJob) -> Shape:
     return Shape(
         batch=job.rows * job.head.columns,
         sequence=-(-_tokens(job) // layout.context),
-        context=layout.context,
-        tensor=layout.tensor,
+        context_parallel=layout.context,
+        tensor_parallel=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
-        expert=layout.expert,
-        expert_tensor=expert_slices(layout, job.framework.own_engine),
+        expert_parallel=layout.expert,
+        expert_tensor_parallel=expert_slices(layout, job.framework.own_engine),
         item_bytes=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
         fp8=recipe.recipe == "fp8-mixed",
         fused=fused,
         attention=job.attention,
         adapter=adapter,
-        frozen=job.freeze,
-        imbalance=job.expert_imbalance,
+        frozen_modules=job.freeze,
+        expert_imbalance=job.expert_imbalance,
         recompute=recompute,
-        modules=_modules(job) if recompute == "selective" and not by_operators else (),
+        recompute_modules=_modules(job) if recompute == "selective" and not by_operators else (),
         head_sharded=layout.tensor > 1 and (job.loss.kind == "vocab-parallel" or own_loss),
-        loss="chunked" if job.objective.in_pieces else job.loss.kind,
-        chunks=job.loss.chunks,
+        loss_kind="chunked" if job.objective.loss_in_chunks else job.loss.kind,
+        loss_chunks=job.loss.chunks,
         upcast=job.loss.upcast,
-        trained=adapter is None and "language" not in job.freeze,
+        base_trained=adapter is None and "language" not in job.freeze,
         context_kind=context_kind(job),
         repeats_kv_heads=timing.repeats_kv_heads(job),
         fused_products=timing.fused_products(job),
@@ -153,7 +153,7 @@ def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCos
     found = _parts.get(key)
     if found is not None and found[0] is architecture:
         return found[1]
-    layers = shape._replace(head_sharded=False, loss="", chunks=0, upcast=False, fused_loss=False)
+    layers = shape._replace(head_sharded=False, loss_kind="", loss_chunks=0, upcast=False, fused_loss=False)
     answer = ModelCost(_layers_of(architecture, layers, rates), _head(architecture, shape, rates))
     if len(_parts) >= REMEMBERED:
         _parts.clear()
@@ -173,10 +173,10 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
     hidden = architecture.hidden_size
     known: dict[tuple[Block, bool, bool], LayerCost] = {}  # windows alternate: as many runs as layers, of two kinds
     costs: tuple[LayerCost, ...] = ()
-    for block, trained, input_grad, _ in kinds(architecture, shape.frozen):
+    for block, trained, input_grad, _ in kinds(architecture, shape.frozen_modules):
         kind = (block, trained, input_grad)
         if kind not in known:
-            trains = shape.trained and trained
+            trains = shape.base_trained and trained
             known[kind] = block_cost(block, hidden, shape, rates, trained=trains, input_grad=input_grad)
         costs += (known[kind],)
     if shape.tower is not None:
@@ -271,20 +271,20 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
     vocabulary-parallel, else [tokens, vocabulary].
     """
     tokens = s.batch * s.sequence
-    ways = s.tensor if s.head_sharded else 1
+    ways = s.tensor_parallel if s.head_sharded else 1
     vocabulary = -(-architecture.vocab_size // ways)
     width = architecture.embedding_size
-    frozen_head = "head" in s.frozen
+    frozen_head = "head" in s.frozen_modules
     forward, backward, recomputed = Tally(rates), Tally(rates), Tally(rates)
     if architecture.head:
         forward.product(tokens, vocabulary, width)
         backward.product(tokens, width, vocabulary)
-        if s.trained and not frozen_head:
+        if s.base_trained and not frozen_head:
             backward.product(vocabulary, width, tokens)
-        f, b = loss_traffic(s.loss, fused=s.fused_loss, upcast=s.upcast)
+        f, b = loss_traffic(s.loss_kind, fused=s.fused_loss, upcast=s.upcast)
         forward.bytes(f * tokens * vocabulary)
         backward.bytes(b * tokens * vocabulary)
-        if s.loss == "chunked":
+        if s.loss_kind == "chunked":
             recomputed.product(tokens, vocabulary, width)
             recomputed.bytes(f * tokens * vocabulary)
     forward.bytes(2.0 * s.item_bytes * tokens * width)
@@ -298,10 +298,10 @@ def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
         recomputed=recomputed.seconds,
         flops=forward.flops,
         backward_flops=backward.flops,
-        embedding=embedding // s.tensor,
-        head=head // s.tensor,
-        embedding_trained=s.trained and "embed" not in s.frozen,
-        head_trained=s.trained and not frozen_head,
+        embedding=embedding // s.tensor_parallel,
+        head=head // s.tensor_parallel,
+        embedding_trained=s.base_trained and "embed" not in s.frozen_modules,
+        head_trained=s.base_trained and not frozen_head,
         mtp_projection=mtp_projection,
         mtp_projection_parameters=mtp_projection_parameters,
     )
@@ -315,11 +315,11 @@ def _mtp_projection(hidden: int, s: Shape, rates: Rates) -> tuple[RooflineSecond
     """
     if not s.has_mtp:
         return RooflineSeconds(0.0, 0.0), 0
-    tokens, outputs, item_bytes = s.batch * s.sequence, -(-hidden // s.tensor), 1 if s.fp8 else s.item_bytes
+    tokens, outputs, item_bytes = s.batch * s.sequence, -(-hidden // s.tensor_parallel), 1 if s.fp8 else s.item_bytes
     t = Tally(rates)
     t.product(tokens, outputs, 2 * hidden, item_bytes=item_bytes)
     t.product(tokens, 2 * hidden, outputs, item_bytes=item_bytes)
     t.product(outputs, 2 * hidden, tokens, item_bytes=item_bytes)
     # three norms 2 + 2 and 3 x 2, both inputs put together 2 + 2 and apart again
-    t.bytes((3 * 10.0 + 2 * 8.0) * hidden * (tokens // s.tensor if s.sequence_parallel else tokens))
+    t.bytes((3 * 10.0 + 2 * 8.0) * hidden * (tokens // s.tensor_parallel if s.sequence_parallel else tokens))
     return t.seconds, 2 * hidden * outputs

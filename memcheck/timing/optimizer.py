@@ -67,7 +67,7 @@ def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -
     clip = 3.0 * gradient if job.clip_grad_norm else 0.0
     zero = float(gradient)
     if on_host(job):
-        return 0.0, parameters * (clip + zero) / rates.hbm
+        return 0.0, parameters * (clip + zero) / rates.hbm_bandwidth
     weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
     state = DTYPE_BYTES[recipe.optimizer_states]
     if name in EIGHT_BIT:
@@ -77,10 +77,10 @@ def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -
         each = float((FUSED if one_kernel else ACCESSES)[name] * max(weight, state))
     if recipe.master != "none":
         each += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
-    memory = parameters * (each + clip + zero) / rates.hbm
+    memory = parameters * (each + clip + zero) / rates.hbm_bandwidth
     if name != "muon":
         return 0.0, memory
-    return 2.0 * MUON_PRODUCTS * side * parameters / rates.linear, memory  # 2 n^3 a product of n^2 parameters
+    return 2.0 * MUON_PRODUCTS * side * parameters / rates.matmul_flops, memory  # 2 n^3 a product of n^2 parameters
 
 
 def on_host(job: TrainingJob) -> bool:
@@ -103,7 +103,7 @@ def offload_seconds(
     recipe = job.recipe
     if on_host(job):
         moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
-        seconds += moved / rates.host
+        seconds += moved / rates.host_bandwidth
         one_loop = job.framework.optimizers.own_kernels or job.optimizer.implementation == "fused"
         rate = HOST_ADAM_PER_SECOND if one_loop else HOST_ADAM_PER_SECOND / TORCH_SLOWER
         seconds += parameters * job.layout.gpus_per_node / rate
@@ -112,7 +112,7 @@ def offload_seconds(
             why = f"torch's, operation by operation: {TORCH_SLOWER} times slower than {why}"
         assumed.append(Assumption("the optimizer on the host", f"{rate:.1e} parameters/s a node", why))
     if job.parameter_offload != "none":
-        seconds += shard_bytes * passes / rates.host
+        seconds += shard_bytes * passes / rates.host_bandwidth
     nvme = 0.0
     if job.optimizer.offload == "nvme":
         nvme += 2.0 * parameters * 12

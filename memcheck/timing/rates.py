@@ -67,21 +67,21 @@ Hopper GPUs ("16 coll channels, 16 nvls channels"). DeepSeek gives its all-to-al
 class Rates(Record):
     """Operations and bytes per second of one GPU in one kind of node."""
 
-    linear: float
+    matmul_flops: float
     """Floating-point operations of matrix products."""
-    attention: float
-    attention_backward: float
-    peak: float
+    attention_flops: float
+    attention_backward_flops: float
+    peak_flops: float
     """Datasheet rate of the activations' dtype: what MFU divides by."""
-    hbm: float
-    nvlink: float
+    hbm_bandwidth: float
+    nvlink_bandwidth: float
     """Bytes per second of NVLink in one direction; 0 = no NVLink."""
     nvlink_gpus: int
-    pcie: float
+    pcie_bandwidth: float
     """GPU to GPU through the host, one direction."""
-    host: float
+    host_bandwidth: float
     """Copies between GPU and host, one direction."""
-    network: float
+    network_bandwidth: float
     """Bytes per second of the network, per GPU and direction."""
     gpus_per_node: int
     multiprocessors: int
@@ -119,16 +119,16 @@ def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attentio
         assumed.append(Assumption("hardware.gpu.network_gbs", round(network, 2), why))
     flash = 1.0 if compute == "fp32" else _flash(gpu, engine_attention, assumed)
     return Rates(
-        linear=_linear(gpu, compute, peak, fp8, assumed),
-        attention=peak * flash,
-        attention_backward=peak if compute == "fp32" else peak * _flash_backward(gpu, engine_attention, flash),
-        peak=peak,
-        hbm=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
-        nvlink=nvlink * GB,
+        matmul_flops=_linear(gpu, compute, peak, fp8, assumed),
+        attention_flops=peak * flash,
+        attention_backward_flops=peak if compute == "fp32" else peak * _flash_backward(gpu, engine_attention, flash),
+        peak_flops=peak,
+        hbm_bandwidth=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
+        nvlink_bandwidth=nvlink * GB,
         nvlink_gpus=gpu.nvlink_gpus or gpus_per_node,
-        pcie=pcie * PCIE_COLLECTIVE * GB,
-        host=pcie * PCIE_COPY * GB,
-        network=network * GB,
+        pcie_bandwidth=pcie * PCIE_COLLECTIVE * GB,
+        host_bandwidth=pcie * PCIE_COPY * GB,
+        network_bandwidth=network * GB,
         gpus_per_node=gpus_per_node,
         multiprocessors=gpu.multiprocessors or 0,
         collective_sm_share=CHANNELS / gpu.multiprocessors if gpu.multiprocessors else 0.0,
@@ -229,6 +229,6 @@ def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item_bytes: int
     """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0, False
-    arithmetic = 2.0 * m * n * k * batch / (rates.linear * filled(m, n, k, batch, rates.multiprocessors))
-    memory = float(item_bytes * (m * k + k * n) + max(2, item_bytes) * m * n) * batch / rates.hbm
+    arithmetic = 2.0 * m * n * k * batch / (rates.matmul_flops * filled(m, n, k, batch, rates.multiprocessors))
+    memory = float(item_bytes * (m * k + k * n) + max(2, item_bytes) * m * n) * batch / rates.hbm_bandwidth
     return (memory, True) if memory > arithmetic else (arithmetic, False)

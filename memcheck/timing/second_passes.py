@@ -32,10 +32,10 @@ def passes_of(job: TrainingJob) -> tuple[int, int]:
     """
     objective = job.objective
     if objective.name not in COMPARED:
-        return 0, len(job.companions)
+        return 0, len(job.auxiliary_models)
     mismatched = 1 if objective.name == "kto" else 0
     compared = (1 + mismatched) if objective.reference in SECOND_PASSES else 0
-    return (mismatched, compared) if job.companions else (mismatched + compared, 0)
+    return (mismatched, compared) if job.auxiliary_models else (mismatched + compared, 0)
 
 
 def second_passes(job: TrainingJob, architecture: Architecture, r: Rates, sharing: Sharing) -> SecondPasses:
@@ -44,8 +44,8 @@ def second_passes(job: TrainingJob, architecture: Architecture, r: Rates, sharin
     found = NONE
     if own:
         found = _forward(job, architecture, r, own)
-    if others and job.companions:
-        companion = job.companions[0]
+    if others and job.auxiliary_models:
+        companion = job.auxiliary_models[0]
         plain = job._replace(method="full", lora=None, architecture=companion.architecture)
         theirs = _forward(plain, companion.architecture, r, others)
         data = 0.0
@@ -69,5 +69,8 @@ def _forward(job: TrainingJob, architecture: Architecture, r: Rates, times: int)
 def _parameters(job: TrainingJob, architecture: Architecture, r: Rates) -> int:
     parts = parts_of(architecture, shape_of(job), r)
     (stage,) = stages_of(architecture, job, 1)
-    layers = sum(count * (cost.dense + cost.experts) for count, cost in zip(stage.layers, parts.costs, strict=True))
+    layers = sum(
+        count * (cost.dense_parameters + cost.expert_parameters)
+        for count, cost in zip(stage.layers, parts.costs, strict=True)
+    )
     return layers + parts.head.embedding + parts.head.head

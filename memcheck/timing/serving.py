@@ -66,7 +66,7 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
         tokens_per_second_per_gpu=tokens,
         model_tflops_per_gpu=rate / TERA,
         hardware_tflops_per_gpu=rate / TERA,
-        model_flops_share=rate / r.peak,
+        model_flops_share=rate / r.peak_flops,
         recompute_share=0.0,
         exchanges=exchanges,
         assumptions=r.assumptions,
@@ -76,7 +76,7 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
 
 def _roofline(flops: float, bytes_moved: float, r: Rates) -> DecodePass:
     """Compute the roofline time of a pass: that of its arithmetic or of its memory traffic, whichever is longer."""
-    arithmetic, memory = flops / r.linear, bytes_moved / r.hbm
+    arithmetic, memory = flops / r.matmul_flops, bytes_moved / r.hbm_bandwidth
     return DecodePass(arithmetic, 0.0, flops) if arithmetic > memory else DecodePass(0.0, memory, flops)
 
 
@@ -171,26 +171,26 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item_bytes: int) -> f
     shape = Shape(
         batch=1,
         sequence=job.context_length,
-        context=1,
-        tensor=layout.tensor,
+        context_parallel=1,
+        tensor_parallel=layout.tensor,
         sequence_parallel=False,
-        expert=layout.expert,
-        expert_tensor=expert_slices(layout),
+        expert_parallel=layout.expert,
+        expert_tensor_parallel=expert_slices(layout),
         item_bytes=item_bytes,
         autocast=False,
         fp8=False,
         fused=True,
         attention="flash",
         adapter=None,
-        frozen=(),
-        imbalance=1.0,
+        frozen_modules=(),
+        expert_imbalance=1.0,
         recompute="none",
-        modules=(),
+        recompute_modules=(),
         head_sharded=True,
-        loss="fused-linear",
-        chunks=1,
+        loss_kind="fused-linear",
+        loss_chunks=1,
         upcast=False,
-        trained=False,
+        base_trained=False,
     )
     costs = parts_of(a, shape, r).costs
     forward = sum(count * sum(cost.forward) for (_, count), cost in zip(a.blocks, costs, strict=True))

@@ -21,11 +21,11 @@ class Shape(Record):
     batch: int
     sequence: int
     """Tokens per sequence on this rank."""
-    context: int
-    tensor: int
+    context_parallel: int
+    tensor_parallel: int
     sequence_parallel: bool
-    expert: int
-    expert_tensor: int
+    expert_parallel: int
+    expert_tensor_parallel: int
     item_bytes: int
     """Bytes of an element of activations."""
     autocast: bool
@@ -33,18 +33,18 @@ class Shape(Record):
     fused: bool
     attention: str
     adapter: Adapter | None
-    frozen: tuple[str, ...]
-    imbalance: float
+    frozen_modules: tuple[str, ...]
+    expert_imbalance: float
     recompute: str
     """``none`` | ``selective`` | ``full``."""
-    modules: tuple[str, ...]
+    recompute_modules: tuple[str, ...]
     """What selective recompute runs again; empty where it chooses among operators."""
     head_sharded: bool
     """The loss runs on vocabulary shards."""
-    loss: str
-    chunks: int
+    loss_kind: str
+    loss_chunks: int
     upcast: bool
-    trained: bool
+    base_trained: bool
     """The base weights of the model are trained."""
     context_kind: str = ""
     """The kind of context parallelism (``context.py``): rings merge what attention over other ranks' keys gives."""
@@ -86,13 +86,13 @@ class Product(Record):
     trained: bool
     adapted: bool
     parameters: int
-    cast_inputs: int
+    cast_input_elements: int
     """Elements that fp8 casts in forward."""
-    cast_outputs: int
+    cast_output_elements: int
     """Gradients of the output that it casts in backward."""
     shard: str
     """``column`` | ``row`` | ``none``."""
-    shares: bool
+    shares_input: bool
     """Whether the product reads the same input as the product before it, so that backward adds the gradients of both
     inputs.
     """
@@ -109,18 +109,18 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
     gathered ones under torchtitan (``models/deepseek_v3/sharding.py``: ``x`` is gathered, wq_a, wkv_a are replicated).
     """
     tokens = s.batch * s.sequence
-    own = tokens // s.tensor if s.sequence_parallel else tokens
+    own = tokens // s.tensor_parallel if s.sequence_parallel else tokens
     once, gathered = s.float8_tensors, s.latent_inputs == "gathered"
     found: list[Product] = []
     before = ("", "")
-    for component in (block.mixer, block.beside, block.cross and block.cross.attention, block.mlp):
+    for component in (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp):
         for t in component.tensors if component is not None else ():
-            shape = local_tensor(t, component, s.tensor, s.expert, s.expert_tensor)
+            shape = local_tensor(t, component, s.tensor_parallel, s.expert_parallel, s.expert_tensor_parallel)
             if not _is_matrix(t, shape):
                 continue
             name = t.name.removesuffix(".weight")
             adapted = is_adapted(s, t, component)
-            learns = trained and s.adapter is None and not is_frozen(name, s.frozen)
+            learns = trained and s.adapter is None and not is_frozen(name, s.frozen_modules)
             if t.group == "experts" and isinstance(component, Moe):
                 rows, times = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
                 outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
@@ -143,10 +143,10 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
                 trained=learns,
                 adapted=adapted,
                 parameters=outputs * inputs * times,
-                cast_inputs=given,
-                cast_outputs=made,
+                cast_input_elements=given,
+                cast_output_elements=made,
                 shard=t.shard,
-                shares=shares,
+                shares_input=shares,
             )
             found.append(product)
     return found
@@ -169,14 +169,14 @@ def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
 def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
     """Compute the rows that each local expert multiplies, on the rank that gets the most routed tokens."""
     if isinstance(m, DenseDispatchMoe):
-        return tokens * s.expert
-    local = max(1, m.experts // s.expert)
+        return tokens * s.expert_parallel
+    local = max(1, m.experts // s.expert_parallel)
     # every rank of a group that shares an expert multiplies the tokens of all of them with its part of it
     if s.sequence_parallel:
-        source = float(tokens // s.tensor * s.expert_tensor)
+        source = float(tokens // s.tensor_parallel * s.expert_tensor_parallel)
     else:  # tensor ranks have the same tokens
-        source = tokens * max(1, s.expert * s.expert_tensor // s.tensor) / s.expert
-    imbalance = s.imbalance if s.expert > 1 else 1.0
+        source = tokens * max(1, s.expert_parallel * s.expert_tensor_parallel // s.tensor_parallel) / s.expert_parallel
+    imbalance = s.expert_imbalance if s.expert_parallel > 1 else 1.0
     return max(1, round(source * m.experts_per_token * imbalance / local))
 
 

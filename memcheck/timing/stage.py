@@ -92,9 +92,17 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
     """
     layout = job.layout
     arithmetic = (
-        cost.forward.arithmetic + cost.inputs.arithmetic + cost.weights.arithmetic + share * cost.recomputed.arithmetic
+        cost.forward.arithmetic
+        + cost.input_gradients.arithmetic
+        + cost.weight_gradients.arithmetic
+        + share * cost.recomputed.arithmetic
     )
-    memory = cost.forward.memory + cost.inputs.memory + cost.weights.memory + share * cost.recomputed.memory
+    memory = (
+        cost.forward.memory
+        + cost.input_gradients.memory
+        + cost.weight_gradients.memory
+        + share * cost.recomputed.memory
+    )
     tensor = context = expert = 0.0
     if layout.tensor > 1:
         tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.recomputed_exchanges)
@@ -107,17 +115,19 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
             expert = exposed(expert, arithmetic + memory, ROUTING * rates.collective_sm_share / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
-        gathered, trained = cost.experts * sharing.padding, cost.experts_trained * sharing.padding
-        bytes_moved = FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense + gathered) * sharing.gathers
-        bytes_moved += FSDP_REDUCE_BYTES * (cost.dense_trained + trained) * sharing.reduces
-        memory += bytes_moved / rates.hbm
+        gathered, trained = cost.expert_parameters * sharing.padding, cost.trained_expert_parameters * sharing.padding
+        bytes_moved = (
+            FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense_parameters + gathered) * sharing.gathers
+        )
+        bytes_moved += FSDP_REDUCE_BYTES * (cost.trained_dense_parameters + trained) * sharing.reduces
+        memory += bytes_moved / rates.hbm_bandwidth
         forward = cost.forward.arithmetic + cost.forward.memory
         backward = arithmetic + memory - forward
         data, last = _exposed_fsdp(cost, forward, backward, sharing, rates.collective_sm_share)
     return Layer(
         arithmetic=arithmetic,
         memory=memory,
-        weights=sum(cost.weights),
+        weights=sum(cost.weight_gradients),
         tensor=tensor,
         context=context,
         expert=expert,
@@ -135,10 +145,10 @@ def _exposed_fsdp(
     ``backward``: seconds of computation. Returns the seconds of every micro-batch, and those that the micro-batch which
     reduces adds where not all do.
     """
-    gather = gather_seconds(s.dense, cost.dense, s.precision)
-    gather += gather_seconds(s.experts, cost.experts * s.padding, s.precision)
-    reduce = reduce_seconds(s.dense, cost.dense_trained, s.precision)
-    reduce += reduce_seconds(s.experts, cost.experts_trained * s.padding, s.precision)
+    gather = gather_seconds(s.dense, cost.dense_parameters, s.precision)
+    gather += gather_seconds(s.experts, cost.expert_parameters * s.padding, s.precision)
+    reduce = reduce_seconds(s.dense, cost.trained_dense_parameters, s.precision)
+    reduce += reduce_seconds(s.experts, cost.trained_expert_parameters * s.padding, s.precision)
     in_forward = exposed(gather, forward, collective_sm_share) if s.gathers else 0.0
     regather = gather if s.gathers and s.reshards else 0.0
     without_reduce = exposed(regather, backward, collective_sm_share)
@@ -165,10 +175,10 @@ def stage_time(
         expert += count * layer.expert
         data += count * layer.data
         last += count * layer.last_data
-        dense += count * cost.dense
-        dense_trained += count * cost.dense_trained
-        experts += count * cost.experts
-        experts_trained += count * cost.experts_trained
+        dense += count * cost.dense_parameters
+        dense_trained += count * cost.trained_dense_parameters
+        experts += count * cost.expert_parameters
+        experts_trained += count * cost.trained_expert_parameters
     head = parts.head
     ends = ends_trained = 0
     if stage.head:

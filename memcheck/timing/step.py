@@ -110,7 +110,7 @@ def _whole_step(
         offload += _activation_offload(job, architecture, slowest, r) * m
     forward_only = second_passes(job, architecture, r, sharing) if job.objective.code else NONE
     compute = m * (slowest.arithmetic + forward_only.arithmetic) + step[0]
-    hbm = m * (slowest.memory + forward_only.memory + _accumulation(job, slowest) / r.hbm) + step[1]
+    hbm = m * (slowest.memory + forward_only.memory + _accumulation(job, slowest) / r.hbm_bandwidth) + step[1]
     exchanges = Exchanges(
         tensor=m * slowest.tensor,
         context=m * slowest.context,
@@ -133,7 +133,7 @@ def _whole_step(
         tokens_per_second_per_gpu=tokens / seconds,
         model_tflops_per_gpu=model_rate / TERA,
         hardware_tflops_per_gpu=hardware_rate / TERA,
-        model_flops_share=model_rate / r.peak,
+        model_flops_share=model_rate / r.peak_flops,
         recompute_share=recompute / model,
         exchanges=exchanges,
         assumptions=r.assumptions + assumed,
@@ -175,12 +175,12 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
     single_rank = shape_of(job)._replace(
         batch=1,
         sequence=job.sequence_length,
-        context=1,
-        tensor=1,
+        context_parallel=1,
+        tensor_parallel=1,
         sequence_parallel=False,
-        expert=1,
-        expert_tensor=1,
-        imbalance=1.0,
+        expert_parallel=1,
+        expert_tensor_parallel=1,
+        expert_imbalance=1.0,
         head_sharded=False,
     )
     parts: ModelCost = parts_of(architecture, single_rank, r)
@@ -193,7 +193,7 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
     for count, cost in zip(stage.layers, parts.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
         recompute += count * cost.recomputed_flops
-        kernels += count * cost.kernel_flops
+        kernels += count * cost.attention_recompute_flops
     tokens = job.sequence_length
     return model / tokens, recompute / tokens, kernels / tokens
 
@@ -238,5 +238,5 @@ def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTi
     tokens = job.rows * job.sequence_length // layout.context
     tokens = tokens // layout.tensor if layout.sequence else tokens
     layers = architecture.num_layers / layout.pipeline
-    one_way = tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * layers / r.host
+    one_way = tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * layers / r.host_bandwidth
     return max(0.0, 2 * one_way - t.arithmetic - t.memory)

@@ -96,7 +96,7 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
     if not layout.sequence:
         return TensorWires(ways, 0.0, all_reduce(g, size), latent=all_reduce(g, latents))
     narrow = size / item_bytes if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
-    moved = 2.0 / rates.hbm if timing.copies_gathered(job) else 0.0
+    moved = 2.0 / rates.hbm_bandwidth if timing.copies_gathered(job) else 0.0
     hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
     return TensorWires(
         ways=ways,
@@ -104,8 +104,8 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
         scatter=gather(g, size),
         copies=(moved * narrow, moved * size),
         hides=hides,
-        placed=2.0 * narrow / ways / rates.hbm if hides == TORCH else 0.0,
-        summed=size * (1 + 1 / ways) / rates.hbm if hides == TORCH else 0.0,
+        placed=2.0 * narrow / ways / rates.hbm_bandwidth if hides == TORCH else 0.0,
+        summed=size * (1 + 1 / ways) / rates.hbm_bandwidth if hides == TORCH else 0.0,
         gathers_input_twice=timing.gathers_twice and not hides,
         collective_sm_share=rates.collective_sm_share,
         latent=gather(g, latents),

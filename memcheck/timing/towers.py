@@ -75,8 +75,8 @@ def shape_inside(s: Shape, tower: TowerShape) -> Shape:
         batch=tower.pictures,
         sequence=tower.rows,
         adapter=s.adapter if tower.adapted else None,
-        trained=tower.trained,
-        frozen=(),
+        base_trained=tower.trained,
+        frozen_modules=(),
         fp8=False,
     )
 

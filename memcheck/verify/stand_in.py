@@ -137,15 +137,15 @@ def _offload(job: TrainingJob) -> Iterator[StandIn]:
 
 
 def _trainer(job: TrainingJob) -> Iterator[StandIn]:
-    if job.objective.name == "sft" and (job.objective.in_model or job.objective.watched):
+    if job.objective.name == "sft" and (job.objective.loss_in_model or job.objective.reads_logits):
         why = "the loss of TRL's trainer, which takes it from hidden states or reads the logits, is not run"
         changes = {"training.trainer": None}
         yield StandIn("training.trainer", "TRL's loss", "the model's own", why=why, changes=changes)
 
 
 def _method(job: TrainingJob) -> Iterator[StandIn]:
-    if job.held_in:
-        key, asked = ("training.base", job.held_in) if job.method == "lora" else ("training.method", job.method)
+    if job.base_format:
+        key, asked = ("training.base", job.base_format) if job.method == "lora" else ("training.method", job.method)
         why = "quantised weights need CUDA"
         changes = {"training.method": "lora", "training.base": None}
         yield StandIn(key, asked, "lora on the base as it is", why=why, changes=changes)

@@ -22,7 +22,7 @@ def test_a_fake_quantised_product_is_torchaos(trained: bool) -> None:
     """What stays, and both highest points. Scales that the layer keeps for good are counted when its unit is done."""
     tape = Tape()
     weights = Weights(Parameter("w", (OUTPUTS, INPUTS), "bf16", trained, has_grad=False))
-    weights.faked = ("Int8DynActInt4WeightQATQuantizer", 256)
+    weights.fake_quantizer = ("Int8DynActInt4WeightQATQuantizer", 256)
     x = Value(tape.new((TOKENS, INPUTS), "bf16", "x"), (TOKENS, INPUTS), "bf16", Leaf())
     before = tape.live
     y = linear(tape, x, weights, "linear")
@@ -46,7 +46,7 @@ def test_a_weight_in_four_bits_goes_through_fp32(trained: bool) -> None:
     """Four fp32 copies of a trained weight wait for backward; a frozen one has as many for a moment."""
     tape = Tape()
     weights = Weights(Parameter("w", (OUTPUTS, INPUTS), "bf16", trained, has_grad=False))
-    weights.faked = ("int8-int4", 32)
+    weights.fake_quantizer = ("int8-int4", 32)
     x = Value(tape.new((TOKENS, INPUTS), "bf16", "x"), (TOKENS, INPUTS), "bf16", Leaf())
     before = tape.live
     y = linear(tape, x, weights, "linear")

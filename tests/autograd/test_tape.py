@@ -51,7 +51,7 @@ def test_a_linear_layer_keeps_its_input_only_for_its_weight() -> None:
     """A frozen weight needs no input for its gradient; ZeRO-3's own function saves it all the same."""
     for trained, saves, kept in ((True, False, HALF), (False, False, 0), (False, True, HALF)):
         tape = Tape()
-        tape.saves_inputs = saves
+        tape.saves_linear_inputs = saves
         x = tape.leaf(SHAPE, "bf16", "x")
         y = linear(tape, x, Weights(weight(trained=trained)), "linear")
         x.storage = y.storage = None

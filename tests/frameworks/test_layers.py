@@ -51,7 +51,7 @@ def test_a_recomputed_layer_keeps_its_input_alone(name: str) -> None:
     kept = {}
     for mode in ("none", "full"):
         forward, checkpoints = layers_of(setting.style).recomputing(LLAMA.layers()[0], mode)
-        kept[mode] = replay(forward, setting, shape, "bf16", recompute=checkpoints).saved
+        kept[mode] = replay(forward, setting, shape, "bf16", recompute=checkpoints).saved_bytes
     assert kept["full"] == whole < kept["none"]
 
 

@@ -185,4 +185,4 @@ def test_outputs_are_wide_where_the_forward_is_wrapped(version: int, wide: bool)
     """Accelerate copies outputs to fp32 under FSDP1, as without sharding; FSDP2's models skip that (accelerator.py)."""
     job = resolved(PREFERENCE.format(fsdp=version)).job
     assert isinstance(job, TrainingJob)
-    assert job.objective.wide_outputs is wide
+    assert job.objective.fp32_outputs is wide

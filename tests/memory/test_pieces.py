@@ -35,11 +35,11 @@ def one_by_one(length: int, size: int) -> list[Pieces]:
 
 def both(monkeypatch: pytest.MonkeyPatch, head: Head, setting: Setting) -> tuple[Curve, Curve]:
     """The head's curve the short way and the long one."""
-    short = head_curve(head, setting, setting.params, inventory=True)
+    short = head_curve(head, setting, setting.param_dtype, inventory=True)
     with monkeypatch.context() as patched:
         for module in ("transformers", "litgpt"):
             patched.setattr(f"memcheck.frameworks.{module}.head.in_pieces", one_by_one)
-        return short, head_curve(head, setting, setting.params, inventory=True)
+        return short, head_curve(head, setting, setting.param_dtype, inventory=True)
 
 
 def unrolled(curve: Curve) -> Curve:
@@ -114,7 +114,7 @@ def test_torchtitans_chunks_settle_with_the_second(shard: HeadShard) -> None:
         )
         for chunks in (3, 7, 11)
     ]
-    grown = [(each.saved, each.forward.bytes, each.backward.bytes) for each in made]
+    grown = [(each.saved_bytes, each.forward_peak.bytes, each.backward_peak.bytes) for each in made]
     assert [b - a for a, b in zip(*grown[:2], strict=True)] == [b - a for a, b in zip(*grown[1:], strict=True)]
 
 

@@ -75,7 +75,7 @@ ROUTING = {"Moe.correction_bias", "Moe.groups", "Moe.chosen_groups", "Moe.router
 """What they add to a router's scores is of [tokens, experts] and gone before the experts run; the scores of the routers
 that do not read them have the same tensors either way."""
 ELSEWHERE = {
-    "Attention.chunked",
+    "Attention.chunked_window",
     "Attention.returns_weights",
     "Attention.softmax_fp32",
     "LayerVariables.output",

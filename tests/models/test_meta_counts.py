@@ -52,7 +52,9 @@ def test_the_record_is_what_transformers_builds(kind: str) -> None:
             (f"{encoder.path}.{i}.{t.name}", t.shape) for i, block in enumerate(layers) for t in block_tensors(block)
         ]
         ours += [(t.name, t.shape) for t in encoder.tensors]
-    if any(block.borrows for block, _ in architecture.blocks):  # one layer's name stands for all that share a tensor
+    if any(
+        block.uses_later_weights for block, _ in architecture.blocks
+    ):  # one layer's name stands for all that share a tensor
         assert sorted(shape for _, shape in ours) == sorted(shape for _, shape in real)
     else:
         assert sorted((HELD.get(name, name), shape) for name, shape in ours) == real

@@ -94,10 +94,10 @@ def test_rates_never_exceed_the_datasheet() -> None:
         except MissingRateError:
             continue
         timed += 1
-        assert 0 < r.linear < r.peak, name
-        assert 0 < r.attention < r.peak, name
-        assert min(r.hbm, r.pcie, r.host, r.network) > 0, name
-        assert r.pcie < r.hbm, name
+        assert 0 < r.matmul_flops < r.peak_flops, name
+        assert 0 < r.attention_flops < r.peak_flops, name
+        assert min(r.hbm_bandwidth, r.pcie_bandwidth, r.host_bandwidth, r.network_bandwidth) > 0, name
+        assert r.pcie_bandwidth < r.hbm_bandwidth, name
     assert timed > 35
 
 
@@ -107,7 +107,7 @@ def test_device_memory_reaches_what_was_measured() -> None:
     for name in ("h100-80gb", "a100-80gb", "b300"):
         gpu = find_gpu(name)
         assert gpu.hbm_gbs is not None
-        shares[name] = rates(gpu, "bf16", False, 8).hbm / (gpu.hbm_gbs * 1e9)
+        shares[name] = rates(gpu, "bf16", False, 8).hbm_bandwidth / (gpu.hbm_gbs * 1e9)
     assert shares == {"h100-80gb": 0.92, "a100-80gb": 0.92, "b300": 0.84}
 
 
@@ -115,19 +115,19 @@ def test_attention_goes_back_at_its_own_rate() -> None:
     """On an H100 FlashAttention-2 does 322 TFLOPS backward, FlashAttention-3 561; elsewhere the forward rate counts."""
     h100, a100 = find_gpu("h100-80gb"), find_gpu("a100-80gb")
     two, three = (rates(h100, "bf16", False, 8, engine) for engine in (False, True))
-    assert (two.attention_backward, three.attention_backward) == pytest.approx((322e12, 561e12))
-    assert two.attention < three.attention
+    assert (two.attention_backward_flops, three.attention_backward_flops) == pytest.approx((322e12, 561e12))
+    assert two.attention_flops < three.attention_flops
     other = rates(a100, "bf16", False, 8, engine_attention=True)
-    assert other.attention_backward == other.attention
+    assert other.attention_backward_flops == other.attention_flops
     single = rates(h100, "fp32", False, 8)
-    assert single.attention_backward == single.attention == single.peak
+    assert single.attention_backward_flops == single.attention_flops == single.peak_flops
 
 
 def test_two_rates_tell_a100_and_h100_apart() -> None:
     """The measured best matrix products: 271 TFLOPS on an A100, 794 on an H100."""
     a100 = rates(find_gpu("a100-80gb"), "bf16", False, 8)
-    assert a100.linear == pytest.approx(271.2e12, rel=1e-3)
-    assert h100().linear == pytest.approx(794.5e12, rel=1e-3)
+    assert a100.matmul_flops == pytest.approx(271.2e12, rel=1e-3)
+    assert h100().matmul_flops == pytest.approx(794.5e12, rel=1e-3)
 
 
 def test_what_hides_takes_its_multiprocessors() -> None:

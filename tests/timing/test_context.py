@@ -73,7 +73,7 @@ def test_the_engines_ring_hides_behind_attention() -> None:
     g = group(r, 4, 1)
     assert context_seconds(one, cost, "engine", r) == (
         exposed(3 * send(g, cost.kv_bytes), cost.attention_seconds, r.collective_sm_share),
-        exposed(3 * send(g, 2 * cost.kv_bytes), cost.attention_backward, r.collective_sm_share),
+        exposed(3 * send(g, 2 * cost.kv_bytes), cost.attention_backward_seconds, r.collective_sm_share),
     )
 
 

@@ -124,5 +124,5 @@ def test_keeping_an_input_in_fp8_costs_two_casts() -> None:
     )
     r = last(deepseek(**keys))[1]
     elements = 4096 * (8 * 2 * 2048 + 2 * 2048)
-    assert narrow.forward.memory - wide.forward.memory == pytest.approx(3 * elements / r.hbm)
-    assert narrow.inputs.memory - wide.inputs.memory == pytest.approx(3 * elements / r.hbm)
+    assert narrow.forward.memory - wide.forward.memory == pytest.approx(3 * elements / r.hbm_bandwidth)
+    assert narrow.input_gradients.memory - wide.input_gradients.memory == pytest.approx(3 * elements / r.hbm_bandwidth)

@@ -61,7 +61,7 @@ def test_a_prediction_layer_costs_a_layer_and_a_head() -> None:
     r = rates(find_gpu("h100-80gb"), "bf16", False, 8, engine_attention=True)
     parts = parts_of(plain.architecture, shape_of(plain), r)
     (cost,), head = parts.costs, parts.head
-    layer = cost.forward.arithmetic + cost.inputs.arithmetic + cost.weights.arithmetic
+    layer = cost.forward.arithmetic + cost.input_gradients.arithmetic + cost.weight_gradients.arithmetic
     expected = layer + head.forward.arithmetic + head.backward.arithmetic + head.mtp_projection.arithmetic
     assert more.compute_seconds - one.compute_seconds == pytest.approx(expected)
     assert head.mtp_projection_parameters == 2 * 4096 * 4096 // 2

@@ -278,7 +278,7 @@ def test_fp8_casts_a_shared_input_once() -> None:
     architecture = catalogued("llama-3.1-70b")
     shape = shape_of(job("llama-3.1-70b", 64, tensor=8, zero_stage=3, compile=True, precision="fp8-mixed"))
     found = products(architecture.blocks[0][0], shape, trained=True)
-    casts = {p.name.rpartition(".")[2]: p.cast_inputs for p in found}
+    casts = {p.name.rpartition(".")[2]: p.cast_input_elements for p in found}
     assert casts["q_proj"] == casts["gate_proj"] == 8192 // 8 * 8192
     assert casts["k_proj"] == casts["v_proj"] == casts["up_proj"] == 0
     assert casts["down_proj"] == 8192 * 28672 // 8

@@ -82,7 +82,7 @@ def test_torch_copies_what_it_gathers_along_the_sequence() -> None:
         return sum(tensor_wires(found, size, 2, H100).copies)
 
     assert copies("torchtitan") == copies("megatron") == 0.0
-    assert copies("torchtitan", "0.2.2") == copies("pytorch") == pytest.approx(4 * size / H100.hbm)
+    assert copies("torchtitan", "0.2.2") == copies("pytorch") == pytest.approx(4 * size / H100.hbm_bandwidth)
 
 
 def test_releases_of_torchtitan() -> None:
@@ -106,7 +106,7 @@ def test_fp8_products_write_sixteen_bits() -> None:
     """A product of few inner channels is bound by its result, which fp8 does not narrow."""
     seconds, by_memory = matmul(98304, 4096, 64, H100, item_bytes=1)
     assert by_memory
-    assert seconds == pytest.approx((98304 * 64 + 64 * 4096 + 2 * 98304 * 4096) / H100.hbm)
+    assert seconds == pytest.approx((98304 * 64 + 64 * 4096 + 2 * 98304 * 4096) / H100.hbm_bandwidth)
 
 
 def test_torchao_transposes_what_fp8_multiplies() -> None:
@@ -117,8 +117,8 @@ def test_torchao_transposes_what_fp8_multiplies() -> None:
     trained, untrained = (parts_of(j.architecture, shape_of(j), fp8).costs[0] for j in (titan, frozen))  # type: ignore[arg-type]
     outputs = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
     inputs = 4096 + 4096 + 4096 + 14336
-    assert trained.weights.memory == pytest.approx(2 * 8192 * (outputs + inputs) / fp8.hbm)
-    assert untrained.weights.memory == 0.0
+    assert trained.weight_gradients.memory == pytest.approx(2 * 8192 * (outputs + inputs) / fp8.hbm_bandwidth)
+    assert untrained.weight_gradients.memory == 0.0
 
 
 def test_gradients_of_a_shared_input_are_added_up() -> None:
@@ -127,4 +127,4 @@ def test_gradients_of_a_shared_input_are_added_up() -> None:
     released = job("llama-3.1-8b", 8, zero_stage=3, framework_version="0.2.2")
     main, old = (parts_of(j.architecture, shape_of(j), H100).costs[0] for j in (eager, released))  # type: ignore[arg-type]
     added = 2 * 3 * 2 * 8192 * 4096  # of queries, keys and values: two sums of 16 bits
-    assert old.inputs.memory - main.inputs.memory == pytest.approx(added / H100.hbm)
+    assert old.input_gradients.memory - main.input_gradients.memory == pytest.approx(added / H100.hbm_bandwidth)

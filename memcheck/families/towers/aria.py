@@ -115,7 +115,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
         return x
     _beside(ctx, vision, x)
     query, *cross, weight, bias, first, second = vision.projector
-    tokens = ctx.setting.image_tokens or max(1, ctx.setting.pictures) * vision.resampled
+    tokens = ctx.setting.image_tokens or max(1, ctx.setting.images) * vision.resampled
     out = _crossed(ctx, reader, tuple(cross), _grown_queries(ctx, query, tokens), x)
     inner = linear_layer(ctx, layer_norm(ctx, out, (weight, bias)), first)
     del out
@@ -127,7 +127,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 def _beside(ctx: Context, vision: Vision, x: Value) -> None:
     """``post_layernorm``, whose rows nothing reads."""
     dtype = "fp32" if ctx.tape.autocast else x.dtype
-    ctx.returned.append(ctx.tape.value(x.shape, dtype, "post_layernorm"))
+    ctx.extra_outputs.append(ctx.tape.value(x.shape, dtype, "post_layernorm"))
 
 
 def _grown_queries(ctx: Context, query: ParameterTensor, tokens: int) -> Value:
@@ -142,7 +142,7 @@ def _crossed(ctx: Context, perceiver: Perceiver, tensors: tuple[ParameterTensor,
     autocast casts the parts of its joined matrix anew. Scores are the product's sum with a mask, and their softmax is
     in their dtype.
     """
-    tape, n = ctx.tape, max(1, ctx.setting.pictures)
+    tape, n = ctx.tape, max(1, ctx.setting.images)
     norms, (query, key, value) = tensors[:4], tensors[4:7]
     joined, offsets, output, output_bias, last, _ = tensors[7:]
     several = n > 1

@@ -90,9 +90,9 @@ def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: 
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
         pieces = max(
-            ctx.setting.pictures, -(-rows // attention.window) if attention.window else 1
+            ctx.setting.images, -(-rows // attention.window) if attention.window else 1
         )  # a window ends with its picture
-        if ctx.setting.attention == "eager" and ctx.setting.picture_rows and not attention.window:
+        if ctx.setting.attention == "eager" and ctx.setting.rows_per_image and not attention.window:
             return output_projection(ctx, attention, eager_per_picture(ctx, q, k, v, wide=attention.softmax_fp32))
         out = attention_kernel(ctx, q, k, v, pieces, wide=attention.softmax_fp32)
         out = cat(tape, (out,), (rows, heads, head_dim), "cat pictures")
@@ -148,7 +148,7 @@ def separate_attention(
         del turned
     elif rotation == "complex":
         q, k = rotate_complex(tape, q, k)
-    pieces = 1 if one and not apart else max(1, ctx.setting.pictures)
+    pieces = 1 if one and not apart else max(1, ctx.setting.images)
     out = attention_kernel(ctx, q, k, v, pieces, masked=masked, one=one, wide=attention.softmax_fp32).view(
         rows, heads * head_dim
     )
@@ -184,7 +184,7 @@ def attention_kernel(  # noqa: PLR0913 - the switches of one call
         if k.shape[1] != heads:
             k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
         steps = ("scale", "add") if masked or one else ("scale",)
-        out = eager(tape, q, k, v, steps, mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide)
+        out = eager(tape, q, k, v, steps, mask_dtype=ctx.setting.param_dtype, fp32_softmax=wide, narrows=wide)
         out = copy(tape, out, "contiguous")
         return Value(out.storage, (rows, heads, d), out.dtype, out.origin)
     flashes = ctx.setting.attention in ("flash", "flex") or not (masked or one)
@@ -206,7 +206,7 @@ def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool 
     """Eager attention over pictures of rows of their own, one after the other: ``torch.split`` by ``cu_seqlens``, and
     the outputs put together. q, k and v: [rows, heads, head_dim]. ``wide``: as :func:`attention_kernel` has it.
     """
-    tape, each = ctx.tape, ctx.setting.picture_rows
+    tape, each = ctx.tape, ctx.setting.rows_per_image
     (_, heads, d), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
     parts = [tape.views(t, *[(1, t.shape[1], rows, d) for rows in each]) for t in (q, k, v)]
     outs = []
@@ -214,7 +214,7 @@ def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool 
         a, b, c = one if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in one)
         if b.shape[1] != heads:
             b, c = repeat_kv(tape, b, heads), repeat_kv(tape, c, heads)
-        out = eager(tape, a, b, c, ("scale",), mask_dtype=ctx.setting.params, fp32_softmax=wide, narrows=wide)
+        out = eager(tape, a, b, c, ("scale",), mask_dtype=ctx.setting.param_dtype, fp32_softmax=wide, narrows=wide)
         outs.append(copy(tape, out, "contiguous"))
         del out, a, b, c, one
     return cat(tape, tuple(outs), shape, "cat pictures")

@@ -108,7 +108,7 @@ def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     The tower's output also has them after its norm, which nothing reads.
     """
-    ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
+    ctx.extra_outputs.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
     x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
     return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector[2:]), joins=False)
 

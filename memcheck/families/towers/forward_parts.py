@@ -21,7 +21,7 @@ def tensor_ending_in(tensors: tuple[ParameterTensor, ...], ending: str) -> Param
 
 def cast_pixel_values(ctx: Context, shape: tuple[int, ...], dtype: str) -> Value:
     """Return ``pixel_values`` in ``dtype``: FSDP's cast where it has made one in that dtype, otherwise a new copy."""
-    given = ctx.pixels
+    given = ctx.pixel_values
     return given if given is not None and given.dtype == dtype else ctx.tape.value(shape, dtype, "pixel_values")
 
 
@@ -30,13 +30,13 @@ def fp32_rotary_tables(ctx: Context, width: int) -> tuple[Storage, ...]:
 
     Copies are needed only where FSDP2 has cast the layer's arguments to a narrower dtype (``cast_forward_inputs``).
     """
-    copied = range(2 if ctx.setting.table_rows else 0)
+    copied = range(2 if ctx.setting.rotary_table_rows else 0)
     return tuple([ctx.tape.new((ctx.tokens, width), "fp32", "rotary table, widened") for _ in copied])
 
 
 def flat_pixel_values(ctx: Context, vision: Vision) -> Value:
     """Return ``pixel_values`` [patches, channels] in the tower's dtype: a copy, unless that is fp32."""
-    tape, target = ctx.tape, ctx.setting.params
+    tape, target = ctx.tape, ctx.setting.param_dtype
     shape = (ctx.tokens, vision.channels)
     if target == "fp32":
         return Value(tape.new((0,), target, "pixel_values"), shape, target)
@@ -63,11 +63,11 @@ def patch_convolution(
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
     bias_parameter = ctx.parameter(bias.name, bias.shape) if bias is not None else None
     dtype = tape.autocast or weight_parameter.dtype
-    no_cast = dtype == ("fp32" if vision.cast else ctx.setting.params) and ctx.pixels is None
+    no_cast = dtype == ("fp32" if vision.cast else ctx.setting.param_dtype) and ctx.pixel_values is None
     if pixels is None or pixels.dtype != dtype:
         pixels = None if no_cast else cast_pixel_values(ctx, (rows, vision.channels), dtype)
     if outside and pixels is not None and not tape.autocast:
-        ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
+        ctx.extra_outputs.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     weight_value = (
         cast(tape, tape.parameter(weight_parameter), tape.autocast)
         if tape.autocast
@@ -88,10 +88,10 @@ def hold_pixel_values(ctx: Context, vision: Vision, rows: int, dtype: str) -> Va
     computed.
     """
     pixels = ctx.tape.value((rows, vision.channels), dtype, "pixel_values")
-    ctx.returned.append(Value(pixels.storage, pixels.shape, dtype))
+    ctx.extra_outputs.append(Value(pixels.storage, pixels.shape, dtype))
     if vision.mask_bytes:
         shape = (rows, vision.mask_bytes * vision.patch * vision.patch)
-        ctx.returned.append(ctx.tape.value(shape, "bool", "pixel_attention_mask"))
+        ctx.extra_outputs.append(ctx.tape.value(shape, "bool", "pixel_attention_mask"))
     return pixels
 
 
@@ -141,7 +141,7 @@ def layer_norm(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> 
 def last_hidden_state(ctx: Context, vision: Vision, x: Value) -> Value:
     """Apply the tower's last norm, whose result stays in the tower's output (``last_hidden_state``)."""
     x = layer_norm(ctx, x, vision.closing)
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))
     attention_pooling_head(ctx, vision, x)
     return x
 
@@ -158,7 +158,7 @@ def attention_pooling_head(ctx: Context, vision: Vision, x: Value) -> None:
         return
     dtype = tape.autocast or x.dtype
     kv_temporary = tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values")
-    ctx.named.append(Value(tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values"), x.shape, dtype))
+    ctx.attention_locals.append(Value(tape.new((x.shape[0], 2 * x.shape[1]), dtype, "keys and values"), x.shape, dtype))
     del kv_temporary
     any_trained = any(p.requires_grad for p in ctx.parameters)
     for t in weights if tape.autocast and any_trained else ():
@@ -177,7 +177,7 @@ def drop_class_tokens(ctx: Context, vision: Vision, x: Value) -> Value:
     """Return a view of ``x`` without the class tokens (``x[:, 1:]``), whose gradient is padded with zeros."""
     if not vision.classes:
         return x
-    rows = ctx.setting.pictures * (vision.tile - vision.classes)
+    rows = ctx.setting.images * (vision.tile - vision.classes)
     return slices(ctx.tape, x, (rows, x.shape[1]))[0]
 
 
@@ -216,9 +216,9 @@ def return_image_tokens(ctx: Context, tokens: Value, *, joins: bool) -> Value:
     ``joins``: ``torch.cat`` over the pictures copies them. ``image_hidden_states`` of the output refers to the tensor
     that is scattered; the tower's output refers to the tensor before the copy.
     """
-    ctx.named = []
+    ctx.attention_locals = []
     out = copy(ctx.tape, tokens, "cat image tokens") if joins else tokens
-    ctx.returned += [tokens, out] if joins else [out]
+    ctx.extra_outputs += [tokens, out] if joins else [out]
     return out
 
 
@@ -242,7 +242,7 @@ def require_input_grads(x: Value, *, require_grad: bool) -> tuple[Value, list[Va
 def cat_image_tokens(ctx: Context, merged: Value) -> Value:
     """Copy the pictures' image tokens, views of one tensor, into one with ``torch.cat``; both stay in variables."""
     out = copy(ctx.tape, merged, "cat image tokens")
-    ctx.returned += [merged, out]
+    ctx.extra_outputs += [merged, out]
     return out
 
 

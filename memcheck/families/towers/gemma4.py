@@ -234,7 +234,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     centred = tape.value(shape, "fp32", "pixel_values - 0.5")
     pixels = tape.value(shape, "fp32", "2 * pixel_values")
     del centred
-    param_dtype = ctx.setting.params
+    param_dtype = ctx.setting.param_dtype
     cast_pixels = pixels if param_dtype == "fp32" else tape.value(shape, param_dtype, "pixel_values")
     del pixels
     x = linear_layer(ctx, cast_pixels, matrix)
@@ -244,10 +244,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     table_shape = (rows, getattr(mixer, "head_dim", 0))
     layer_arguments = [tape.value(table_shape, x.dtype, "rotary table") for _ in range(2)]
     if ctx.setting.attention not in ("flash", "flex"):
-        patches_per_picture = rows // max(1, ctx.setting.pictures)
+        patches_per_picture = rows // max(1, ctx.setting.images)
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"
         layer_arguments.append(
-            tape.value((ctx.setting.pictures, 1, patches_per_picture, patches_per_picture), dtype, "padding mask")
+            tape.value((ctx.setting.images, 1, patches_per_picture, patches_per_picture), dtype, "padding mask")
         )
     return x, layer_arguments
 
@@ -295,7 +295,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
         fp32_rows = scale(tape, shift(tape, fp32_rows, "- std_bias"), "* std_scale")
     x = cast(tape, fp32_rows, dtype)
     del fp32_rows
-    ctx.returned.append(x)  # `last_hidden_state`
+    ctx.extra_outputs.append(x)  # `last_hidden_state`
     x = rms_norm_pieces(tape, x, None)
     return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
@@ -306,7 +306,7 @@ def _average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
     The pooling is an fp32 product with one-hot weights [pictures, patches, slots] of every padded patch.
     """
     tape, dtype = ctx.tape, x.dtype
-    pictures = max(1, ctx.setting.pictures)
+    pictures = max(1, ctx.setting.images)
     patches_per_picture = x.shape[0] // pictures
     slots, width = patches_per_picture // vision.merge, x.shape[1]
     zero_padded = _zero_padding(ctx, x)
@@ -462,18 +462,18 @@ def gemma4_unified_stem(ctx: Context, vision: Vision, require_grad: bool) -> tup
     """
     tape = ctx.tape
     weight, bias, patch_matrix, patch_bias, weight_2, bias_2, table, weight_3, bias_3 = vision.stem
-    param_dtype = ctx.setting.params
+    param_dtype = ctx.setting.param_dtype
     shape = (ctx.tokens, vision.channels)
     pixels = (
         Value(None, shape, param_dtype) if param_dtype == "fp32" else tape.value(shape, param_dtype, "pixel_values")
     )
-    ctx.returned.append(Value(pixels.storage, shape, param_dtype))
+    ctx.extra_outputs.append(Value(pixels.storage, shape, param_dtype))
     x = layer_norm(ctx, pixels, (weight, bias))
     del pixels
     x = linear_layer(ctx, x, patch_matrix, bias=bool(patch_bias))
     x = layer_norm(ctx, x, (weight_2, bias_2))
     positions = _unified_positions(ctx, table)
-    ctx.returned.append(Value(positions.storage, positions.shape, positions.dtype))
+    ctx.extra_outputs.append(Value(positions.storage, positions.shape, positions.dtype))
     x = add(tape, x, positions, "add positions")
     del positions
     return layer_norm(ctx, x, (weight_3, bias_3)), []
@@ -506,7 +506,7 @@ def gemma4_unified_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     The pictures' tokens are then split and joined again.
     """
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     x = rms_norm_pieces(ctx.tape, x, None)
     x = linear_layer(ctx, x, vision.projector[0])
     tokens = ctx.setting.image_tokens or x.shape[0]
@@ -529,7 +529,7 @@ def rotated_by_axis(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     k = _rotate_by_axis(ctx, normalise(ctx, attention.key_norm, k, "self_attn.k_norm"))
     v = rms_norm_pieces(tape, matrix(ctx, attention, x, values).view(rows, heads, head_dim), None)
     del x
-    out = attention_kernel(ctx, q, k, v, max(1, ctx.setting.pictures), masked=True).view(rows, heads * head_dim)
+    out = attention_kernel(ctx, q, k, v, max(1, ctx.setting.images), masked=True).view(rows, heads * head_dim)
     del q, k, v
     return matrix(ctx, attention, out, last)
 

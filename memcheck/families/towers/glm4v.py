@@ -160,7 +160,7 @@ def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = save_frozen_convolution_input(
         ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad
     )
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))
     x = linear_layer(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
     x = unary(tape, x, "gelu")

@@ -165,7 +165,11 @@ def _attention(size: SamSizes, window: int) -> TowerAttention:
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embed``, whose output the hook is on, and ``pos_embed``."""
     weight, bias, table = vision.stem
-    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    pixels = (
+        hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)
+        if ctx.setting.param_dtype != "fp32"
+        else None
+    )
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels), require_grad=require_grad
     )
@@ -180,11 +184,11 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     first, *norms = vision.closing
     x = layer_norm(ctx, unbiased_convolution(ctx, x, first, rows), tuple(norms[:2]))
     x = layer_norm(ctx, unbiased_convolution(ctx, x, norms[2], rows), tuple(norms[3:]))
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     halved, quartered, matrix, _ = vision.projector
     x = unbiased_convolution(ctx, x, halved, rows // 4)
     x = unbiased_convolution(ctx, x, quartered, rows // vision.merge)
-    if ctx.setting.pictures > 1:
+    if ctx.setting.images > 1:
         x = copy(ctx.tape, x, "contiguous")
     return return_image_tokens(ctx, linear_layer(ctx, x, matrix, bias=True), joins=False)
 
@@ -195,7 +199,7 @@ def sam_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     ``window_partition``, ``attn`` and ``window_unpartition``. With one picture and no windows the qkv product is read
     as it lies; that of several pictures, or of windows, is copied.
     """
-    pictures = max(1, ctx.setting.pictures)
+    pictures = max(1, ctx.setting.images)
     rows, side = x.shape[0], math.isqrt(x.shape[0] // pictures)
     window = math.isqrt(attention.window) if attention.window else side
     padded = -(-side // window) * window
@@ -251,7 +255,7 @@ def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windo
     probabilities = kernels.softmax(tape, scores, "fp32")
     weights = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
-    ctx.unused.append(weights)  # `attn_weights` of the layer
+    ctx.unused_outputs.append(weights)  # `attn_weights` of the layer
     out = kernels.batched(tape, weights, v, shape, "attention output")
     out = permuted_copy(ctx, out.view(rows, attention.heads * head_dim))
     del position_bias

@@ -107,7 +107,7 @@ EACH = 10
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
     weight, bias, table = vision.stem
-    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
     return masked(ctx, with_positions_of_rows(ctx, x, table), require_grad=require_grad)
@@ -140,7 +140,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     context = _network(ctx, x, (gate, up, down), vision.activation)
     del x
     p = ctx.parameter(latents.name, latents.shape)
-    pictures = max(1, ctx.setting.pictures)
+    pictures = max(1, ctx.setting.images)
     shape, dtype = latents.shape, p.dtype
     y = Value(tape.new((0,), dtype, "latents"), (pictures * shape[0], shape[1]), dtype)  # expanded without memory
     y = operator(tape, y, tape.parameter(p), (shape, dtype, "sum"))
@@ -183,7 +183,7 @@ def _perceiver_layer(
 
 def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
     """Each picture's latents over its rows and latents; k and v are repeated for the heads (sdpa_attention.py)."""
-    tape, n = ctx.tape, max(1, ctx.setting.pictures)
+    tape, n = ctx.tape, max(1, ctx.setting.images)
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     few, many = q.shape[0] // n, k.shape[0] // n
@@ -193,7 +193,7 @@ def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) 
     if perceiver.kv_heads != perceiver.heads and ctx.setting.attention not in ("flash", "flex"):
         k, v = repeat_kv(tape, k, perceiver.heads), repeat_kv(tape, v, perceiver.heads)
     if ctx.setting.attention == "eager":
-        out = eager(tape, q, k, v, mask_dtype=ctx.setting.params)
+        out = eager(tape, q, k, v, mask_dtype=ctx.setting.param_dtype)
         return copy(tape, out, "contiguous").view(*shape)
     mask, kernel = None, "flash"
     if ctx.setting.attention not in ("flash", "flex"):

@@ -116,8 +116,10 @@ def read(config: ConfigReader, model: AroundTower, *, biased: bool = False) -> V
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``embeddings``. The hook is on ``patch_embeddings``."""
     token, table, weight, bias = vision.stem
-    patches = ctx.tokens - ctx.setting.pictures * vision.classes
-    pixels = hold_pixel_values(ctx, vision, patches, ctx.setting.params) if ctx.setting.params != "fp32" else None
+    patches = ctx.tokens - ctx.setting.images * vision.classes
+    pixels = (
+        hold_pixel_values(ctx, vision, patches, ctx.setting.param_dtype) if ctx.setting.param_dtype != "fp32" else None
+    )
     x, live = require_input_grads(
         patch_convolution(ctx, vision, patches, weight, bias, pixels=pixels), require_grad=require_grad
     )

@@ -138,7 +138,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     pooled = tape.value(shape, dtype, "mean over frames")
     pooled = operator(tape, pooled, picked, (shape, dtype, "mean backward"))
     del picked, x
-    ctx.returned.append(Value(pooled.storage, pooled.shape, pooled.dtype))
+    ctx.extra_outputs.append(Value(pooled.storage, pooled.shape, pooled.dtype))
     normed = layer_norm(ctx, pooled, vision.projector)
     return cat_image_tokens(ctx, merge(ctx, vision, normed, vision.projector[2:]))
 

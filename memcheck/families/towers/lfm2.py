@@ -114,10 +114,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     del pixels
     x = add(tape, x, _positions(ctx, table, x.shape), "add positions")
     if ctx.setting.attention not in ("flash", "flex"):
-        each = ctx.tokens // max(1, ctx.setting.pictures)
+        each = ctx.tokens // max(1, ctx.setting.images)
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"
-        masks = live if ctx.setting.recomputed else ctx.returned  # an argument of every layer
-        masks.append(tape.value((ctx.setting.pictures, 1, each, each), dtype, "padding mask"))
+        masks = live if ctx.setting.tower_checkpointed else ctx.extra_outputs  # an argument of every layer
+        masks.append(tape.value((ctx.setting.images, 1, each, each), dtype, "padding mask"))
     return x, live
 
 

@@ -105,8 +105,8 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """``patch_embedding``, class token, positions and ``layernorm_pre``. The table of rotations is a buffer."""
     tape = ctx.tape
     token, table, matrix, *norm = vision.stem
-    patches = ctx.tokens - ctx.setting.pictures * vision.classes
-    unfolded = tape.value((patches, vision.channels), ctx.setting.params, "unfold")
+    patches = ctx.tokens - ctx.setting.images * vision.classes
+    unfolded = tape.value((patches, vision.channels), ctx.setting.param_dtype, "unfold")
     x, live = require_input_grads(
         linear_layer(ctx, copy(tape, unfolded, "contiguous"), matrix), require_grad=require_grad
     )
@@ -122,7 +122,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = drop_class_tokens(ctx, vision, layer_norm(ctx, x, vision.closing))
     x = activation(tape, linear_layer(ctx, pixel_shuffle(ctx, vision, x), first), "gelu")
     x = activation(tape, linear_layer(ctx, x, second), "gelu")
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
 
 

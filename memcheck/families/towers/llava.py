@@ -196,7 +196,7 @@ def llava_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
     ``patch_embedding``.
     """
     token, weight, table, *norm = vision.stem
-    patches = ctx.tokens - ctx.setting.pictures * vision.classes
+    patches = ctx.tokens - ctx.setting.images * vision.classes
     x, live = require_input_grads(patch_convolution(ctx, vision, patches, weight, None), require_grad=require_grad)
     x = add_position_embedding(ctx, prepend_class_token(ctx, x, token, ctx.tokens), table)
     return layer_norm(ctx, x, tuple(norm)), live
@@ -210,7 +210,7 @@ def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 def llava_next_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """LLaVA's, on the tiles of all pictures in one tensor."""
-    hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.pictures * vision.classes, "fp32")
+    hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.images * vision.classes, "fp32")
     return llava_stem(ctx, vision, require_grad)
 
 
@@ -244,8 +244,8 @@ def llava_onevision_project(ctx: Context, vision: Vision, x: Value) -> Value:
     The tower's output also holds the normed rows, which nothing reads.
     """
     newline, *matrices = vision.projector
-    ctx.returned.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
-    x = projector_mlp(ctx, vision, x, tuple(matrices), copies=ctx.setting.pictures > 1)
+    ctx.extra_outputs.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
+    x = projector_mlp(ctx, vision, x, tuple(matrices), copies=ctx.setting.images > 1)
     return packed(ctx, x, newline)
 
 

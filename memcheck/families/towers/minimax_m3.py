@@ -81,10 +81,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """``embeddings``, rotary tables in the norm's dtype, ``pre_layrnorm``; no hook finds them."""
     weight, *norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, None)
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `embeds`, a variable while the layers run
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `embeds`, a variable while the layers run
     mixer = vision.blocks[0][0].mixer
     rotated = mixer.rotary_dim if isinstance(mixer, TowerAttention) else 0
-    tables = [ctx.tape.value((ctx.tokens, rotated), ctx.setting.params, "rotary table") for _ in range(2)]
+    tables = [ctx.tape.value((ctx.tokens, rotated), ctx.setting.param_dtype, "rotary table") for _ in range(2)]
     return layer_norm(ctx, x, tuple(norm)), tables
 
 
@@ -105,7 +105,7 @@ def part_rotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     q, k, v = projections(ctx, attention, x)
     del x
     front, rest = (*shape[:2], attention.rotary_dim), (*shape[:2], attention.head_dim - attention.rotary_dim)
-    stream = ctx.setting.params
+    stream = ctx.setting.param_dtype
     unrotated = q, k
     parts = [slices(tape, each, front, rest) for each in unrotated]
     del q, k

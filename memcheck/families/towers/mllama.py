@@ -146,7 +146,7 @@ def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """``patch_embedding``, whose output the hook is on, to the padded rows, and the mask."""
-    tape, pictures = ctx.tape, max(1, ctx.setting.pictures)
+    tape, pictures = ctx.tape, max(1, ctx.setting.images)
     weight, before, before_gate, token, gate, table, tiles, *norm = vision.stem
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), require_grad=require_grad
@@ -158,9 +158,9 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     x = _by_grid(ctx, x, tiles, gate)
     x = _padded(ctx, layer_norm(ctx, x, tuple(norm)), ctx.tokens)
     if ctx.setting.attention != "flex":
-        each, dtype = ctx.tokens // pictures, tape.autocast or ctx.setting.params  # a product makes it
+        each, dtype = ctx.tokens // pictures, tape.autocast or ctx.setting.param_dtype  # a product makes it
         first = tape.new((pictures, each, each), dtype, "product of masks")
-        masks = ctx.returned if ctx.setting.attention == "eager" else live  # a sum keeps nothing of it
+        masks = ctx.extra_outputs if ctx.setting.attention == "eager" else live  # a sum keeps nothing of it
         masks.append(tape.value((pictures, 1, each, each), dtype, "mask of tiles"))
         del first
     return x, live
@@ -171,7 +171,7 @@ def _by_grid(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTens
     tape = ctx.tape
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     g = ctx.parameter(gate.name, gate.shape)
-    some = (max(1, ctx.setting.pictures), table.shape[1])
+    some = (max(1, ctx.setting.images), table.shape[1])
     looked = tape.new(some, p.dtype, "looked up for the grid")
     gated = tape.new(some, p.dtype, "gated")
     out = tape.value(x.shape, promote(x.dtype, p.dtype), "add embedding of the grid")
@@ -223,13 +223,13 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
     stack = ((shape[0], hidden * count), dtype, "stack backward")  # earlier layers' parts of it wait for them
     x = operator(tape, out, x, "slice backward", later=[stack])
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     return linear_layer(ctx, x, vision.projector[0], bias=True)
 
 
 def additive_mask(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
-    return separate_attention(ctx, attention, x, one=ctx.tape.autocast or ctx.setting.params, apart=True)
+    return separate_attention(ctx, attention, x, one=ctx.tape.autocast or ctx.setting.param_dtype, apart=True)
 
 
 FORWARDS = {

@@ -178,7 +178,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     del made
     del joined  # `image_features`, a variable of `get_image_features`
     out = copy(tape, picked, "cat image tokens")
-    ctx.returned += [picked, out]
+    ctx.extra_outputs += [picked, out]
     return out
 
 
@@ -208,7 +208,7 @@ def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) 
     q = q.view(tokens, perceiver.heads, 1, perceiver.head_dim)
     k, v = (t.view(tokens, perceiver.heads, each, perceiver.head_dim) for t in (k, v))
     if ctx.setting.attention == "eager":
-        return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.params), "contiguous").view(*shape)
+        return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.param_dtype), "contiguous").view(*shape)
     aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
     flashes = ctx.setting.attention in ("flash", "flex")
     mask = None if flashes else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")

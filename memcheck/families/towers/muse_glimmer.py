@@ -125,7 +125,7 @@ def packed_tables(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     narrow = q, k
     tables: tuple[Storage, ...] = ()
     q, k = (cast(tape, each, "fp32") for each in narrow)
-    if ctx.setting.params != "fp32":
+    if ctx.setting.param_dtype != "fp32":
         tables = tuple(tape.new((ctx.tokens, attention.head_dim), "fp32", "rotary table in fp32") for _ in range(2))
     turned = rotate_half(tape, q, "fp32", tables), rotate_half(tape, k, "fp32", tables)
     q = cast(tape, turned[0], narrow[0].dtype)
@@ -141,7 +141,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     x = layer_norm(ctx, x, vision.closing)
     x = index(tape, x, tape.new(shape[:1], "int64", "shuffle index"), shape, "pixel shuffle")
     x = copy(tape, x, "pixel shuffle").view(shape[0] // vision.merge, shape[1] * vision.merge)
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     *adapter, last = vision.projector
     for tensor in adapter:
         x = activation(tape, linear_layer(ctx, x, tensor), vision.activation)

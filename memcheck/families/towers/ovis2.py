@@ -122,7 +122,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     if vision.merge > 1:
         x = _padded(ctx, x, (tokens * vision.merge, x.shape[1]))
         x = copy(tape, x, "permute").view(tokens, vision.hidden * vision.merge)
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     logits = layer_norm(ctx, linear_layer(ctx, x, head), tuple(norms))
     del x
     chances = softmax(tape, logits, "fp32" if tape.autocast else None)  # on autocast's fp32 list
@@ -144,7 +144,7 @@ def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
     tape, whole, dtype = ctx.tape, weight.shape, weight.dtype
     few = (8, whole[1])
     marks = operator(tape, tape.value(few, dtype, "marks"), weight, "embedding backward")
-    ctx.returned.append(Value(marks.storage, marks.shape, marks.dtype))
+    ctx.extra_outputs.append(Value(marks.storage, marks.shape, marks.dtype))
     return operator(
         tape, Value(x.storage, x.shape, x.dtype), (x, marks), [GRAD_UNCHANGED, (few, dtype, "index_put backward")]
     )

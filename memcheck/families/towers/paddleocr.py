@@ -61,7 +61,9 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     position = interpolated_positions(ctx, table)
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     if not (require_grad or ctx.setting.trained or (ctx.setting.adapter is not None and ctx.setting.adapter.targets)):
-        ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `inputs_embeds` of the encoder, which nothing saves
+        ctx.extra_outputs.append(
+            Value(x.storage, x.shape, x.dtype)
+        )  # `inputs_embeds` of the encoder, which nothing saves
     return x, live + rotary_tables(ctx, vision)
 
 

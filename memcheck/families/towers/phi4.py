@@ -180,7 +180,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     normed = Value(ctx.tape.new(x.shape, x.dtype, "post_layernorm"), x.shape, x.dtype)
     turned = Value(ctx.tape.new(x.shape, x.dtype, "rows of all squares side by side"), x.shape, x.dtype)
     attention_pooling_head(ctx, vision, x)
-    ctx.named = []  # `get_img_features` has taken its layer out of the tower's output
+    ctx.attention_locals = []  # `get_img_features` has taken its layer out of the tower's output
     del normed, turned
     x = average_pool(ctx, vision, x)
     x = _cut(ctx, x)

@@ -124,7 +124,7 @@ def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
     if ctx.setting.attention not in ("flash", "flex"):
         saved = ctx.setting.attention != "eager" and ctx.tokens % MASK_ALIGNMENT == 0
         saved = saved and x.dtype == (tape.autocast or x.dtype)
-        masks = live if saved or ctx.setting.recomputed else ctx.returned
+        masks = live if saved or ctx.setting.tower_checkpointed else ctx.extra_outputs
         masks.append(tape.value((1, 1, ctx.tokens, ctx.tokens), x.dtype, "picture mask"))
     return x, live
 
@@ -165,7 +165,7 @@ def resized(vision: Vision, height: int, width: int, longest: int) -> ProcessedP
 
 def one_sequence(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
-    return separate_attention(ctx, attention, x, rotation="half", one=ctx.setting.params)
+    return separate_attention(ctx, attention, x, rotation="half", one=ctx.setting.param_dtype)
 
 
 FORWARDS = {

@@ -301,7 +301,7 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     pixels = cast_pixel_values(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
     if pixels is not None and not tape.autocast:  # a variable of `get_image_features`
-        ctx.returned.append(Value(pixels.storage, pixels.shape, pixels.dtype))
+        ctx.extra_outputs.append(Value(pixels.storage, pixels.shape, pixels.dtype))
     weight_value = (
         cast(tape, tape.parameter(weight_parameter), tape.autocast)
         if tape.autocast
@@ -361,7 +361,7 @@ def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
     """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     position = interpolated_positions(ctx, vision.stem[2])
-    ctx.returned.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
+    ctx.extra_outputs.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
     x = add(ctx.tape, x, cast(ctx.tape, position, x.dtype), "add positions")
     return x, live + rotary_tables(ctx, vision)
 

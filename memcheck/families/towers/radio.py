@@ -199,7 +199,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """``embeddings`` of packed patches; no hook finds them."""
     weight, table, learned = vision.stem
     patches = _patches(ctx, vision)
-    params, shape = ctx.setting.params, (patches, vision.channels)
+    params, shape = ctx.setting.param_dtype, (patches, vision.channels)
     pixels = Value(None, shape, "fp32") if params == "fp32" else hold_pixel_values(ctx, vision, patches, params)
     x = linear_layer(ctx, pixels, weight)
     del pixels
@@ -214,7 +214,7 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
     dtype, repeated, put together. Each picture's gradient is one of the whole table.
     """
     tape, (places, width) = ctx.tape, table.shape[-2:]
-    pictures = max(1, ctx.setting.pictures)
+    pictures = max(1, ctx.setting.images)
     each = -(-rows // pictures)
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     own, whole, learns = p.dtype, (places, width), p.requires_grad
@@ -254,21 +254,21 @@ def packed_one(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     q, k, v = projections(ctx, attention, x)
     del x
     rows = ctx.tokens
-    if ctx.setting.pictures < 2:
+    if ctx.setting.images < 2:
         return output_projection(ctx, attention, attention_kernel(ctx, q, k, v, 1, wide=attention.softmax_fp32))
     if ctx.setting.attention == "eager":
-        ctx.unused.append(ctx.tape.value((attention.heads, rows, rows), q.dtype, "attention probabilities"))
+        ctx.unused_outputs.append(ctx.tape.value((attention.heads, rows, rows), q.dtype, "attention probabilities"))
     return attention_per_picture(ctx, attention, q, k, v)
 
 
 def _patches(ctx: Context, vision: Vision) -> int:
-    return ctx.tokens - max(1, ctx.setting.pictures) * vision.classes
+    return ctx.tokens - max(1, ctx.setting.images) * vision.classes
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
     """The patches' rows by a mask, pixels shuffled picture by picture, ``multi_modal_projector``."""
     tape, patches = ctx.tape, _patches(ctx, vision)
-    ctx.returned.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
+    ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
     del x
     rows = copy(tape, pixel_shuffle(ctx, vision, layer_norm(ctx, picked_rows, vision.closing)), "cat pictures")

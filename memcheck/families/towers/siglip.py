@@ -238,7 +238,7 @@ def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
 def idefics3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
     weight, bias, table = vision.stem
-    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.params)  # the real pictures of the batch
+    pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
     x = add_position_embedding(ctx, x, table)
@@ -249,14 +249,14 @@ def masked(ctx: Context, x: Value, *, require_grad: bool) -> tuple[Value, list[V
     """Return the rows, and the padding mask [pictures, 1, patches, patches] that every layer is given."""
     x, live = require_input_grads(x, require_grad=require_grad)
     if ctx.setting.attention not in ("flash", "flex"):
-        patches_per_picture = ctx.tokens // max(1, ctx.setting.pictures)
+        patches_per_picture = ctx.tokens // max(1, ctx.setting.images)
         shape = (
-            ctx.setting.pictures,
+            ctx.setting.images,
             1,
             patches_per_picture,
             patches_per_picture,
         )  # an argument of every layer, which checkpoints keep
-        masks = live if ctx.setting.recomputed else ctx.returned
+        masks = live if ctx.setting.tower_checkpointed else ctx.extra_outputs
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"  # masking_utils.py: added to the scores, or not
         masks.append(ctx.tape.value(shape, dtype, "padding mask"))
     return x, live

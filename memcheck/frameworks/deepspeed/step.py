@@ -118,8 +118,8 @@ class EngineStep(DataParallel):
 
         The buckets are allocated at the head, whose gradients come first, and the rank's partition with the first
         reduction. ZeRO-2 reduces in every micro-batch and adds to its partition; ZeRO-1 reduces in the last one.
-        ``curve.hooked`` is the unit's peak when a gradient arrives. ``curve.later`` is the same without the first
-        gradient of the backward, for which no reduction is pending.
+        ``curve.grad_hook_peak`` is the unit's peak when a gradient arrives. ``curve.later_grad_hook_peak`` leaves out
+        the first gradient of the backward, for which no reduction is pending.
         """
         recorder, b = self.recorder, self.buffers
         reduces = not b.reduces_late and (last or self.stage >= 2)
@@ -128,7 +128,7 @@ class EngineStep(DataParallel):
                 recorder.hold("communication_buffers", b.buckets)
                 self._buckets = b.buckets
             self._replace_temporaries(b.waiting if reduces else NOTHING)
-        at_any_gradient, at_later_gradient = curve.hooked, curve.later
+        at_any_gradient, at_later_gradient = curve.grad_hook_peak, curve.later_grad_hook_peak
         if at_any_gradient is not None and kind == "head":
             recorder.high("backward", at_any_gradient, name)
         reducing = at_later_gradient if kind == "head" else at_any_gradient

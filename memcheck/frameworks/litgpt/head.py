@@ -59,7 +59,7 @@ def _chunked_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, s
     for chunk, (_, copies) in zip(model_logits, sizes, strict=True):
         with counted_as(tape, copies):
             logits.append(cast(tape, chunk, "fp32", "convert_output"))
-    ctx.kept.extend(logits)
+    ctx.model_outputs.extend(logits)
     return logits
 
 
@@ -71,7 +71,7 @@ def _whole_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, siz
     """
     tape = ctx.tape
     logits = cast(tape, _logits(ctx, hidden, weights, head), "fp32", "convert_output")
-    ctx.kept.append(logits)
+    ctx.model_outputs.append(logits)
     shape, dtype = logits.shape, logits.dtype
     if ctx.setting.option("script") == "pretrain":
         return tape.views(logits, *((size, shape[-1]) for size, _ in sizes))

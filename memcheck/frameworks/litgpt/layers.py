@@ -124,7 +124,7 @@ def _window_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | No
     Every layer makes its own, and the memory-efficient kernel keeps it. config.py gives Phi 3 a ``sliding_window_size``
     and Mistral none.
     """
-    if attention.window is None or attention.fused_form != "slices":
+    if attention.window is None or attention.fused_qkv_layout != "slices":
         return None
     shape = (ctx.sequence, ctx.sequence)
     causal = ctx.tape.new(shape, dtype, "causal mask")
@@ -208,7 +208,7 @@ def frozen_linear(ctx: Context, x: Value, weights: Weights, label: str) -> Value
     """
     adapter = ctx.setting.adapter
     weights.quantized = adapter is not None and adapter.quantized
-    weights.keeps_input, weights.dequantized = True, "fp16"
+    weights.keeps_input, weights.dequantized_dtype = True, "fp16"
     return dense(ctx.tape, x, weights, label)
 
 

@@ -33,7 +33,7 @@ def exchange(setting: Setting) -> str:
     Raises:
         UnsupportedError: the layers exchange in different ways; one layer is estimated for all of them.
     """
-    if setting.context == 1:
+    if setting.context_parallel == 1:
         return ""
     stated = setting.option("cp_comm_type", "p2p")
     kinds = {str(k) for k in stated} if isinstance(stated, (list, tuple)) else {str(stated)}
@@ -52,7 +52,7 @@ def ring_ranks(setting: Setting) -> int:
     The outer sizes are those of ``hierarchical_context_parallel_sizes`` after the first.
     """
     if exchange(setting) != "a2a+p2p":
-        return setting.context
+        return setting.context_parallel
     stated = setting.option("hierarchical_context_parallel_sizes")
     sizes = [n for n in stated if isinstance(n, int)] if isinstance(stated, (list, tuple)) else []
     if isinstance(stated, (list, tuple)) and len(sizes) != len(stated):
@@ -61,7 +61,7 @@ def ring_ranks(setting: Setting) -> int:
             "write the sizes from the inner group to the outer one: [2, 2]",
             "/training/options/hierarchical_context_parallel_sizes",
         )
-    return prod(sizes[1:]) if sizes else setting.context
+    return prod(sizes[1:]) if sizes else setting.context_parallel
 
 
 def context_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
@@ -155,7 +155,7 @@ def _all_gather_attention(ctx: Context, widths: AttentionWidths, q: Value, key: 
 
     Saves the local q, k, v and the output; backward gathers k and v again.
     """
-    tape, ranks = ctx.tape, ctx.setting.context
+    tape, ranks = ctx.tape, ctx.setting.context_parallel
     tokens = q.shape[0]
     output_shape = (tokens, widths.heads * widths.v_dim)
     stats = [tape.new((tokens, widths.heads), "fp32", "softmax statistics")]

@@ -184,7 +184,7 @@ def has_fused_softmax(setting: Setting, heads: int) -> bool:
 
     Megatron's asks for the option ``masked_softmax_fusion``, TE's does not. ``heads``: of this rank.
     """
-    if setting.compute == "fp32" or (setting.batch * heads) % 4:
+    if setting.compute_dtype == "fp32" or (setting.batch * heads) % 4:
         return False
     if uses_te(setting):
         return 16 < setting.sequence < 16384 and setting.sequence % 8 == 0

@@ -226,7 +226,7 @@ def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:
     if not uses_te(setting):
         message = "Megatron-core builds gated delta nets of TransformerEngine's modules alone"
         raise UnsupportedError(message, "set it to transformer_engine", "/training/options/transformer_impl")
-    if setting.context > 1 and is_bridged(setting):
+    if setting.context_parallel > 1 and is_bridged(setting):
         message = "mcore-bridge's exchange of heads and tokens of a delta net's context group has no memory model"
         raise UnsupportedError(message, "set it to 1", "/parallelism/context")
     if quantizes(setting) and sizes.width * ctx.tp % 16:
@@ -247,7 +247,7 @@ def delta_net(
     path = "self_attention."
     projected = column(ctx, x, projection(ctx, path + "in_proj", widths.width, ctx.hidden), "in_proj", spec)
     bridged, proj = is_bridged(ctx.setting), projection(ctx, path + "out_proj", ctx.hidden, widths.values, adds=False)
-    ways = ctx.setting.context
+    ways = ctx.setting.context_parallel
     if ways > 1:  # from here on every rank has some heads of all tokens
         widths, projected = local_widths(mixer, ctx.tp, ways), to_heads(ctx.tape, projected, ways)
     rows = projected.shape[0]
@@ -287,7 +287,7 @@ def _prepared_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value,
     query_key = l2norm(ctx, copy(tape, query_key, "contiguous q, k"), 2 * widths.key_heads)
     query, key = tape.views(query_key, (rows, widths.keys), (rows, widths.keys))
     query, key = (_repeat_heads(ctx, widths, t) for t in (query, key))
-    decay = _compiled_decay(ctx, alpha, ctx.setting.context)
+    decay = _compiled_decay(ctx, alpha, ctx.setting.context_parallel)
     return query, key, copy(tape, value, "contiguous v"), decay, unary(tape, beta, "sigmoid")
 
 
@@ -355,4 +355,4 @@ def _gated_norm(ctx: Context, sizes: DeltaWidths, spec: Norm, x: Value, gate: Va
     )
     del normed
     out = copy(tape, out, "transpose(0, 1).contiguous()") if ctx.batch > 1 else out
-    return to_tokens(tape, out, ctx.setting.context) if ctx.setting.context > 1 else out
+    return to_tokens(tape, out, ctx.setting.context_parallel) if ctx.setting.context_parallel > 1 else out

@@ -55,13 +55,13 @@ def megatron_embedding_curve(
     backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
     gradients = tape.by_component.get("gradients", 0)
     return Curve(
-        saved=saved.bytes,
+        saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=held,
-        forward=forward_high,
-        backward=high(tape),
-        gradients=gradients,
+        autocast_cache_bytes=held,
+        forward_peak=forward_high,
+        backward_peak=high(tape),
+        gradient_bytes=gradients,
     )
 
 
@@ -97,14 +97,14 @@ def _table(ctx: Context, embedding: MegatronEmbedding) -> Value:
     weight = Parameter(
         "word_embeddings",
         (-(-embedding.vocab // ctx.tp), setting.hidden),
-        setting.params,
+        setting.param_dtype,
         embedding.trained,
         has_grad=True,
     )
     ctx.register(weight)
     ids = tape.new((ctx.tokens,), "int64", "masked token ids") if ctx.tp > 1 else None
     mask = tape.new((ctx.tokens,), "bool", "token mask") if ctx.tp > 1 else None
-    out = tape.value((ctx.tokens, setting.hidden), setting.compute, "word embeddings")
+    out = tape.value((ctx.tokens, setting.hidden), setting.compute_dtype, "word embeddings")
     shape, dtype = weight.shape, weight.dtype
     kept = (ids, mask)
     tied = embedding.tied

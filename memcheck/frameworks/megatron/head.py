@@ -48,8 +48,10 @@ def megatron_head_curve(
     """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
-    shape, dtype = (ctx.residual_tokens, ctx.hidden), setting.compute
-    x = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf() if setting.input_grad else None)
+    shape, dtype = (ctx.residual_tokens, ctx.hidden), setting.compute_dtype
+    x = Value(
+        tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf() if setting.needs_input_gradient else None
+    )
     tied_gradients: list[Storage] = []
     main_gradients: list[Storage] = []
     loss = (forward or head_forward)(ctx, head, x, Gradients(tied_gradients, main_gradients))
@@ -66,14 +68,14 @@ def megatron_head_curve(
     main_gradients.clear()  # counted with the gradients that wait to be reduced from here on
     del input_leaf
     return Curve(
-        saved=saved.bytes,
+        saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=0,
-        forward=forward_peak,
-        backward=backward_peak,
-        gradients=gradients,
-        lingers=lingers,
+        autocast_cache_bytes=0,
+        forward_peak=forward_peak,
+        backward_peak=backward_peak,
+        gradient_bytes=gradients,
+        until_backward_ends=lingers,
     )
 
 
@@ -111,14 +113,14 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
     shape, dtype = hidden.shape, hidden.dtype
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight = Parameter(
-        "output_layer", (-(-head.vocab // ctx.tp), ctx.hidden), setting.params, head.trained, has_grad=True
+        "output_layer", (-(-head.vocab // ctx.tp), ctx.hidden), setting.param_dtype, head.trained, has_grad=True
     )
     ctx.register(weight)
     if head.tied and not fuses_wgrad(setting):
         # AccumulateGrad runs once, after the embedding's backward: until then this gradient waits in its buffer
-        weight.sink = gradients.waiting.append
+        weight.consume_gradient = gradients.waiting.append
     elif head.main_gradient is not None and not fuses_wgrad(setting):
-        weight.sink = lambda _: _make_main_gradient(tape, weight, head, gradients)
+        weight.consume_gradient = lambda _: _make_main_gradient(tape, weight, head, gradients)
     out = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, "logits")
     needs_input_grad, needs_weight_grad = hidden.origin is not None, weight.requires_grad
     saved_input = hidden.storage if needs_weight_grad else None

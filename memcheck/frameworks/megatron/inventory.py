@@ -101,7 +101,7 @@ def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFl
         for unit in units:
             passes = passes and unit.name != running_unit
             times = moment.counts[c] + passes
-            if times and unit.fresh.saved:
+            if times and unit.first_curve.saved_bytes:
                 saving.append(UnitsInFlight(unit, times))
     return saving
 
@@ -130,9 +130,9 @@ def _largest(
                 dtypes = "+".join(dict.fromkeys(row.dtypes))
                 part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
                 add_group(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times)
-    for _, same_units in groupby(saving_units, key=lambda units: id(units.unit.fresh.saved_inventory)):
+    for _, same_units in groupby(saving_units, key=lambda units: id(units.unit.first_curve.saved_inventory)):
         equal_units = list(same_units)
-        for label, shape, dtype, n_bytes, component, _ in equal_units[0].unit.fresh.saved_inventory:
+        for label, shape, dtype, n_bytes, component, _ in equal_units[0].unit.first_curve.saved_inventory:
             add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes, sum(units.times for units in equal_units))
     for label, shape, dtype, n_bytes, component, _ in unit_peak.inventory if unit_peak is not None else ():
         add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes)

@@ -131,7 +131,7 @@ def _fused_key_value(
     rotary_shape = k_rotary.shape
     carrier = operator(tape, Value(None, (), dtype), (both, k_rotary), ["d_kv", (rotary_shape, dtype, "d_k_pos_emb")])
     if carrier.origin is not None:
-        carrier.origin.held = []  # type: ignore[union-attr]
+        carrier.origin.view_gradients = []  # type: ignore[union-attr]
 
     def passes(grad: Storage) -> list[Storage | None]:
         return [grad]

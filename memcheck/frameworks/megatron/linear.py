@@ -29,7 +29,7 @@ def uses_te(setting: Setting) -> bool:
 
 def fuses_wgrad(setting: Setting) -> bool:
     """``gradient_accumulation_fusion``: on unless the plan says otherwise, and only into persistent main gradients."""
-    return setting.main_grad is not None and bool(setting.option("gradient_accumulation_fusion", True))
+    return setting.main_grad_dtype is not None and bool(setting.option("gradient_accumulation_fusion", True))
 
 
 def quantizes(setting: Setting) -> bool:

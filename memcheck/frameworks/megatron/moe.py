@@ -175,7 +175,7 @@ def permute(ctx: Context, moe: Moe, x: Value, probs: Value, rows: int) -> tuple[
     )
     if carrier.origin is None:
         return permuted, weights
-    carrier.origin.held = []  # type: ignore[union-attr]
+    carrier.origin.view_gradients = []  # type: ignore[union-attr]
     permuted = operator(tape, permuted, carrier, GRAD_UNCHANGED)
     return permuted, operator(tape, weights, carrier, GRAD_UNCHANGED)
 
@@ -224,14 +224,18 @@ class _AllToAllCombine(_Combine):
 
     def preprocess(self, out: Value) -> Value:
         tape, setting = self.ctx.tape, self.ctx.setting
-        if self.m.experts // setting.expert > 1:
+        if self.m.experts // setting.expert_parallel > 1:
             out = _new_rows(tape, out, out.shape[0], "unsort chunks")
-        if setting.expert_tensor > 1:
+        if setting.expert_tensor_parallel > 1:
             return _reduce_scatter(tape, out, self.received, self.dtype, "reduce-scatter over the expert-tensor group")
         return out
 
     def communicate(self, out: Value) -> Value:
-        return _new_rows(self.ctx.tape, out, self.sent, "combine all-to-all") if self.ctx.setting.expert > 1 else out
+        return (
+            _new_rows(self.ctx.tape, out, self.sent, "combine all-to-all")
+            if self.ctx.setting.expert_parallel > 1
+            else out
+        )
 
     def postprocess(self, out: Value) -> Value:
         return unpermute(self.ctx, self.m, out, self.rows)
@@ -245,18 +249,18 @@ def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
     """
     tape, setting = ctx.tape, ctx.setting
     sent = routed_tokens(x.shape[0], moe, setting)
-    received = sent if setting.expert == 1 or pads(setting) else int(sent * setting.expert_imbalance)
+    received = sent if setting.expert_parallel == 1 or pads(setting) else int(sent * setting.expert_imbalance)
     permuted, weights = permute(ctx, moe, x, probs, sent)
     tokens = permuted
-    if setting.expert > 1:
+    if setting.expert_parallel > 1:
         tokens = _new_rows(tape, tokens, received, "dispatch all-to-all")
         weights = _new_rows(tape, weights, received, "dispatch all-to-all")
     held = (permuted, tokens)
-    if setting.expert_tensor > 1:
-        gathered_rows = received * setting.expert_tensor
+    if setting.expert_tensor_parallel > 1:
+        gathered_rows = received * setting.expert_tensor_parallel
         tokens = _new_rows(tape, tokens, gathered_rows, "all-gather over the expert-tensor group")
         weights = _new_rows(tape, weights, gathered_rows, "all-gather over the expert-tensor group")
-    if moe.experts // setting.expert > 1:
+    if moe.experts // setting.expert_parallel > 1:
         tokens = _new_rows(tape, tokens, tokens.shape[0], "sort chunks by expert")
         weights = _new_rows(tape, weights, weights.shape[0], "sort chunks by expert")
     return tokens, weights, _AllToAllCombine(ctx, moe, x.shape[0], held, sent, received, probs.dtype)
@@ -273,11 +277,11 @@ class _AllGatherCombine(_Combine):
 
     def preprocess(self, out: Value) -> Value:
         setting = self.ctx.setting
-        return unpermute(self.ctx, self.m, out, self.rows * setting.expert * setting.expert_tensor)
+        return unpermute(self.ctx, self.m, out, self.rows * setting.expert_parallel * setting.expert_tensor_parallel)
 
     def communicate(self, out: Value) -> Value:
         tape, setting = self.ctx.tape, self.ctx.setting
-        if setting.expert * setting.expert_tensor == 1:
+        if setting.expert_parallel * setting.expert_tensor_parallel == 1:
             return out
         return _reduce_scatter(tape, out, self.rows, self.dtype, "reduce-scatter over the expert group")
 
@@ -289,14 +293,14 @@ def _dispatch_all_gather(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
     combine them.
     """
     tape, setting = ctx.tape, ctx.setting
-    group = setting.expert * setting.expert_tensor
+    group = setting.expert_parallel * setting.expert_tensor_parallel
     rows = x.shape[0]
     gathered, gathered_probs = x, probs
     if group > 1:
         gathered = _into_global_buffer(tape, x, rows * group)
         gathered_probs = _new_rows(tape, probs, rows * group, "all-gather probabilities")
-    copies = routed_tokens(rows * group, moe, setting) // setting.expert
-    if setting.expert > 1 and not pads(setting):
+    copies = routed_tokens(rows * group, moe, setting) // setting.expert_parallel
+    if setting.expert_parallel > 1 and not pads(setting):
         copies = int(copies * setting.expert_imbalance)
     tokens, weights = permute(ctx, moe, gathered, gathered_probs, copies)
     return tokens, weights, _AllGatherCombine(ctx, moe, rows, (gathered,), gathered_probs.dtype)
@@ -313,7 +317,7 @@ class _FlexCombine(_Combine):
         return unpermute(self.ctx, self.m, out, self.received)
 
     def communicate(self, out: Value) -> Value:
-        single_rank = self.ctx.setting.expert * self.ctx.setting.expert_tensor == 1
+        single_rank = self.ctx.setting.expert_parallel * self.ctx.setting.expert_tensor_parallel == 1
         return out if single_rank else _new_rows(self.ctx.tape, out, self.rows, "fused combine")
 
 
@@ -325,7 +329,7 @@ def _dispatch_flex(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched
     reaches ``ways * (1 - (1 - 1 / ways) ** top_k)`` of them on average.
     """
     tape, setting = ctx.tape, ctx.setting
-    ways, tensor_ways = setting.expert, setting.expert_tensor
+    ways, tensor_ways = setting.expert_parallel, setting.expert_tensor_parallel
     exchanges = ways * tensor_ways > 1
     rows = x.shape[0]
     ranks_per_token = ways * (1 - (1 - 1 / ways) ** moe.experts_per_token) if ways > 1 else 1.0
@@ -345,8 +349,8 @@ def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, recompute_act
     ``recompute_activation``: discard the activation's output and compute it again in backward (``moe_act``).
     """
     setting = ctx.setting
-    local_experts = max(1, -(-moe.experts // setting.expert))
-    width = -(-moe.width // setting.expert_tensor)
+    local_experts = max(1, -(-moe.experts // setting.expert_parallel))
+    width = -(-moe.width // setting.expert_tensor_parallel)
     fc1 = _expert_weights(ctx, "linear_fc1", local_experts, width * (2 if moe.gated else 1), ctx.hidden)
     fc2 = _expert_weights(ctx, "linear_fc2", local_experts, ctx.hidden, width)
     fc1_output = _grouped_linear(ctx, tokens, fc1, "experts.linear_fc1")
@@ -421,7 +425,7 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
     if is_bridged(ctx.setting):
         return bridged_experts(ctx, x, result, weight)
     add_adapter = row_adapter if label.rpartition(".")[2] in ROW_PARALLEL else column_adapter
-    return add_adapter(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor)
+    return add_adapter(ctx, x, result, weight.name, weight.shape[1], ctx.setting.expert_tensor_parallel)
 
 
 def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:

@@ -43,8 +43,14 @@ def prediction_units(
     for i in range(depth):
         own = embedding_tensors(architecture, job) if embeds and i == 0 else ()
         layer = () if i > 0 and job.option("mtp_use_repeated_layer") else tensors
-        units.append(Unit(kind="block", name=f"prediction layer {i}", tensors=(*own, *layer), fresh=curve, again=curve))
-        losses.append(Unit(kind="loss", name=f"prediction loss {i}", tensors=(), fresh=logits, again=logits))
+        units.append(
+            Unit(
+                kind="block", name=f"prediction layer {i}", tensors=(*own, *layer), first_curve=curve, later_curve=curve
+            )
+        )
+        losses.append(
+            Unit(kind="loss", name=f"prediction loss {i}", tensors=(), first_curve=logits, later_curve=logits)
+        )
     return units + losses
 
 
@@ -61,7 +67,7 @@ def prediction_tensors(job: TrainingJob, architecture: Architecture, block: Bloc
 def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, inventory: bool) -> Curve:
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
-        rows //= setting.tensor
+        rows //= setting.tensor_parallel
     spec = final or Norm("rmsnorm", setting.hidden)
 
     def forward(ctx: Context, x: Value) -> Value:
@@ -81,9 +87,9 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
         h = megatron_layers(ctx, (block,), h, recompute=recompute)
         return norm(ctx, spec, h, "mtp.final_layernorm")
 
-    found = replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+    found = replay(forward, setting, (rows, setting.hidden), setting.compute_dtype, inventory=inventory)
     # its checkpoint has two inputs, hidden states and embedding
-    return found._replace(lingers=2 * found.lingers) if recompute else found
+    return found._replace(until_backward_ends=2 * found.until_backward_ends) if recompute else found
 
 
 def _gather_features(ctx: Context, hidden: Value, shape: tuple[int, ...]) -> Value:

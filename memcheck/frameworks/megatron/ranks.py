@@ -245,7 +245,9 @@ class _RankBuilder:
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
         units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
-        parts = tuple([tuple([(id(u.fresh), id(u.tensors), times) for u, times in runs_of(chunk)]) for chunk in units])
+        parts = tuple(
+            [tuple([(id(u.first_curve), id(u.tensors), times) for u, times in runs_of(chunk)]) for chunk in units]
+        )
         key = (parts, embedding, head, sends_back, sends_on)
         outline = self.outlines.get(key)
         if outline is None:

@@ -61,7 +61,7 @@ def checkpoint(
         del incoming, recomputed_output
         tape.component = component
         if first is not None and leaves[0] is not None and leaves[0].grad is not None:
-            tape.retained += [first, leaves[0].grad]
+            tape.retained_storages += [first, leaves[0].grad]
             leaves[0].grad.holders += 1
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
@@ -69,7 +69,7 @@ def checkpoint(
         inputs = (Value(None, (), out.dtype, Leaf()),)
     result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[s[0] for s in input_specs])
     if isinstance(result.origin, Node):
-        result.origin.handover = True
+        result.origin.hands_over_gradient = True
     return result
 
 
@@ -156,7 +156,7 @@ def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Valu
 
     carrier = tape.record(Value(None, (), "bf16"), inputs, run)
     if isinstance(carrier.origin, Node):
-        carrier.origin.held = []
+        carrier.origin.view_gradients = []
 
     def output_node(i: int, o: Value) -> Value:
         def collect(grad: Storage) -> list[Storage | None]:

@@ -164,14 +164,14 @@ def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
     """
     live = forward = backward = lingers = 0
     for unit in units:
-        forward = max(forward, live + unit.fresh.forward.bytes)
-        live += unit.fresh.saved + unit.fresh.until_forward_ends
-    live = saved = sum([unit.fresh.saved for unit in units])
+        forward = max(forward, live + unit.first_curve.forward_peak.bytes)
+        live += unit.first_curve.saved_bytes + unit.first_curve.autocast_cache_bytes
+    live = saved = sum([unit.first_curve.saved_bytes for unit in units])
     for unit in reversed(units):
-        live -= unit.fresh.saved
-        backward = max(backward, live + unit.fresh.backward.bytes)
-        live += unit.fresh.gradients + unit.fresh.lingers
-        lingers += unit.fresh.lingers
+        live -= unit.first_curve.saved_bytes
+        backward = max(backward, live + unit.first_curve.backward_peak.bytes)
+        live += unit.first_curve.gradient_bytes + unit.first_curve.until_backward_ends
+        lingers += unit.first_curve.until_backward_ends
     return saved, forward, backward, lingers
 
 
@@ -190,13 +190,13 @@ def _form_and_sizes(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, 
         forms: list[UnitsForm] = []
         saved = rank.cached_output
         for unit, extra, times in _group_equal_units(units, rank.extras[index] if rank.extras else None):
-            same_as = first_number.setdefault((id(unit.fresh), extra), unit_number)
-            curve = sizes_of(unit.fresh)
+            same_as = first_number.setdefault((id(unit.first_curve), extra), unit_number)
+            curve = sizes_of(unit.first_curve)
             forms.append(UnitsForm(unit.kind, curve.form, (bool(extra.forward), bool(extra.backward)), same_as, times))
             if same_as == unit_number:
                 sizes += [*curve.numbers, *[n for n in extra if n]]
                 unit_peaks += curve.highs
-            saved += unit.fresh.saved
+            saved += unit.first_curve.saved_bytes
             unit_number += 1
         saves &= saved > 0
         chunks.append(tuple(forms))
@@ -214,7 +214,9 @@ def _group_equal_units(units: Sequence[Unit], extras: Sequence[Extra] | None) ->
         counted_units = [(unit, NO_EXTRA, times) for unit, times in runs_of(units)]
     else:
         counted_units = [(unit, extra, 1) for unit, extra in zip(units, extras, strict=True)]
-    groups = [list(group) for _, group in groupby(counted_units, key=lambda entry: (id(entry[0].fresh), entry[1]))]
+    groups = [
+        list(group) for _, group in groupby(counted_units, key=lambda entry: (id(entry[0].first_curve), entry[1]))
+    ]
     return [(*group[0][:2], sum([times for _, _, times in group])) for group in groups]
 
 
@@ -334,7 +336,7 @@ def _hold_in_flight(
             counts[kind] = counts.get(kind, 0) + count
     for kind, count in counts.items():
         for units in chunks[kind]:
-            recorder.hold_bundle(units.curve.saved, count * units.times)
+            recorder.hold_bundle(units.curve.saved_bytes, count * units.times)
         if _sends_on(chunks[kind]):
             recorder.hold("activations", edges.cached_output, count)
     if not moment.first:
@@ -361,7 +363,7 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges
             recorder.hold("communication_buffers", edges.held_input, 2 * times)
         for units in chunks[kind]:
             if units.kind == "block":
-                recorder.hold("temporaries", units.curve.lingers, units.times * times)
+                recorder.hold("temporaries", units.curve.until_backward_ends, units.times * times)
 
 
 def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
@@ -370,13 +372,13 @@ def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[
         before = recorder.here
         recorder.hold("communication_buffers", units.extra.forward)
         instant = "forward" if units.kind in ("embedding", "block") else "loss"
-        recorder.high(instant, units.curve.forward, f"{where} {index}")
+        recorder.high(instant, units.curve.forward_peak, f"{where} {index}")
         recorder.release("communication_buffers", units.extra.forward)
-        recorder.hold_bundle(units.curve.saved)
-        recorder.hold("activations", units.curve.until_forward_ends)
+        recorder.hold_bundle(units.curve.saved_bytes)
+        recorder.hold("activations", units.curve.autocast_cache_bytes)
         recorder.repeat(before, end - index - 1)
     for units in chunk:
-        recorder.release("activations", units.curve.until_forward_ends, units.times)
+        recorder.release("activations", units.curve.autocast_cache_bytes, units.times)
 
 
 def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
@@ -385,15 +387,15 @@ def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list
     ``where``: the numbers of the moment and of the chunk.
     """
     for units in chunk:
-        recorder.hold_bundle(units.curve.saved, units.times)
+        recorder.hold_bundle(units.curve.saved_bytes, units.times)
     for index, end, units in reversed(unit_ranges):
         before = recorder.here
-        recorder.hold_bundle(units.curve.saved, -1)
+        recorder.hold_bundle(units.curve.saved_bytes, -1)
         recorder.hold("communication_buffers", units.extra.backward)
-        recorder.high("backward", units.curve.backward, f"{where} {end - 1}")
+        recorder.high("backward", units.curve.backward_peak, f"{where} {end - 1}")
         recorder.release("communication_buffers", units.extra.backward)
-        recorder.hold("gradients", units.curve.gradients)
-        recorder.hold("temporaries", units.curve.lingers)
+        recorder.hold("gradients", units.curve.gradient_bytes)
+        recorder.hold("temporaries", units.curve.until_backward_ends)
         recorder.repeat(before, end - index - 1)
 
 

@@ -91,7 +91,8 @@ def chunk_units(
         # model/gpt_model.py, _preprocess: what the embedding gives always is
         input_needs_grad = True
     setting = setting._replace(
-        input_grad=table_trained or input_needs_grad, output_held=not chunk.head and code_of(setting.style).holds_inputs
+        needs_input_gradient=table_trained or input_needs_grad,
+        holds_output_gradient=not chunk.head and code_of(setting.style).holds_inputs,
     )
     if chunk.embedding:
         embedding = MegatronEmbedding(
@@ -100,7 +101,7 @@ def chunk_units(
             dropout=architecture.embedding_dropout,
             tied=shares,
             trained=table_trained,
-            waits=not setting.input_grad and (adapter is not None or 0 in frozen),
+            waits=not setting.needs_input_gradient and (adapter is not None or 0 in frozen),
         )
         _require_embedding_covered(architecture, embedding, whole(setting))
         curve = _embedding_curve(embedding, setting, inventory)
@@ -110,8 +111,8 @@ def chunk_units(
                 name="embedding",
                 tensors=_freeze_unless(embedding_tensors(architecture, job), table_trained)
                 + idle_tower_tensors(architecture),
-                fresh=curve,
-                again=curve,
+                first_curve=curve,
+                later_curve=curve,
             )
         )
     layer_units, setting = _layer_units(job, architecture, chunk.layers, setting, alike, inventory)
@@ -137,8 +138,8 @@ def chunk_units(
                 kind="head",
                 name="head and loss",
                 tensors=_freeze_unless(head_tensors(architecture, job, shares=shares), trained),
-                fresh=curve,
-                again=curve,
+                first_curve=curve,
+                later_curve=curve,
             )
         )
     return units
@@ -169,7 +170,14 @@ def _layer_units(
         blocks = tuple([layers[i] for i in group])
         trained = adapter is None and not frozen.issuperset(group)
         is_bf16 = group[0] in bf16_numbers
-        key = (*map(id, blocks), recompute, is_bf16, trained, setting.input_grad, setting.output_held)
+        key = (
+            *map(id, blocks),
+            recompute,
+            is_bf16,
+            trained,
+            setting.needs_input_gradient,
+            setting.holds_output_gradient,
+        )
         if key not in alike.units:
             layer_setting = in_bf16(setting) if is_bf16 else setting
             for block in blocks:
@@ -180,12 +188,12 @@ def _layer_units(
                 block_lists = [_with_adapters(tensors, layer_setting, adapter) for tensors in block_lists]
             tensors = block_lists[0] if len(block_lists) == 1 else tuple(chain.from_iterable(block_lists))
             unit_tensors = tensors if adapter is not None else _freeze_unless(tensors, trained)
-            alike.units[key] = Unit(kind="block", name="", tensors=unit_tensors, fresh=curve, again=curve)
+            alike.units[key] = Unit(kind="block", name="", tensors=unit_tensors, first_curve=curve, later_curve=curve)
         unit = alike.units[key]
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
-        previous = (blocks[0], recompute) if setting.input_grad and len(group) == 1 and not numbered else None
-        if not setting.input_grad:
-            setting = setting._replace(input_grad=trained or unit.fresh.output_gradient > 0)
+        previous = (blocks[0], recompute) if setting.needs_input_gradient and len(group) == 1 and not numbered else None
+        if not setting.needs_input_gradient:
+            setting = setting._replace(needs_input_gradient=trained or unit.first_curve.output_gradient_bytes > 0)
     return units, setting
 
 
@@ -213,7 +221,7 @@ def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: 
     from memcheck.frameworks.megatron.adapters import adapters_beside
 
     backend = setting.option("bridge_backend")
-    return adapters_beside(tensors, adapter, backend, setting.tensor, setting.expert_tensor)
+    return adapters_beside(tensors, adapter, backend, setting.tensor_parallel, setting.expert_tensor_parallel)
 
 
 def _freeze_unless(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
@@ -311,7 +319,7 @@ def _require_head_covered(architecture: Architecture, head: MegatronHead, settin
 
     def run(ctx: Context) -> None:
         shape = (ctx.tokens, ctx.hidden)
-        x = Value(ctx.tape.new(shape, setting.compute, "last hidden state"), shape, setting.compute, Leaf())
+        x = Value(ctx.tape.new(shape, setting.compute_dtype, "last hidden state"), shape, setting.compute_dtype, Leaf())
         code_of(setting.style).head(ctx, head, x, Gradients([], []))
 
     require_covered(touched(run, setting), numel, "the head", "megatron")
@@ -321,12 +329,12 @@ def _require_head_covered(architecture: Architecture, head: MegatronHead, settin
 def _layers_curve(blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool) -> Curve:
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
-        rows //= setting.tensor
+        rows //= setting.tensor_parallel
 
     def forward(ctx: Context, x: Value) -> Value:
         return code_of(setting.style).layers(ctx, blocks, x, recompute=recompute)
 
-    return replay(forward, setting, (rows, setting.hidden), setting.compute, inventory=inventory)
+    return replay(forward, setting, (rows, setting.hidden), setting.compute_dtype, inventory=inventory)
 
 
 @lru_cache(maxsize=256)

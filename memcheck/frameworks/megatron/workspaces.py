@@ -124,24 +124,24 @@ def _global_buffer(setting: Setting, blocks: list[Block], *, head: bool) -> int:
     Its uses are inputs gathered by local column-parallel layers, scores of local attention, and the tokens of the
     all-gather dispatcher.
     """
-    element_bytes = DTYPE_BYTES[setting.compute]
+    element_bytes = DTYPE_BYTES[setting.compute_dtype]
     sizes = [0]
     if setting.sequence_parallel and (head or not uses_te(setting)):
         sizes.append(setting.batch * setting.sequence * setting.hidden)
     tokens = setting.batch * setting.sequence
     for block in blocks:
         if setting.attention == "local" and isinstance(block.mixer, (Attention, LatentAttention)):
-            sizes.append(tokens * setting.sequence * -(-block.mixer.heads // setting.tensor))
+            sizes.append(tokens * setting.sequence * -(-block.mixer.heads // setting.tensor_parallel))
         if isinstance(block.mlp, Moe) and _gathers_tokens(setting):
-            expert_ranks = setting.expert * setting.expert_tensor
-            local_tokens = tokens // setting.tensor if setting.sequence_parallel else tokens
+            expert_ranks = setting.expert_parallel * setting.expert_tensor_parallel
+            local_tokens = tokens // setting.tensor_parallel if setting.sequence_parallel else tokens
             sizes.append(local_tokens * expert_ranks * setting.hidden)
     return rounded(max(sizes) * element_bytes)
 
 
 def _gathers_tokens(setting: Setting) -> bool:
     kind = setting.option("moe_token_dispatcher_type", "allgather")
-    return kind == "allgather" and setting.expert * setting.expert_tensor > 1
+    return kind == "allgather" and setting.expert_parallel * setting.expert_tensor_parallel > 1
 
 
 def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
@@ -156,7 +156,7 @@ def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
     if held.head and not any("output_layer" in t.name for t, _ in held.tensors):
         name_parts.append("word_embeddings")
     shapes = {t.shape for t in trained if any(word in t.name for word in name_parts)}
-    element_bytes = DTYPE_BYTES[setting.params]
+    element_bytes = DTYPE_BYTES[setting.param_dtype]
     return sum(rounded(rows * columns * element_bytes) for rows, columns in shapes)
 
 
@@ -190,7 +190,7 @@ def _masks(setting: Setting, held: ChunkContents) -> int:
     if setting.attention not in ("unfused", "eager"):
         return 0
     mixers = [b.mixer for b in held.blocks if isinstance(b.mixer, (Attention, LatentAttention))]
-    all_fused = all(has_fused_softmax(setting, mixer.heads // setting.tensor) for mixer in mixers)
+    all_fused = all(has_fused_softmax(setting, mixer.heads // setting.tensor_parallel) for mixer in mixers)
     return 0 if all_fused else rounded(setting.sequence * setting.sequence)
 
 
@@ -212,10 +212,12 @@ def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) ->
         return 0
     limit = int(str(job.option("wgrad_deferral_limit") or 0))
     micro_batches = min(limit or job.gradient_accumulation_steps, job.gradient_accumulation_steps)
-    element_bytes = DTYPE_BYTES[setting.compute]
+    element_bytes = DTYPE_BYTES[setting.compute_dtype]
     tokens = setting.batch * setting.sequence
-    input_tokens = tokens // setting.tensor if setting.sequence_parallel else tokens
-    logits = rounded(tokens * (padded_vocabulary(architecture.vocab_size, job) // setting.tensor) * element_bytes)
+    input_tokens = tokens // setting.tensor_parallel if setting.sequence_parallel else tokens
+    logits = rounded(
+        tokens * (padded_vocabulary(architecture.vocab_size, job) // setting.tensor_parallel) * element_bytes
+    )
     return micro_batches * (logits + rounded(input_tokens * setting.hidden * element_bytes))
 
 

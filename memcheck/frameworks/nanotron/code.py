@@ -38,7 +38,7 @@ def setting_of(job: TrainingJob, architecture: Architecture, setting: Setting) -
     options = setting.options
     if job.option("model_class") is None and architecture.model_type == "qwen2":
         options = (*options, ("model_class", "qwen2"))
-    return setting._replace(attention="flash", main_grad=None, has_grad=not accumulates(job), options=options)
+    return setting._replace(attention="flash", main_grad_dtype=None, has_grad=not accumulates(job), options=options)
 
 
 def always(
@@ -49,7 +49,7 @@ def always(
     Llama's layers have a second rotary module, of which training uses no more than the frequencies; where pairs are
     interleaved it has the angles of every position (RotaryEmbedding.init_rotary_embeddings, ``trainer.py`` calls it).
     """
-    tokens, item = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute]
+    tokens, item = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute_dtype]
     gathered = rounded(tokens * architecture.hidden_size * item) if scatters(setting) else 0
     buffers = gathers_again(setting) + is_async(setting)  # "allgather" and "allgather2"
     mixer = held.blocks[0].mixer if held.blocks else None
@@ -110,8 +110,8 @@ def first_rows(job: TrainingJob, setting: Setting) -> int:
     """
     if not is_qwen(setting) or job.checkpointing.mode != "none":
         return 0
-    rows = setting.batch * setting.sequence // (setting.tensor if scatters(setting) else 1)
-    return rounded(rows * setting.hidden * DTYPE_BYTES[setting.compute])
+    rows = setting.batch * setting.sequence // (setting.tensor_parallel if scatters(setting) else 1)
+    return rounded(rows * setting.hidden * DTYPE_BYTES[setting.compute_dtype])
 
 
 CODE = OwnCode(

@@ -21,8 +21,10 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     tape, setting = ctx.tape, ctx.setting
     has_grad = setting.has_grad or embedding.tied  # the head's gradient of the table is there already
     rows = -(-embedding.vocab // ctx.tp)
-    weight = ctx.register(Parameter("token_embedding", (rows, setting.hidden), setting.params, True, has_grad=has_grad))
-    shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute, weight.shape
+    weight = ctx.register(
+        Parameter("token_embedding", (rows, setting.hidden), setting.param_dtype, True, has_grad=has_grad)
+    )
+    shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute_dtype, weight.shape
     several = ctx.tp > 1
     kept = [tape.new((ctx.tokens,), "int64", "masked token ids")] if several else []
     out = tape.value(shape, dtype, "token embedding")

@@ -26,7 +26,7 @@ NORM_PROGRAMS = 132 * 8
 
 def scatters(setting: Setting) -> bool:
     """``tp_mode: REDUCE_SCATTER`` over several ranks."""
-    return setting.sequence_parallel and setting.tensor > 1
+    return setting.sequence_parallel and setting.tensor_parallel > 1
 
 
 def gathers_again(setting: Setting) -> bool:

@@ -34,19 +34,19 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         rank=lora.rank,
         targets=lora.targets_in(part),
         dtype=lora.dtype,
-        quantized=bool(job.held_in),
-        storage=job.held_in,
-        held="" if job.framework.adapters.own else job.held_in,
+        quantized=bool(job.base_format),
+        quantization_format=job.base_format,
+        peft_base_format="" if job.framework.adapters.own else job.base_format,
         dropout=lora.dropout,
         dora=lora.dora,
-        parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
+        target_parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
         expert_rank=lora.expert_rank,
         quantizes_experts=is_before(version_of_models(job, framework), STACKED),
-        stacked=bool(job.option("quantize_experts", default=False)),
-        computes=job.recipe.compute if job.prepares_kbit else None,
-        gathered=all_gather_dtype(job),
-        rows=lora.dtype if job.fsdp == 1 and all_gather_dtype(job) is not None else None,
-        unquantised=unquantised(job),
+        quantizes_stacked_experts=bool(job.option("quantize_experts", default=False)),
+        compute_dtype=job.recipe.compute if job.prepares_kbit else None,
+        gathered_dtype=all_gather_dtype(job),
+        peft_input_dtype=lora.dtype if job.fsdp == 1 and all_gather_dtype(job) is not None else None,
+        unquantized_modules=unquantised(job),
     )
 
 
@@ -63,9 +63,11 @@ def adapted_block(
     shares = isinstance(block, SharedTransformerBlock)
     for t, component in named_tensors(block) if shares else block_component_tensors(block):
         tensor = on_rank(t, component)
-        quantized = (t.linear or (tensor.expert and adapter.holds(tensor.shape))) and adapter.quantises(t.name)
+        quantized = (t.linear or (tensor.expert and adapter.stores_quantized(tensor.shape))) and adapter.quantizes(
+            t.name
+        )
         if t.name in own:
-            found.append(tensor._replace(dtype=adapter.storage if quantized else None))
+            found.append(tensor._replace(dtype=adapter.quantization_format if quantized else None))
         if t.linear and len(tensor.shape) == 2:
             found += layer_adapters(component, t, tensor.shape, adapter)
     if isinstance(block.mlp, Moe):
@@ -84,7 +86,7 @@ def layer_adapters(
 
 def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
     """The tensors of a layer, and those that it shares with other layers, whichever layer holds them."""
-    return block_component_tensors(block._replace(borrows=False))
+    return block_component_tensors(block._replace(uses_later_weights=False))
 
 
 def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
@@ -92,11 +94,11 @@ def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
 
     Source: transformers modeling_zamba2.py: every Zamba2Attention and Zamba2MLP makes a list of all layers' pairs.
     """
-    if not isinstance(block.own, SparePairs):
+    if not isinstance(block.extension, SparePairs):
         return []
     pairs = [t for t in block.extra_tensors if "_adapter." in t.name]
     found = [each for t in pairs for each in layer_adapters(None, t, t.shape, adapter)]
-    return block.own.layers * [each._replace(trained=False) for each in found]
+    return block.extension.layers * [each._replace(trained=False) for each in found]
 
 
 def _adaptable(component: object, adapter: Adapter, name: str) -> bool:

@@ -23,12 +23,12 @@ from memcheck.record import Record
 def is_traced(block: Block, setting: Setting) -> bool:
     """Whether the block is of the kind whose partition was traced."""
     a, m = block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.parallel or setting.tensor > 1:
+    if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.parallel or setting.tensor_parallel > 1:
         return False
     plain = a.query_norm is None and not a.sinks and not a.softcap and not a.qkv_bias and not a.out_bias
     norms = (block.input_norm, block.mlp_norm)
     rms = all(n is not None and n.kind == "rmsnorm" for n in norms)
-    full = setting.trained and not setting.frozen and setting.adapter is None
+    full = setting.trained and not setting.frozen_modules and setting.adapter is None
     return plain and rms and full and a.rotary_dim > 0 and m.gated and not m.bias
 
 
@@ -76,7 +76,7 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
     del kept
     out = tape.record(out, (x, *(tape.parameter(w) for w in weights)), run, saves=(first,))
     if isinstance(out.origin, Node):
-        out.origin.handover = True
+        out.origin.hands_over_gradient = True
     return out
 
 

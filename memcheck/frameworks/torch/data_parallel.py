@@ -202,7 +202,7 @@ class DataParallel:
 
     def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
         """Return the gradients that the backward of unit ``i`` has allocated."""
-        return ((curve.gradients, 1),)
+        return ((curve.gradient_bytes, 1),)
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
         """The backward of units ``i`` to ``end`` - 1 has run. ``gradients``: what :meth:`unit_gradients` returned."""

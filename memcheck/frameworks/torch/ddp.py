@@ -86,7 +86,7 @@ class ReplicatedHooks(DataParallel):
         """Release the gradients of unit ``i`` that become views of their buckets in this backward."""
         super().after_backward(i, end, curve, gradients)
         if self.last and self.options.views_late:
-            self.recorder.release("communication_buffers", self.units[i].first_curve.gradients)
+            self.recorder.release("communication_buffers", self.units[i].first_curve.gradient_bytes)
 
 
 def unused_gradients(job: TrainingJob, units_and_counts: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:

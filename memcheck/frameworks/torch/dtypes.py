@@ -45,7 +45,10 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
     """Parts of the names of linear layers that are not quantised: those of ``_keep_in_fp32_modules``, in any dtype
     (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
     """
-    architecture, by_class = job.architecture, job.framework.runs_transformers and not job.held_in.startswith("gptq")
+    architecture, by_class = (
+        job.architecture,
+        job.framework.runs_transformers and not job.base_format.startswith("gptq"),
+    )
     return architecture.fp32_params_of_fp16 if by_class and not isinstance(architecture, Rough) else ()
 
 
@@ -70,13 +73,13 @@ def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...], *, trained
 
 def stream_dtype(setting: Setting) -> str:
     """Dtype of the residual stream: under autocast that of the embedding's weights, unless something widened it."""
-    return setting.stream or setting.params
+    return setting.residual_dtype or setting.param_dtype
 
 
 def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
     """Dtype of the embedding's rows: that of its weights, also where what follows makes the stream fp32."""
-    widened = widens_stream(architecture, autocast=bool(setting.autocast)) or widens_inside(architecture, setting)
-    return setting.params if widened else stream_dtype(setting)
+    widened = widens_stream(architecture, autocast=bool(setting.autocast_dtype)) or widens_inside(architecture, setting)
+    return setting.param_dtype if widened else stream_dtype(setting)
 
 
 def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
@@ -101,7 +104,7 @@ def _keeps_dtype(block: Block) -> bool:
 def widens_inside(architecture: Architecture, setting: Setting) -> bool:
     """Whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in fp16)."""
     last = [b.mlp.tensors[-1].name for b, _ in architecture.blocks if isinstance(b.mlp, T5Mlp)]
-    return not setting.autocast and any(part in name for part in setting.kept for name in last)
+    return not setting.autocast_dtype and any(part in name for part in setting.fp32_params for name in last)
 
 
 def widens_encoded(architecture: Architecture) -> bool:
@@ -111,7 +114,7 @@ def widens_encoded(architecture: Architecture) -> bool:
 
 def widened_tower(vision: Vision, base: Setting) -> str | None:
     """Dtype of a tower's stream where CLIP's LayerNorm in front of its layers makes it; None where the weights do."""
-    return "fp32" if base.autocast and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem) else None
+    return "fp32" if base.autocast_dtype and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem) else None
 
 
 def _is_layernorm(norm: Norm | None) -> bool:

@@ -54,17 +54,19 @@ def encoder_units(
     ``table``: the embedding is trained. A layer has a graph if it or anything before it is trained.
     """
     narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
-    setting = encoder_setting(job, encoder, base)._replace(casts_features=narrowed)
-    entry = setting._replace(stream=None) if widens_inside(architecture, setting) else setting
+    setting = encoder_setting(job, encoder, base)._replace(casts_batch_features=narrowed)
+    entry = setting._replace(residual_dtype=None) if widens_inside(architecture, setting) else setting
     source = _source(job, architecture, encoder, entry, table=table, adds=adds, inventory=inventory)
-    rows = source.fresh.returned
+    rows = source.first_curve.extra_output_bytes
     runs = [(source, 1, 0)]
     below = ((table or is_hooked(job, architecture)) and not encoder.channels) or setting.trained
     index, last = 0, encoder.num_layers - 1
     for block, times in encoder.blocks:
         left = times
         while left:
-            layer = (setting if index else entry)._replace(input_grad=below, gathers=index == last)
+            layer = (setting if index else entry)._replace(
+                needs_input_gradient=below, starts_shared_gradients=index == last
+            )
             mode = recompute_mode(job, index)
             unit = sharing(block_unit(job, block, layer, mode, adds, inventory), block, layer, mode, rows)
             output_grad = below or setting.trained or reaches(setting, block)
@@ -73,13 +75,15 @@ def encoder_units(
             count = 1 if alone else left - has_last
             runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
             below, index, left = output_grad, index + count, left - count
-    runs.append((_end(job, encoder, setting._replace(input_grad=below), adds=adds, inventory=inventory), 1, 0))
+    runs.append(
+        (_end(job, encoder, setting._replace(needs_input_gradient=below), adds=adds, inventory=inventory), 1, 0)
+    )
     return EncoderUnits(tuple(runs), below or setting.trained)
 
 
 def encoder_setting(job: TrainingJob, encoder: Encoder, base: Setting) -> Setting:
     """The setting of the encoder's layers."""
-    return part_setting(job, base, "encoder")._replace(sequence=encoder_length(job, encoder), encoded=0)
+    return part_setting(job, base, "encoder")._replace(sequence=encoder_length(job, encoder), encoder_length=0)
 
 
 def _source(
@@ -105,12 +109,14 @@ def _source(
     seen = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
     require_covered(seen, held, "what stands in front of the encoder", job.framework.name)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
-    settings = [setting, setting.later()] if adds else [setting]
-    curves = [code.source_curve(encoder, words, each, inventory)._replace(takes=biases) for each in settings]
+    settings = [setting, setting.for_later_micro_batches()] if adds else [setting]
+    curves = [
+        code.source_curve(encoder, words, each, inventory)._replace(taken_gradient_bytes=biases) for each in settings
+    ]
     masks = _held_masks(job, encoder, setting)[1]
-    curves = [curve._replace(returned=curve.returned + masks) for curve in curves]
+    curves = [curve._replace(extra_output_bytes=curve.extra_output_bytes + masks) for curve in curves]
     tensors = part_tensors(as_block(encoder.stem), setting)
-    return Unit(kind="source", name="encoder's input", tensors=tensors, fresh=curves[0], again=curves[-1])
+    return Unit(kind="source", name="encoder's input", tensors=tensors, first_curve=curves[0], later_curve=curves[-1])
 
 
 def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
@@ -122,9 +128,9 @@ def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, in
         job.framework.name,
     )
     fresh = end_curve(encoder, setting, job.loss.keep_logits, inventory)
-    again = end_curve(encoder, setting.later(), job.loss.keep_logits, inventory) if adds else fresh
+    again = end_curve(encoder, setting.for_later_micro_batches(), job.loss.keep_logits, inventory) if adds else fresh
     tensors = part_tensors(as_block(encoder.end), setting)
-    return Unit(kind="encoded", name="encoder's output", tensors=tensors, fresh=fresh, again=again)
+    return Unit(kind="encoded", name="encoder's output", tensors=tensors, first_curve=fresh, later_curve=again)
 
 
 def _rows(ctx: Context) -> Value:
@@ -142,10 +148,12 @@ def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bo
     shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
     code = encoder_code(setting.style)
     found = replay(lambda ctx, x: code.end(ctx, encoder, x), setting, shape, dtype, inventory=inventory)
-    dtype = setting.encoded_dtype or dtype
+    dtype = setting.encoder_output_dtype or dtype
     output = rounded_bytes(shape, dtype)
     found = keeping(found, output, (("encoder's output", shape, dtype, output, "activations", 1),))
-    return found._replace(takes=found.output_gradient, lingers=output if given_out else 0)
+    return found._replace(
+        taken_gradient_bytes=found.output_gradient_bytes, until_backward_ends=output if given_out else 0
+    )
 
 
 def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0) -> Unit:
@@ -153,35 +161,40 @@ def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0
 
     ``mode``: the recompute mode. ``rows``: bytes of a variable of the stack's forward.
     """
-    fresh = _sharing(unit.fresh, block, setting, mode, rows)
-    again = fresh if unit.again is unit.fresh else _sharing(unit.again, block, setting, mode, rows)
-    return unit._replace(fresh=fresh, again=again)
+    fresh = _sharing(unit.first_curve, block, setting, mode, rows)
+    again = fresh if unit.later_curve is unit.first_curve else _sharing(unit.later_curve, block, setting, mode, rows)
+    return unit._replace(first_curve=fresh, later_curve=again)
 
 
 @lru_cache(maxsize=1024)
 def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int) -> Curve:
     biases, zeros = shared_biases(block, setting)
-    first = isinstance(block.mixer, Attention) and block.mixer.bias == "table"
-    returned = curve.returned + rows
+    first = isinstance(block.mixer, Attention) and block.mixer.position_bias == "table"
+    returned = curve.extra_output_bytes + rows
     if mode != "none" and first:
         # arguments of the checkpointed layers that follow, which hold them to their backward; zeros are a leaf that
         # wants a gradient: its AccumulateGrad holds both until the loop lets go of the loss
-        curve, returned = keeping(curve, curve.returned, (), zeros)._replace(lingers=curve.lingers + zeros), rows
+        curve, returned = (
+            keeping(curve, curve.extra_output_bytes, (), zeros)._replace(
+                until_backward_ends=curve.until_backward_ends + zeros
+            ),
+            rows,
+        )
     elif mode == "none" and not first:
         # the kernel keeps a copy of the zeros, with the mask
-        masked = block.cross is not None and block.cross.attention.padded
+        masked = block.cross is not None and block.cross.attention.mask_per_row
         returned += biases + (zeros if masked or setting.attention == "eager" else 0)
     hands = 0
-    if setting.gathers:
+    if setting.starts_shared_gradients:
         hands = biases + given_biases(block, setting) if setting.trained else 0
         hands += zeros if mode != "none" else 0
-        hands += encoded_bytes(setting) if setting.encoded_grad and reads_encoded(block) else 0
-    gradients = curve.gradients
-    if first and not setting.gathers and setting.trained and not setting.has_grad:
+        hands += encoded_bytes(setting) if setting.encoder_output_grad and reads_encoded(block) else 0
+    gradients = curve.gradient_bytes
+    if first and not setting.starts_shared_gradients and setting.trained and not setting.has_grad:
         mixer = block.mixer
         tables = [t for t in mixer.tensors if t.group == "position"] if isinstance(mixer, Attention) else []
-        gradients += sum(rounded_bytes(t.shape, setting.params) for t in tables)
-    return curve._replace(returned=returned, hands=hands, gradients=gradients)
+        gradients += sum(rounded_bytes(t.shape, setting.param_dtype) for t in tables)
+    return curve._replace(extra_output_bytes=returned, left_gradient_bytes=hands, gradient_bytes=gradients)
 
 
 def reads_encoded(block: Block) -> bool:
@@ -193,30 +206,30 @@ def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
     """Return the bytes of the position bias that one layer computes for its stack, and of cross attention's zeros."""
     mixer, cross = block.mixer, block.cross and block.cross.attention
     biases = zeros = 0
-    if isinstance(mixer, Attention) and mixer.bias in ("table", "shared"):
+    if isinstance(mixer, Attention) and mixer.position_bias in ("table", "shared"):
         biases = _bias_bytes(mixer.heads, setting)
-    if cross is not None and cross.bias in ("zeros", "shared-zeros"):
-        item = ITEM_BYTES[setting.autocast or setting.params]
-        zeros = rounded(cross.heads * setting.sequence * setting.encoded * item)
+    if cross is not None and cross.position_bias in ("zeros", "shared-zeros"):
+        item = ITEM_BYTES[setting.autocast_dtype or setting.param_dtype]
+        zeros = rounded(cross.heads * setting.sequence * setting.encoder_length * item)
     return biases, zeros
 
 
 def given_biases(block: Block, setting: Setting) -> int:
     """Bytes of the gradient of biases that the model makes for every sequence (MPNet); 0: it makes none."""
     mixer = block.mixer
-    if not isinstance(mixer, Attention) or mixer.bias != "given":
+    if not isinstance(mixer, Attention) or mixer.position_bias != "given":
         return 0
-    return rounded(setting.batch * mixer.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
+    return rounded(setting.batch * mixer.heads * setting.sequence**2 * ITEM_BYTES[setting.param_dtype])
 
 
 def _bias_bytes(heads: int, setting: Setting) -> int:
-    return rounded(heads * setting.sequence * setting.sequence * ITEM_BYTES[setting.params])
+    return rounded(heads * setting.sequence * setting.sequence * ITEM_BYTES[setting.param_dtype])
 
 
 def encoded_bytes(setting: Setting) -> int:
     """Return the bytes of the encoder's output; its gradient has the same size."""
-    dtype = setting.encoded_dtype or stream_dtype(setting)
-    return rounded(setting.batch * setting.encoded * setting.hidden * ITEM_BYTES[dtype])
+    dtype = setting.encoder_output_dtype or stream_dtype(setting)
+    return rounded(setting.batch * setting.encoder_length * setting.hidden * ITEM_BYTES[dtype])
 
 
 def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
@@ -229,13 +242,17 @@ def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, 
     biases, zeros = shared_biases(architecture.blocks[0][0], base)
     takes = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
     stays = zeros if mode != "none" else 0
-    fresh = unit.fresh._replace(takes=takes, lingers=unit.fresh.lingers + stays)
-    again = unit.again._replace(takes=takes, lingers=unit.again.lingers + stays)
+    fresh = unit.first_curve._replace(
+        taken_gradient_bytes=takes, until_backward_ends=unit.first_curve.until_backward_ends + stays
+    )
+    again = unit.later_curve._replace(
+        taken_gradient_bytes=takes, until_backward_ends=unit.later_curve.until_backward_ends + stays
+    )
     shared = encoder is not None and not encoder.channels and not encoder.words
-    if grad and unit.again is not unit.fresh and shared:
-        table = rounded(architecture.vocab_size * architecture.embedding_size * ITEM_BYTES[base.params])
-        again = again._replace(lingers=again.lingers + table)
-    return unit._replace(fresh=fresh, again=fresh if unit.again is unit.fresh else again)
+    if grad and unit.later_curve is not unit.first_curve and shared:
+        table = rounded(architecture.vocab_size * architecture.embedding_size * ITEM_BYTES[base.param_dtype])
+        again = again._replace(until_backward_ends=again.until_backward_ends + table)
+    return unit._replace(first_curve=fresh, later_curve=fresh if unit.later_curve is unit.first_curve else again)
 
 
 def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encoder) -> int:
@@ -255,7 +272,7 @@ def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encode
 def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:
     """Return the bytes of the encoder's rotary tables (cos, sin), and of the masks that its layers keep."""
     setting = encoder_setting(job, encoder, base)
-    table = rounded(setting.sequence * encoder.rotary_dim * ITEM_BYTES[setting.params])
+    table = rounded(setting.sequence * encoder.rotary_dim * ITEM_BYTES[setting.param_dtype])
     return 2 * table + _held_masks(job, encoder, setting)[0]
 
 

@@ -37,7 +37,7 @@ def embedding_unit(
     job: TrainingJob, architecture: Architecture, base: Setting, trained: bool, tied: bool, adds: bool, inventory: bool
 ) -> Unit:
     """Return the unit of the embedding. ``trained``: some tensor of it is; ``tied``: the head uses its table."""
-    vocab = -(-architecture.table_rows // base.tensor)
+    vocab = -(-architecture.table_rows // base.tensor_parallel)
     adapter = placement_of(job, "projector").adapter if architecture.embedders else None
     e = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
@@ -58,7 +58,7 @@ def embedding_unit(
         per_layer=architecture.per_layer,
         per_layer_rows=next((t.shape[0] for t in architecture.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         table_frozen=leaves_beside(job, architecture),
-        sums_in_place=job.objective.fused,
+        sums_in_place=job.objective.loss_from_hidden_states,
         leaf=(not trained or leaves_beside(job, architecture)) and is_hooked(job, architecture),
         fixed_positions=isinstance(architecture, PegasusModel),
         streams=architecture.streams,
@@ -85,12 +85,12 @@ def embedding_unit(
     )
     _demand_embedding(architecture, full, whole(base), job.framework.name)
     fresh = _cached_embedding(e, base, dtype, inventory=inventory)
-    again = _cached_embedding(e, base.later(), dtype, inventory=inventory) if adds else fresh
+    again = _cached_embedding(e, base.for_later_micro_batches(), dtype, inventory=inventory) if adds else fresh
     if architecture.biases[0] and base.trained:
         from memcheck.frameworks.torch.encoder import given_biases
 
         waits = given_biases(architecture.blocks[0][0], base)
-        fresh, again = (curve._replace(takes=waits) for curve in (fresh, again))
+        fresh, again = (curve._replace(taken_gradient_bytes=waits) for curve in (fresh, again))
     return Unit(
         "embedding", "embedding", embedding_unit_tensors(job, architecture, setting_placement(base)), fresh, again
     )
@@ -143,7 +143,7 @@ def head_unit(
     """
     head = head_of(job, architecture, base, part, outside, before)
     tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.embedding)
-    setting = base._replace(frozen=(*base.frozen, "norm")) if "norm" in job.freeze else base
+    setting = base._replace(frozen_modules=(*base.frozen_modules, "norm")) if "norm" in job.freeze else base
     _demand_head(architecture, head._replace(objective=Objective(), second=None), whole(base), job.framework.name)
     return layers_of(base.style).head_unit(job, head, setting, tensors, adds, inventory)
 
@@ -157,7 +157,7 @@ def head_of(
     before: tuple[int, int],
 ) -> Head:
     """Return the description of final norm, head and loss. ``outside``, ``before``: see :func:`head_unit`."""
-    tied = is_tied(architecture, base.tensor) and part.embedding and not saves_copy(job, TABLE, HEAD)
+    tied = is_tied(architecture, base.tensor_parallel) and part.embedding and not saves_copy(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, architecture)) or saves_copy(job, HEAD)
     loss = job.loss._replace(upcast=False) if architecture.narrow_loss else job.loss
     loss = loss._replace(shifts="copied") if isinstance(architecture, Qwen2AudioModel) else loss
@@ -176,18 +176,18 @@ def head_of(
         hidden_cap=architecture.final_softcap and job.framework.caps_hidden,
         widened=architecture.logits_fp32,
         divided=architecture.head_input_scale,
-        transform=architecture.head_transform,
+        transform_activation=architecture.head_transform,
         transform_name=architecture.head_tensors[0].name if architecture.head_transform else "",
         transform_biases=transform_biases(architecture),
         projects_last=architecture.embeddings_apart,
         dropout=architecture.final_dropout,
-        returned=isinstance(architecture, T5GemmaModel),
-        waiting=architecture.per_layer.total if architecture.per_layer is not None else 0,
-        offset=job.recipe.params if isinstance(architecture, BartModel) else "",  # FSDP2 casts no buffers
+        returns_hidden_states=isinstance(architecture, T5GemmaModel),
+        shared_gradient_width=architecture.per_layer.total if architecture.per_layer is not None else 0,
+        logit_offset_dtype=job.recipe.params if isinstance(architecture, BartModel) else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
         graph_before=before[0],
         grad_dtype=outside,
-        collapses=architecture.collapses,
+        collapses_streams=architecture.collapses,
         projection=head_width(architecture) if head_width(architecture) != architecture.hidden_size else 0,
     )
     if architecture.task is not None:

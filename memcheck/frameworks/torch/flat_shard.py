@@ -118,7 +118,7 @@ class FlatShardHooks(FullyShardHooks):
         """
         if not (self.reenters and unit.kind == "block"):
             return super().held_by_hook(unit, curve)
-        return ((unit.first_curve.input, 2), (unit.first_curve.output_gradient, 2))
+        return ((unit.first_curve.input_bytes, 2), (unit.first_curve.output_gradient_bytes, 2))
 
     def flatten_gradients(self, group: Group, unsharded: Amount, name: str) -> Amount:
         """Replace the gradients of the views by the gradient of the flat parameter, which is then reduced.

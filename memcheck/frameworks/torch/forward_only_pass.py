@@ -24,22 +24,30 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
     objective = job.objective
     if not objective.forward_only_pass:
         return None
-    companion = next(iter(job.companions), None)
+    companion = next(iter(job.auxiliary_models), None)
     other = companion.architecture if companion is not None else architecture
     own = companion is None
     dtype = job.recipe.compute if not job.recipe.autocast else (companion.dtype if companion else job.recipe.params)
     trained = companion is not None
     setting = base._replace(
-        hidden=other.hidden_size, params=dtype, compute=dtype, adapter=None, trained=trained, frozen=(),
-        input_grad=False, external_input=False, has_grad=True, liger=base.liger if own else None,
-    )  # fmt: skip
+        hidden=other.hidden_size,
+        param_dtype=dtype,
+        compute_dtype=dtype,
+        adapter=None,
+        trained=trained,
+        frozen_modules=(),
+        needs_input_gradient=False,
+        external_input=False,
+        has_grad=True,
+        liger=base.liger if own else None,
+    )
     layers, casts = passing(checked_architecture(alone(job, companion), other) if companion else other, setting)
     gathered = 0
     if uses_fsdp(job):
         wrapped = companion is not None and is_wrapped(job, companion)
         gathered = gathered_whole(job, companion) if companion is not None and wrapped else 0
         if companion is not None and wrapped and by_layer(job):
-            whole = base._replace(trained=True, frozen=(), adapter=None, hidden=other.hidden_size)
+            whole = base._replace(trained=True, frozen_modules=(), adapter=None, hidden=other.hidden_size)
             found = _fullest(alone(job, companion), other, whole)
             gathered = found.gathered + found.flat
             # as it is copied out the flat buffer of the layer before is there, too, and nothing of the layer itself
@@ -94,7 +102,7 @@ def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Gro
 def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
     """A forward pass through all layers without gradients: its highest point, and autocast's copies at its end."""
     tokens, a = setting.batch * setting.sequence, architecture
-    stream = rounded_bytes((tokens, a.hidden_size), setting.params)
+    stream = rounded_bytes((tokens, a.hidden_size), setting.param_dtype)
     around = model_states_of(setting.style).rotary_tables(a, setting)
     around += stream if setting.style.modeling_files else 0  # `inputs_embeds`
     around += masks_of(a, setting)
@@ -108,16 +116,16 @@ def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _layer(block: Block, setting: Setting) -> tuple[int, int]:
-    tape = Tape(autocast=setting.autocast)
+    tape = Tape(autocast=setting.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, setting)
     shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
-    x = Value(tape.new(shape, setting.params, "block input"), shape, setting.params)
+    x = Value(tape.new(shape, setting.param_dtype, "block input"), shape, setting.param_dtype)
     forward, _ = layers_of(setting.style).recomputing(block, "none")
     y = forward(ctx, x)
     peak = tape.peak
     x.storage = y.storage = None
-    for value in (*ctx.returned, *ctx.unused, *ctx.named):
+    for value in (*ctx.extra_outputs, *ctx.unused_outputs, *ctx.attention_locals):
         value.storage = None
     casts = sum(value.storage.bytes for value in tape.casts.values() if value.storage is not None)
     return peak, casts

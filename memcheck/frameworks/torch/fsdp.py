@@ -131,21 +131,23 @@ def ends_share_group(job: TrainingJob) -> bool:
         and architecture.final_norm is not None
         and architecture.embedding_norm.name == architecture.final_norm.name
     )
-    if job.carves_ends:
+    if job.groups_embedding_and_head:
         return architecture.tie_word_embeddings or embedding_reads_final_norm
     return job.framework.fsdp2.groups_of_ends and architecture.tie_word_embeddings
 
 
 def ends_stay_gathered(job: TrainingJob) -> bool:
     """Whether embedding, final norm and head are one group, gathered all step."""
-    return uses_fsdp(job) and (ends_share_group(job) or job.carves_ends or not ends_apart(job, job.framework))
+    return uses_fsdp(job) and (
+        ends_share_group(job) or job.groups_embedding_and_head or not ends_apart(job, job.framework)
+    )
 
 
 def ends_have_own_groups(job: TrainingJob) -> bool:
     """Whether the embedding is a group, and final norm and head another, in addition to the root's group of what is
     left outside layers.
     """
-    return uses_fsdp(job) and job.carves_ends and not ends_share_group(job)
+    return uses_fsdp(job) and job.groups_embedding_and_head and not ends_share_group(job)
 
 
 def is_in_end_group(tensor: LocalTensor) -> bool:

@@ -91,7 +91,7 @@ def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop
     copy (accelerate 1.15 utils/fsdp_utils.py, ``fsdp2_prepare_model``): the one that it was copied from is in both.
     """
     copied = job.lora is not None and {"lm_head", "embed_tokens"} & set(job.lora.modules_to_save)
-    if job.carves_ends and architecture.tie_word_embeddings and copied:
+    if job.groups_embedding_and_head and architecture.tie_word_embeddings and copied:
         name = min(copied)
         yield Stop(
             f"Accelerate wraps the copy of `{name}` and its tied matrix into two FSDP2 groups",
@@ -106,7 +106,7 @@ def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> 
     Trained tensors inside frozen modules are a unit of their own, unless layers alone are units. A quantised base is
     stored as its units need it.
     """
-    if job.held_in:
+    if job.base_format:
         return
     for tensors in groups:
         together = [t for t in tensors if not (t.trained and has_adapter_units(job))]
@@ -175,7 +175,7 @@ def _require_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
     Raises:
         UnsupportedError: groups of tensors that several layers use.
     """
-    if uses_fsdp(job) and any(block.borrows for block, _ in architecture.blocks):
+    if uses_fsdp(job) and any(block.uses_later_weights for block, _ in architecture.blocks):
         raise UnsupportedError(
             "memcheck has no model of layers that share tensors under FSDP",
             "replicate the model, or cut it by DeepSpeed's ZeRO",
@@ -191,10 +191,10 @@ def _require_plain_units(job: TrainingJob, architecture: Architecture) -> None:
     """
     if not mixes_adapters(job):
         return
-    if job.held_in and job.framework.adapters.own:  # NotImplementedError (litgpt finetune/lora.py, setup)
+    if job.base_format and job.framework.adapters.own:  # NotImplementedError (litgpt finetune/lora.py, setup)
         message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
         raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
-    what = "quantised weights" if job.held_in else ""
+    what = "quantised weights" if job.base_format else ""
     if architecture.vision is not None or architecture.encoder is not None or architecture.others:
         what = "a tower or an encoder"
     if what:

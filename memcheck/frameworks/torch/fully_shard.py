@@ -116,7 +116,7 @@ class FullyShardHooks(DataParallel):
 
     def curve_of_second(self, unit: NamedUnit) -> NamedCurve:
         """The second pass's gradients are new tensors, too."""
-        return unit.later_curve._replace(gradients=unit.first_curve.gradients)
+        return unit.later_curve._replace(gradient_bytes=unit.first_curve.gradient_bytes)
 
     def frees_first_gradients(self, pair_before: bool) -> bool:
         """The gradients are joined and reduced."""
@@ -155,13 +155,13 @@ class FullyShardHooks(DataParallel):
         if not self.unit_groups[i].gathered or self.already_gathered or self._is_gathered_after_norm(i):
             return
         recorder, unit = self.recorder, self.units[i]
-        if unit.kind == "head" and self.options.collapses and unit.first_curve.before is not None:
-            recorder.high("forward", unit.first_curve.before, self.names[i])  # before the norm, which gathers
-        recorder.hold("activations", unit.first_curve.input)
+        if unit.kind == "head" and self.options.collapses and unit.first_curve.peak_before_loss is not None:
+            recorder.high("forward", unit.first_curve.peak_before_loss, self.names[i])  # before the norm, which gathers
+        recorder.hold("activations", unit.first_curve.input_bytes)
         recorder.release(BUFFERS, self.forward_prefetched)
         self.flat_buffer = self.gather_for_forward(self.unit_groups[i], self.flat_buffer, self.names[i])
         self.forward_prefetched = self._gather_next(i + 1)
-        recorder.release("activations", unit.first_curve.input)
+        recorder.release("activations", unit.first_curve.input_bytes)
         self.gathered[i] = self.unit_groups[i].gathered
 
     def _gather_next(self, i: int) -> int:
@@ -243,7 +243,7 @@ class FullyShardHooks(DataParallel):
 
         A tensor-parallel embedding first allocates the gradient of the whole table, then clones this rank's rows of it.
         """
-        gradients: Amount = ((curve.gradients, 1),)
+        gradients: Amount = ((curve.gradient_bytes, 1),)
         if not (self.units[i].kind == "embedding" and self.options.whole_table_gradient):
             return gradients
         clone = self.step_units.step_sizes.table_slice
@@ -323,7 +323,7 @@ class FullyShardHooks(DataParallel):
         """Gather the parameters of unit ``i`` for its backward, and the flat buffer of the unit that comes next."""
         recorder, unit, group = self.recorder, self.units[i], self.unit_groups[i]
         not_yet_freed = self.still_gathered(self.unit_groups[i + 1]) if i + 1 < len(self.units) else NOTHING
-        recorder.hold("temporaries", unit.first_curve.output_gradient)
+        recorder.hold("temporaries", unit.first_curve.output_gradient_bytes)
         recorder.hold(BUFFERS, not_yet_freed)
         if group.gathered and not self.gathered[i]:
             self.gather_for_backward(group, self.backward_prefetched, self.names[i])
@@ -331,7 +331,7 @@ class FullyShardHooks(DataParallel):
             self.gathered[i] = group.gathered
         if group.gathered and (unit.kind != "head" or self.options.collapses):
             self.backward_prefetched = self.backward_prefetched or self._prefetch(i)
-        recorder.release("temporaries", unit.first_curve.output_gradient)
+        recorder.release("temporaries", unit.first_curve.output_gradient_bytes)
         recorder.release(BUFFERS, not_yet_freed)
 
     def _prefetch(self, after: int) -> int:
@@ -452,7 +452,7 @@ class FullyShardHooks(DataParallel):
 
     def held_by_hook(self, unit: NamedUnit, curve: NamedCurve) -> Amount:
         """Return what is alive only because a unit's post-backward hook runs: the gradient of the unit's input."""
-        return ((curve.input_gradient, 1),)
+        return ((curve.input_gradient_bytes, 1),)
 
     def flatten_gradients(self, group: Group, unsharded: Amount, name: str) -> Amount:
         """Return the gradients that wait for the reduction of a group: under FSDP2 the unsharded ones as they are."""

@@ -62,9 +62,9 @@ class HeadReducingHooks(FullyShardHooks):
         if after_model or self.options.loss_after_root:
             if self.root != NO_GROUP:
                 self._gather_root_again("loss")
-            elif self.head.first_curve.before is not None:
+            elif self.head.first_curve.peak_before_loss is not None:
                 self.recorder.hold(BUFFERS, self.unit_groups[-1].flat)
-                self.recorder.high("forward", self.head.first_curve.before, "all-gather of the head")
+                self.recorder.high("forward", self.head.first_curve.peak_before_loss, "all-gather of the head")
                 self.recorder.release(BUFFERS, self.unit_groups[-1].flat)
         self.recorder.release(BUFFERS, self.pending_input)
         self.pending_input = NOTHING

@@ -20,9 +20,14 @@ from memcheck.models.vision import Vision
 
 NO_HIGH = Peak(0, "", ())
 NOTHING_RUNS = Curve(
-    saved=0, saved_inventory=(), saved_components=(), until_forward_ends=0, forward=NO_HIGH, backward=NO_HIGH,
-    gradients=0,
-)  # fmt: skip
+    saved_bytes=0,
+    saved_inventory=(),
+    saved_components=(),
+    autocast_cache_bytes=0,
+    forward_peak=NO_HIGH,
+    backward_peak=NO_HIGH,
+    gradient_bytes=0,
+)
 
 
 def idle_units(
@@ -40,13 +45,13 @@ def told_apart(
     a module of its own for FSDP (``_no_split_modules``); its keys and values of all rows are live with its parameters.
     """
     found = [run for run in resting if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
-    rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast or base.params)
+    rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
     highest = Peak(6 * rows, "keys and values", (("activations", 6 * rows),))
-    curve = NOTHING_RUNS._replace(forward=highest)
+    curve = NOTHING_RUNS._replace(forward_peak=highest)
     runs = []
     for unit, _, _ in found:
         kind = "idle" if unit.kind == IDLE else unit.kind
-        runs.append((unit._replace(kind=kind, name="attention pooling", fresh=curve, again=curve), 1, 0))
+        runs.append((unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve), 1, 0))
     return [run for run in resting if run not in found], runs
 
 
@@ -56,7 +61,7 @@ def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
     """
     kind = IDLE if idle_group(job, block) == "layer" else "beside"
     held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
-    return Unit(kind=kind, name="idle layer", tensors=held, fresh=NOTHING_RUNS, again=NOTHING_RUNS)
+    return Unit(kind=kind, name="idle layer", tensors=held, first_curve=NOTHING_RUNS, later_curve=NOTHING_RUNS)
 
 
 def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
@@ -66,7 +71,7 @@ def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: st
     given = vision is not None and gives_towers(job, vision)
     curve = passing_curve(block, setting, recompute, given, inventory)
     held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
-    return Unit(kind="idle", name="idle layer", tensors=held, fresh=curve, again=curve)
+    return Unit(kind="idle", name="idle layer", tensors=held, first_curve=curve, later_curve=curve)
 
 
 @lru_cache(maxsize=512)
@@ -75,18 +80,20 @@ def passing_curve(block: Block, setting: Setting, recompute: str, given: bool, i
 
     ``given``: the model's output has it, so that the copies of weights in its graph outlive autocast's own.
     """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
     shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
-    x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.input_grad else None)
+    x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.needs_input_gradient else None)
     forward, whole = layers_of(setting.style).recomputing(block, recompute)
     y = checkpointed(ctx, forward, x) if whole else forward(ctx, x)
     highest, held = high(tape), tape.live - rounded_bytes(shape, dtype)  # the features count as the projector's input
     del y
     x.storage = None
-    ctx.returned.clear()
-    graph = setting.input_grad or setting.trained or setting.adapter is not None
+    ctx.extra_outputs.clear()
+    graph = setting.needs_input_gradient or setting.trained or setting.adapter is not None
     casts = 0 if given and graph else tape.live
     tape.casts.clear()
     features = rounded_bytes(shape, dtype)  # there while the layer is gathered
-    return NOTHING_RUNS._replace(forward=highest, until_forward_ends=casts, returned=held - casts, input=features)
+    return NOTHING_RUNS._replace(
+        forward_peak=highest, autocast_cache_bytes=casts, extra_output_bytes=held - casts, input_bytes=features
+    )

@@ -43,9 +43,11 @@ def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bo
     seen = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
     require_covered(seen, elements(block), "what stands between a tower's layers", job.framework.name)
     fresh = between_curve(vision, setting, inventory)
-    again = between_curve(vision, setting.later(), inventory) if adds else fresh
+    again = between_curve(vision, setting.for_later_micro_batches(), inventory) if adds else fresh
     tensors = part_tensors(block, setting)
-    return Unit(kind="merger", name="in front of the global layers", tensors=tensors, fresh=fresh, again=again)
+    return Unit(
+        kind="merger", name="in front of the global layers", tensors=tensors, first_curve=fresh, later_curve=again
+    )
 
 
 @lru_cache(maxsize=512)
@@ -62,9 +64,9 @@ def between_curve(vision: Vision, setting: Setting, inventory: bool) -> Curve:
 def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
     """What the language model reads. Its linear layers save it as it is; adapters of another dtype a copy."""
     adapter = setting.adapter
-    saves = setting.trained or (adapter is not None and bool(adapter.targets) and adapter.seen == dtype)
+    saves = setting.trained or (adapter is not None and bool(adapter.targets) and adapter.module_dtype == dtype)
     return Reading(
-        batch=setting.batch, sequence=setting.sequence, rows=setting.encoded, recomputed=recomputed, saved=saves
+        batch=setting.batch, sequence=setting.sequence, rows=setting.encoder_length, recomputed=recomputed, saved=saves
     )
 
 
@@ -76,42 +78,46 @@ def reading_unit(
     project = tower_forward(vision.kind).project
     seen = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     require_covered(seen, elements(block), "the projector", job.framework.name)
-    curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.later())]
-    fresh, again = (curve._replace(hands=waits) for curve in curves) if adds else 2 * (curves[0]._replace(hands=waits),)
+    curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.for_later_micro_batches())]
+    fresh, again = (
+        (curve._replace(left_gradient_bytes=waits) for curve in curves)
+        if adds
+        else 2 * (curves[0]._replace(left_gradient_bytes=waits),)
+    )
     tensors = part_tensors(block, setting)
-    return Unit(kind="projector", name="projector and masks", tensors=tensors, fresh=fresh, again=again)
+    return Unit(kind="projector", name="projector and masks", tensors=tensors, first_curve=fresh, later_curve=again)
 
 
 @lru_cache(maxsize=512)
 def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory: bool) -> Curve:
     """Replay the projector and ``_prepare_cross_attention_mask`` of modeling_mllama.py."""
-    dtype = setting.autocast or setting.params
+    dtype = setting.autocast_dtype or setting.param_dtype
     stated = (reading.batch, reading.sequence, reading.rows)
-    held = setting.autocast is None and not reading.rows % MASK_ALIGNMENT
+    held = setting.autocast_dtype is None and not reading.rows % MASK_ALIGNMENT
 
     def run(ctx: Context, x: Value) -> Value:
         tape = ctx.tape
         y = tower_forward(vision.kind).project(ctx, vision, x)
         repeated = tape.new(stated, "int64", "repeat_interleave")
         wide = tape.new(stated, "fp32", "inverted mask")
-        inverted = tape.new(stated, ctx.setting.params, "to") if ctx.setting.params != "fp32" else wide
+        inverted = tape.new(stated, ctx.setting.param_dtype, "to") if ctx.setting.param_dtype != "fp32" else wide
         del wide
         chosen = tape.new(stated, "bool", "to bool")
-        mask = tape.value(stated, ctx.setting.params, "mask of pictures")
+        mask = tape.value(stated, ctx.setting.param_dtype, "mask of pictures")
         del repeated, inverted, chosen
-        ctx.returned.append(mask)
+        ctx.extra_outputs.append(mask)
         return y
 
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
-    found = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input=0)
+    found = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input_bytes=0)
     tokens = (reading.batch * reading.rows, vision.outputs)
     output = rounded_bytes(tokens, dtype)
     if reading.saved or reading.recomputed:
         found = keeping(found, output, (("image tokens", tokens, dtype, output, "activations", 1),))
     else:  # a variable
-        found = found._replace(returned=found.returned + output)
+        found = found._replace(extra_output_bytes=found.extra_output_bytes + output)
     if held or reading.recomputed:  # by the graph of every layer that reads it
-        size = rounded_bytes(stated, setting.params)
-        entry = ("mask of pictures", stated, setting.params, size, "activations", 1)
-        found = keeping(found, size, (entry,))._replace(returned=found.returned - size)
-    return found._replace(takes=found.output_gradient)
+        size = rounded_bytes(stated, setting.param_dtype)
+        entry = ("mask of pictures", stated, setting.param_dtype, size, "activations", 1)
+        found = keeping(found, size, (entry,))._replace(extra_output_bytes=found.extra_output_bytes - size)
+    return found._replace(taken_gradient_bytes=found.output_gradient_bytes)

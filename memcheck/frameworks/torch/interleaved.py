@@ -266,8 +266,8 @@ class ChunkStep(Step):
             self._keep_unreduced(-1 if micro_batch.last else 1)
 
     def _hold_graph_of(self, curve: NamedCurve, sign: int) -> None:
-        self.recorder.hold_bundle(curve.saved, sign)
-        self.recorder.hold("temporaries", curve.for_weights, sign)
+        self.recorder.hold_bundle(curve.saved_bytes, sign)
+        self.recorder.hold("temporaries", curve.weight_backward_bytes, sign)
 
     def _keep_unreduced(self, sign: int) -> None:
         """Gradients of weights that FSDP2's hooks have not seen, in the dtype in which they wait: the next
@@ -275,7 +275,9 @@ class ChunkStep(Step):
         """
         self.unreduced = sign > 0
         first_unit = len(self.units) - 1 if self.units[-1].kind == "head" else 0
-        gradients = [(self.units[i].first_curve.gradients, end - i) for i, end in self.layer_groups if i >= first_unit]
+        gradients = [
+            (self.units[i].first_curve.gradient_bytes, end - i) for i, end in self.layer_groups if i >= first_unit
+        ]
         self.recorder.hold_amount("gradients", tuple(gradients), sign)
 
 
@@ -367,8 +369,8 @@ def _extra_until_weight_backward(unit: Unit) -> int:
     """What a micro-batch that waits for the backward of the weights holds beyond what was saved: gradients. What the
     loss has saved is gone: the graph is let go of from its end to the first matrix.
     """
-    freed_by_loss = dict(unit.fresh.saved_components).get("logits_and_loss", 0) if unit.kind == "head" else 0
-    return unit.fresh.for_weights - freed_by_loss
+    freed_by_loss = dict(unit.first_curve.saved_components).get("logits_and_loss", 0) if unit.kind == "head" else 0
+    return unit.first_curve.weight_backward_bytes - freed_by_loss
 
 
 def _weighted_sum(counts: tuple[int, ...], sizes: list[int]) -> int:
@@ -377,4 +379,8 @@ def _weighted_sum(counts: tuple[int, ...], sizes: list[int]) -> int:
 
 def _saved_by_micro_batch(runs: list[Run], buffers: ModelBuffers) -> int:
     """Bytes that a micro-batch in flight holds in a chunk's units, and in its stage's cache."""
-    return buffers.per_micro_batch + buffers.border.output + sum(run.times * run.unit.fresh.saved for run in runs)
+    return (
+        buffers.per_micro_batch
+        + buffers.border.output
+        + sum(run.times * run.unit.first_curve.saved_bytes for run in runs)
+    )

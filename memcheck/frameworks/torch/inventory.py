@@ -63,7 +63,7 @@ def largest_tensors(
         for run in runs:
             names = run.names()
             before = names.index(where) if where in names else run.times
-            put(run.unit.fresh.saved_inventory, before)
+            put(run.unit.first_curve.saved_inventory, before)
             if before < run.times:
                 put(high.inventory if high is not None else (), 1)
                 break
@@ -174,6 +174,6 @@ def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
     for unit in units:
         if unit.name == where:
             break
-        if unit.fresh.saved:
+        if unit.first_curve.saved_bytes:
             found.append(UnitsInFlight(unit))
     return found

@@ -27,9 +27,9 @@ def _table(job: TrainingJob, words: int, block: Block) -> int:
         return rounded(mixer.buffer_numel * DTYPE_BYTES[job.recipe.params])
     if not isinstance(mixer, Attention):
         return 0
-    if isinstance(mixer.own, PositionTable):
-        return rounded(4 * mixer.own.positions * mixer.rotary_dim)
-    return rounded(mixer.own.rows**2) if isinstance(mixer.own, HeldMask) else 0
+    if isinstance(mixer.extension, PositionTable):
+        return rounded(4 * mixer.extension.positions * mixer.rotary_dim)
+    return rounded(mixer.extension.rows**2) if isinstance(mixer.extension, HeldMask) else 0
 
 
 def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, settin
     tokens = setting.batch * setting.sequence
     layers = architecture.layers()[part.first : part.last]
     mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
-    indexers = [m.own for m in mixers if m.own is not None and m.own.passes]
+    indexers = [m.extension for m in mixers if m.extension is not None and m.extension.passes]
     sizes = [rounded(4 * tokens * min(setting.sequence, each.topk)) for each in indexers if each.heads]
     if not sizes:
         return 0, 0

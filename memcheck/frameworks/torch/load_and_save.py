@@ -144,20 +144,25 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
 
 def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns."""
-    base = base_setting(job, architecture, None)._replace(input_grad=False)
+    base = base_setting(job, architecture, None)._replace(needs_input_gradient=False)
     layers, casts = passing(architecture, base)
-    tape = Tape(autocast=base.autocast)
+    tape = Tape(autocast=base.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, base)
     part = Part(0, architecture.num_layers, embedding=True, head=True)
     head = head_of(job, architecture, base, part, None, (0, 0))
-    tied = is_tied(architecture, base.tensor)
+    tied = is_tied(architecture, base.tensor_parallel)
     gathered = 0
     if uses_fsdp(job):
         ends = (
-            *embedding_tensors(architecture, base.tensor, base.trained),
+            *embedding_tensors(architecture, base.tensor_parallel, base.trained),
             *head_tensors(
-                architecture, base.tensor, tied, head.trained, (base.trained, base.trained), base.adapter is not None
+                architecture,
+                base.tensor_parallel,
+                tied,
+                head.trained,
+                (base.trained, base.trained),
+                base.adapter is not None,
             ),
         )
         divided = [(t, job.layout.shard_group) for t in ends]
@@ -175,19 +180,19 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     del before
     copies = [tape.new((casts,), "int8", "autocast copies")] if casts else []
     shape = (ctx.residual_tokens * base.streams, ctx.hidden)
-    x = Value(tape.new(shape, base.params, "last hidden state"), shape, base.params)
+    x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
     loss = run_head(ctx, head, x)
     high = tape.peak
     wide = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
     logits = 0
-    for value in ctx.kept:
+    for value in ctx.model_outputs:
         item = 4 if wide else ITEM_BYTES[value.dtype]
         logits += rounded(value.numel * item)
-    if wide and ctx.kept:
+    if wide and ctx.model_outputs:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         high = max(high, tape.live + logits)
-    if head.objective.outside and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
-        logits = rounded(ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if wide else base.params])
-    ctx.kept.clear()
+    if head.objective.loss_after_model and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
+        logits = rounded(ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if wide else base.param_dtype])
+    ctx.model_outputs.clear()
     del held, copies, loss
     return high, logits

@@ -39,11 +39,11 @@ class ModelBuffers:
         self.border = self._border()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
         held, variables = self._masks()
-        if setting.table_rows and any(wide_width(block) for block, _ in architecture.blocks):
+        if setting.rotary_table_rows and any(wide_width(block) for block, _ in architecture.blocks):
             # each layer holds what FSDP2 has cast of them
             tables, variables = 0, variables + tables
         handed = last = 0
-        if any(isinstance(b.mixer, LatentAttention) and b.mixer.own is not None for b, _ in architecture.blocks):
+        if any(isinstance(b.mixer, LatentAttention) and b.mixer.extension is not None for b, _ in architecture.blocks):
             from memcheck.frameworks.torch.layer_buffers import dsa_indices
 
             handed, last = dsa_indices(job, architecture, part, setting)
@@ -62,7 +62,7 @@ class ModelBuffers:
         states, length = model_states_of(self.setting.style), self.job.sequence_length
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
         found = [Always("activations", caches)] if caches else []
-        if self.job.companions:
+        if self.job.auxiliary_models:
             from memcheck.frameworks.torch.reference_models import companion_caches
 
             found.append(Always("parameters", companion_caches(self.job)))
@@ -93,7 +93,7 @@ class ModelBuffers:
         if (self.architecture.vision is not None or self.architecture.others) and self.part.embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 
-            buffers = side_buffers(self.architecture, self.setting.params)
+            buffers = side_buffers(self.architecture, self.setting.param_dtype)
             found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture)))
         if self.job.layout.pipeline == 1:
             return found
@@ -144,10 +144,10 @@ class ModelBuffers:
 
     def boundary(self) -> int:
         """Bytes of the hidden states between two stages."""
-        rows = self.tokens // self.setting.tensor if self.setting.sequence_parallel else self.tokens
+        rows = self.tokens // self.setting.tensor_parallel if self.setting.sequence_parallel else self.tokens
         return rounded(rows * self.setting.streams * self.setting.hidden * self.item)
 
 
 def _may_have_tables(block: Block) -> bool:
     m, experts = block.mixer, isinstance(block.mlp, Moe)
-    return experts or not isinstance(m, Attention) or isinstance(m.own, (HeldMask, PositionTable))
+    return experts or not isinstance(m, Attention) or isinstance(m.extension, (HeldMask, PositionTable))

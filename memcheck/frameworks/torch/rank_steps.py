@@ -264,7 +264,7 @@ def unit_key(job: TrainingJob) -> TrainingJob:
         freeze = frozen_ends(job)
     return job._replace(
         freeze=freeze,
-        whole_gradients=mixes,
+        flat_param_gradients=mixes,
         layout=unit_layout,
         optimizer=job.optimizer if job.optimizer.in_backward else AFTER_BACKWARD,
         gradient_accumulation_steps=UNREAD,
@@ -287,7 +287,7 @@ def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
         unit = run.unit if run.unit.tensors is tensors else run.unit._replace(tensors=tensors)
         shared.append(run if unit is run.unit else run._replace(unit=unit))
         parameters += run.times * sum(t.numel for t in tensors)
-        offloaded += run.times * unit.offloaded
+        offloaded += run.times * unit.offloaded_bytes
     return RankUnits(shared, resident, tuple([run.unit.reduced for run in runs]), parameters, offloaded)
 
 

@@ -210,7 +210,7 @@ def placement_of(job: TrainingJob, part: str = "language") -> TensorPlacement:
 
     Parts other than the language model are not divided by tensor or expert parallelism.
     """
-    trained, adapter = (job.method == "full" or job.whole_gradients) and part not in job.freeze, None
+    trained, adapter = (job.method == "full" or job.flat_param_gradients) and part not in job.freeze, None
     if job.lora is not None and job.method != "full":
         from memcheck.frameworks.torch.adapters import adapter_of
 
@@ -232,11 +232,11 @@ def placement_of(job: TrainingJob, part: str = "language") -> TensorPlacement:
 def setting_placement(setting: Setting) -> TensorPlacement:
     """Return the placement of a unit's tensors from the unit's setting."""
     return TensorPlacement(
-        tensor=setting.tensor,
-        expert=setting.expert,
-        expert_tensor=setting.expert_tensor,
+        tensor=setting.tensor_parallel,
+        expert=setting.expert_parallel,
+        expert_tensor=setting.expert_tensor_parallel,
         trained=setting.trained,
-        frozen=setting.frozen,
+        frozen=setting.frozen_modules,
         adapter=setting.adapter,
     )
 
@@ -270,7 +270,7 @@ def checked_architecture(job: TrainingJob, architecture: Architecture) -> Archit
     if job.checkpointing.mode != "none" and not architecture.checkpointable:
         message = f"{architecture.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(message, "write activation_checkpointing: none", "/training/activation_checkpointing")
-    if job.masks and job.framework.style.modeling_files:
+    if job.needs_attention_mask and job.framework.style.modeling_files:
         from memcheck.models.padding import padded
 
         architecture = padded(architecture)
@@ -324,8 +324,8 @@ def head_unit_tensors(
     tied = is_tied(architecture, placement.tensor) and embeds
     tensors = head_with_adapters(job, architecture, placement.tensor, tied, placement.trained)
     tensors = as_stored(job, tensors)
-    if job.held_in and job.framework.quantizes_head:
-        tensors = tuple(t._replace(dtype=job.held_in) if t.name == "lm_head.weight" else t for t in tensors)
+    if job.base_format and job.framework.quantizes_head:
+        tensors = tuple(t._replace(dtype=job.base_format) if t.name == "lm_head.weight" else t for t in tensors)
     return tensors
 
 

@@ -102,7 +102,7 @@ class Units:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
         self.job, self.architecture = job, checked_architecture(job, architecture)
-        self.base = base_setting(job, architecture, added.dtype)._replace(saves_inputs=added.saves_inputs)
+        self.base = base_setting(job, architecture, added.dtype)._replace(saves_linear_inputs=added.saves_inputs)
         self._entry = entry_stream(self.architecture, self.base)
         self._added, self._inventory = added, inventory
         self._shares = self.architecture.encoder is not None or self.architecture.biases[0] > 0
@@ -137,11 +137,11 @@ class Units:
                 inventory=self._inventory,
             )  # fmt: skip
             runs += [Run(unit, times, layer) for unit, times, layer in encoder_part.runs]
-            self.base = base = base._replace(encoded_grad=encoder_part.grad)
+            self.base = base = base._replace(encoder_output_grad=encoder_part.grad)
         vision = self.architecture.vision
         crossed = vision is not None and bool(vision.crosses)
         if part.embedding and not crossed:
-            runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
+            runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor_parallel) and part.head), 1))
         runs += self._idle_units() if vision is None and part.embedding and self.architecture.others else ()
         if vision is not None and part.embedding:
             from memcheck.frameworks.torch.tower_units import side_units
@@ -157,8 +157,8 @@ class Units:
             )
             runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
             if crossed:
-                self.base = base = base._replace(encoded_grad=side.input_grad)
-                runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor) and part.head), 1))
+                self.base = base = base._replace(encoder_output_grad=side.input_grad)
+                runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor_parallel) and part.head), 1))
             else:
                 input_grad = side.input_grad
         if encoder is not None and part.embedding:
@@ -166,7 +166,7 @@ class Units:
 
             lookup = decoder_embedding(runs[-1].unit, self.architecture, base, grad=table, mode=checkpointing.mode)
             runs[-1] = runs[-1]._replace(unit=lookup)
-        outliving = sum(run.unit.fresh.outlives for run in runs)
+        outliving = sum(run.unit.first_curve.until_graph_freed for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
         end_of_readers = self._end_of_readers(part)
         for block, index, times in _layer_groups(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
@@ -179,14 +179,14 @@ class Units:
                 gathers = has_last_reader and left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 # a layer without a module that is adapted leaves the graph where it begins
-                output_grad = input_grad or trained or (adapted and unit.fresh.output_gradient > 0)
-                output_grad = output_grad or (base.encoded_grad and crossed and isinstance(block, PictureBlock))
+                output_grad = input_grad or trained or (adapted and unit.first_curve.output_gradient_bytes > 0)
+                output_grad = output_grad or (base.encoder_output_grad and crossed and isinstance(block, PictureBlock))
                 # a layer with another input than the layers after it is a run of its own
                 alone = external or output_grad != input_grad or (index == 0 and self._widens_first)
                 count = 1 if alone else left
                 if has_last_reader and count == left > 1:
                     count -= 1
-                outliving += count * unit.fresh.outlives
+                outliving += count * unit.first_curve.until_graph_freed
                 _append(runs, unit, index, count)
                 input_grad, index, left = output_grad, index + count, left - count
         return self._with_head(runs, part, input_grad, outliving)
@@ -203,7 +203,7 @@ class Units:
 
         Where FSDP1 flattens adapters and frozen weights into one parameter, every view of it needs one.
         """
-        if not self.job.whole_gradients:
+        if not self.job.flat_param_gradients:
             return self.base.trained
         adapters_only = setting_placement(self.base)._replace(trained=False)
         return any(t.trained for t in layer_tensors(self.job, block, adapters_only))
@@ -232,7 +232,7 @@ class Units:
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
         """Append the head to the runs if ``part`` has it. ``graph``: bytes that outlive the layers' backward."""
         if part.head:
-            states = sum(run.times * run.unit.fresh.freed_input for run in runs if run.unit.kind == "block")
+            states = sum(run.times * run.unit.first_curve.freed_input_bytes for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
         return runs
 
@@ -256,19 +256,23 @@ class Units:
         a tensor that several layers read are summed.
         """
         mode = recompute_mode(self.job, index)
-        stream = self.base.stream if index or not self._widens_first else self._entry
+        stream = self.base.residual_dtype if index or not self._widens_first else self._entry
         key = (id(block), input_grad, trained, external, mode, gathers, stream)
         unit = self._alike.get(key)
         if unit is None:
             setting = self.base._replace(
-                input_grad=input_grad, trained=trained, external_input=external, gathers=gathers, stream=stream
+                needs_input_gradient=input_grad,
+                trained=trained,
+                external_input=external,
+                starts_shared_gradients=gathers,
+                residual_dtype=stream,
             )
             unit = block_unit(self.job, block, setting, mode, self._added.adds, self._inventory)
             if self._shares or isinstance(block, PictureBlock):
                 from memcheck.frameworks.torch.encoder import sharing
 
                 unit = sharing(unit, block, setting, mode)
-            if block.borrows or block.reused:
+            if block.uses_later_weights or block.uses_earlier_weights:
                 from memcheck.frameworks.torch.shared_tensors import gathering
 
                 unit = gathering(unit, block, setting)
@@ -284,7 +288,7 @@ class Units:
         key = (part.embedding, input_grad, graph, states)
         unit = self._ends.get(key)
         if unit is None:
-            base, (adds, _, outside, _) = self.base._replace(input_grad=input_grad), self._added
+            base, (adds, _, outside, _) = self.base._replace(needs_input_gradient=input_grad), self._added
             job, architecture = self.job, self.architecture
             unit = head_unit(job, architecture, base, part, adds, outside, (graph, states), self._inventory)
             self._ends[key] = unit
@@ -297,8 +301,8 @@ def entry_stream(architecture: Architecture, base: Setting) -> str | None:
     A projection after the embedding table returns autocast's dtype, and a table returns its own.
     """
     projected = architecture.embeddings_apart and architecture.embedding_size != architecture.hidden_size
-    if projected and base.autocast:
-        return base.autocast
+    if projected and base.autocast_dtype:
+        return base.autocast_dtype
     # an embedding's norm has set the stream's dtype, or the other streams have, which are stacked with the rows
     widened = architecture.embedding_norm is not None or isinstance(architecture.blocks[0][0], AltUpBlock)
     return stream_dtype(base) if widened else embedded_dtype(architecture, base)
@@ -320,7 +324,11 @@ def _append(runs: list[Run], unit: Unit, index: int, times: int) -> None:
 
 
 def _same(unit: Unit, other: Unit) -> bool:
-    return unit.tensors is other.tensors and unit.fresh is other.fresh and unit.again is other.again
+    return (
+        unit.tensors is other.tensors
+        and unit.first_curve is other.first_curve
+        and unit.later_curve is other.later_curve
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -359,7 +367,7 @@ def adds_gradients(job: TrainingJob) -> bool:
     Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype; of a head that the
     loss reduces in a pipeline, the reduction before is still there.
     """
-    several = job.passes > 1
+    several = job.forward_passes > 1
     if uses_fsdp(job) and not adds_in_place(job):
         return several and loss_reduces_head(job) and accumulates_unsharded(job)
     return several or job.layout.gradient_as_bucket_view or job.framework.own_engine

@@ -55,7 +55,7 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
 
 def _require_modelled(job: TrainingJob, architecture: Architecture) -> None:
     """Raise an error for a combination that has no memory model; most jobs cannot have one and are not looked at."""
-    shares = any(block.borrows for block, _ in architecture.blocks)
+    shares = any(block.uses_later_weights for block, _ in architecture.blocks)
     if shares or job.layout.pipeline_schedule in SPLIT or mixes_adapters(job):
         from memcheck.frameworks.torch.fsdp_limits import require_modelled
 

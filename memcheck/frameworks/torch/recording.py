@@ -81,8 +81,10 @@ def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
     first: dict[tuple[int, int, int], int] = {}
     for index, run in enumerate(runs):
         unit = run.unit
-        same_as = first.setdefault((id(unit.tensors), id(unit.fresh), id(unit.again)), index)
-        curves = [sizes_of(unit.fresh)] + ([] if unit.again is unit.fresh else [sizes_of(unit.again)])
+        same_as = first.setdefault((id(unit.tensors), id(unit.first_curve), id(unit.later_curve)), index)
+        curves = [sizes_of(unit.first_curve)] + (
+            [] if unit.later_curve is unit.first_curve else [sizes_of(unit.later_curve)]
+        )
         number = run.layer - layer if unit.kind in NUMBERED else 0
         later_form = curves[1].form if len(curves) > 1 else -1
         forms.append(
@@ -374,8 +376,8 @@ def kept_by_ddp_sink(runs: Sequence[NamedRun]) -> list[NamedRun]:
         unit = run.unit
         if unit.kind == "idle":
             unit = unit._replace(
-                first_curve=unit.first_curve._replace(lingers=unit.first_curve.returned),
-                later_curve=unit.later_curve._replace(lingers=unit.later_curve.returned),
+                first_curve=unit.first_curve._replace(until_backward_ends=unit.first_curve.extra_output_bytes),
+                later_curve=unit.later_curve._replace(until_backward_ends=unit.later_curve.extra_output_bytes),
             )
         found.append(run._replace(unit=unit))
     return found

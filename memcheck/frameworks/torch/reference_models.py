@@ -22,7 +22,7 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
         freeze=(),
         liger=(),  # whose kernels are put into the model that is trained
         objective=Objective(),
-        companions=(),
+        auxiliary_models=(),
         upcast=False,  # accelerate casts what it prepares for training (utils/fsdp_utils.py, fsdp2_prepare_model)
         recipe=job.recipe._replace(params=companion.dtype),
     )
@@ -30,8 +30,8 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
 
 def companion_bytes(job: TrainingJob) -> int:
     """Resident bytes of all companions on one rank's GPU: FSDP and ZeRO-3 shard them, others hold whole copies."""
-    shards = sum(_shards(job, companion) for companion in job.companions if companion.place == "device")
-    return shards + sum(_beside(job, companion) for companion in job.companions)
+    shards = sum(_shards(job, companion) for companion in job.auxiliary_models if companion.place == "device")
+    return shards + sum(_beside(job, companion) for companion in job.auxiliary_models)
 
 
 def _shards(job: TrainingJob, companion: Companion) -> int:
@@ -62,7 +62,7 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
 def companion_caches(job: TrainingJob) -> int:
     """The rotary tables that all companions hold as buffers."""
     states = model_states_of(job.framework.style)
-    models = [companion.architecture for companion in job.companions]
+    models = [companion.architecture for companion in job.auxiliary_models]
     return sum(states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False) for a in models)
 
 

@@ -283,7 +283,7 @@ def _components(
         ("master_weights", total.master_weights),
         ("optimizer_states", total.optimizer_states),
     ]
-    if job.companions:
+    if job.auxiliary_models:
         from memcheck.frameworks.torch.reference_models import companion_bytes
 
         components.append(("parameters", companion_bytes(job)))

@@ -60,7 +60,7 @@ class PaddedLayer(Record):
 
 def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
     """The layer that is padded most; None where no layer has a quarter of padding, and 256 MiB."""
-    if not uses_fsdp(job) or job.fsdp == 1 or (job.held_in and job.held_in not in FOUR_BITS):
+    if not uses_fsdp(job) or job.fsdp == 1 or (job.base_format and job.base_format not in FOUR_BITS):
         return None  # a base in other bits is one that FSDP does not shard: MEM408
     layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
     most_padded = max(layers, key=lambda layer: layer.padded - layer.whole, default=None)

@@ -14,33 +14,35 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
     """A layer whose tensors others use, too. AccumulateGrad adds to ``.grad`` when all of their gradients are there:
     until then they wait in its buffer, which is ``.grad`` itself only where there was none before.
     """
-    last, first = not block.borrows, not block.reused
-    if (last and first) or unit.again is unit.fresh:
+    last, first = not block.uses_later_weights, not block.uses_earlier_weights
+    if (last and first) or unit.later_curve is unit.first_curve:
         return unit
     if _narrows(setting):  # narrow gradients wait instead, in front of the cast
         return unit
     if isinstance(block, SharedTransformerBlock) and setting.adapter is not None:  # each layer's adapters are its own
         return unit
     whole = block_tensors(_shared_part(block), setting_placement(setting))
-    sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.params]) for t in whole if t.trained]
-    again, size = unit.again, sum(sizes)
+    sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.param_dtype]) for t in whole if t.trained]
+    again, size = unit.later_curve, sum(sizes)
     if last:
-        return unit._replace(again=again._replace(hands=again.hands + size))
+        return unit._replace(later_curve=again._replace(left_gradient_bytes=again.left_gradient_bytes + size))
     again = _with_temporaries(again, size if first else 0)
-    return unit._replace(again=again._replace(takes=again.takes + (size if first else 0)))
+    return unit._replace(
+        later_curve=again._replace(taken_gradient_bytes=again.taken_gradient_bytes + (size if first else 0))
+    )
 
 
 def _narrows(setting: Setting) -> bool:
     """Whether autocast casts weights."""
-    return setting.autocast not in (None, setting.params)
+    return setting.autocast_dtype not in (None, setting.param_dtype)
 
 
 def _with_temporaries(curve: Curve, size: int) -> Curve:
     """The curve with ``size`` more bytes at the highest point of its backward."""
-    parts = dict(curve.backward.components)
+    parts = dict(curve.backward_peak.components)
     parts["temporaries"] = parts.get("temporaries", 0) + size
-    high = curve.backward._replace(bytes=curve.backward.bytes + size, components=tuple(parts.items()))
-    return curve._replace(backward=high)
+    high = curve.backward_peak._replace(bytes=curve.backward_peak.bytes + size, components=tuple(parts.items()))
+    return curve._replace(backward_peak=high)
 
 
 def _shared_part(block: Block) -> Block:
@@ -48,5 +50,5 @@ def _shared_part(block: Block) -> Block:
     has of its own.
     """
     if not isinstance(block, SharedTransformerBlock):
-        return block._replace(borrows=False)
-    return block._replace(borrows=False, beside=None, mixer_output_norm=None, extra_tensors=())
+        return block._replace(uses_later_weights=False)
+    return block._replace(uses_later_weights=False, second_mixer=None, mixer_output_norm=None, extra_tensors=())

@@ -43,7 +43,7 @@ class Step:
         self.recorder, self.parallel = recorder, parallel
         self.step_sizes, self.border = step_units.step_sizes, step_units.step_sizes.border
         self.units, self.names, self.layer_groups = step_units.units, step_units.names, step_units.layer_groups
-        self.outputs = self.units[-1].first_curve.lingers if self.lifetimes.keeps_outputs else NOTHING
+        self.outputs = self.units[-1].first_curve.until_backward_ends if self.lifetimes.keeps_outputs else NOTHING
 
     def run(self) -> None:
         """Record one step after the first one: all micro-batches, then the optimizer.
@@ -105,7 +105,7 @@ class Step:
     def _hold_layer_state(self, unit: NamedUnit, sign: int) -> None:
         """Hold (``sign`` 1) or release (-1) the graph that a recurrent layer's state keeps until its next forward."""
         if self.lifetimes.leaves_graphs and unit.kind == "block":
-            self.recorder.hold("activations", unit.first_curve.lingers, sign)
+            self.recorder.hold("activations", unit.first_curve.until_backward_ends, sign)
 
     def hold_previous_graph(self, sign: int) -> None:
         """Hold (``sign`` 1) or release (-1) what the training loop's variables keep of the previous step.
@@ -114,9 +114,9 @@ class Step:
         """
         for unit in self.units if self.lifetimes.keeps_graph else ():
             if unit.kind == "head":
-                self.recorder.hold("logits_and_loss", unit.first_curve.lingers, sign)
+                self.recorder.hold("logits_and_loss", unit.first_curve.until_backward_ends, sign)
             else:
-                self.recorder.hold("activations", unit.first_curve.outlives, sign)
+                self.recorder.hold("activations", unit.first_curve.until_graph_freed, sign)
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
         """Return the curve of a unit in this pass. ``first``: in the first micro-batch, whose gradients are new."""
@@ -134,7 +134,7 @@ class Step:
         variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
         if self.schedule.pipelined and not first:
             # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
-            variables.assign("output", "logits_and_loss", self.units[-1].first_curve.lingers)
+            variables.assign("output", "logits_and_loss", self.units[-1].first_curve.until_backward_ends)
         parallel.begin_forward(already_gathered=already_gathered)
         first_layer = 1 + sum(unit.kind in OF_TOWER for unit in self.units)
         for i, end in self.layer_groups:
@@ -143,25 +143,25 @@ class Step:
             curve = self.curve(unit, first)
             if is_head:
                 parallel.before_norm()
-            if curve.before is not None:
-                self._model_returns(variables, states, curve.before, i)
+            if curve.peak_before_loss is not None:
+                self._model_returns(variables, states, curve.peak_before_loss, i)
             if is_head:
                 self._before_loss(casts)
-            recorder.high("loss" if is_head else "forward", curve.forward, self.names[i])
+            recorder.high("loss" if is_head else "forward", curve.forward_peak, self.names[i])
             self._hold_layer_state(unit, -1)
-            recorder.hold_bundle(curve.saved)
-            recorder.hold("activations", curve.until_forward_ends)
-            casts.append((curve.until_forward_ends, end - i))
+            recorder.hold_bundle(curve.saved_bytes)
+            recorder.hold("activations", curve.autocast_cache_bytes)
+            casts.append((curve.autocast_cache_bytes, end - i))
             if self.lifetimes.keeps_states and unit.kind == "block":
-                recorder.hold("activations", curve.freed_input)
-                states.append((curve.freed_input, end - i))
+                recorder.hold("activations", curve.freed_input_bytes)
+                states.append((curve.freed_input_bytes, end - i))
             parallel.after_forward(i, end)
             recorder.repeat(before, end - i - 1)
             variables.after_unit(unit, curve, i - first_layer, end - i, self.lifetimes, self.step_sizes)
         variables.let_go()
         for i, end in self.layer_groups:
             if self.units[i].kind == "idle":  # a training loop's variable has outputs of layers that nothing reads
-                recorder.hold("logits_and_loss", self.units[i].first_curve.lingers, end - i)
+                recorder.hold("logits_and_loss", self.units[i].first_curve.until_backward_ends, end - i)
         parallel.end_forward()
         recorder.hold_amount("activations", tuple(casts), -1)
 
@@ -199,9 +199,9 @@ class Step:
             if unit.kind == "embedding":
                 recorder.release("temporaries", self.step_sizes.rows_gradient)  # its own curve counts it
             parallel.before_backward(i, curve)
-            recorder.hold_bundle(curve.saved, -1)
-            recorder.release("temporaries", curve.takes)
-            recorder.high("backward", curve.backward, self.names[i])
+            recorder.hold_bundle(curve.saved_bytes, -1)
+            recorder.release("temporaries", curve.taken_gradient_bytes)
+            recorder.high("backward", curve.backward_peak, self.names[i])
             self.after_unit_backward(i, curve)
             gradients = parallel.unit_gradients(i, curve)
             recorder.hold_amount("gradients", gradients)
@@ -225,12 +225,12 @@ class Step:
         """
         kept_by_layer = unit.kind == "block" and self.lifetimes.leaves_graphs
         if unit.kind != "idle":  # what a tower leaves is there already
-            self.recorder.hold("activations" if kept_by_layer else "logits_and_loss", curve.lingers)
+            self.recorder.hold("activations" if kept_by_layer else "logits_and_loss", curve.until_backward_ends)
         kept_by_loop = unit.kind == "head" and (self.lifetimes.keeps_graph or self.lifetimes.keeps_outputs)
         if not (kept_by_layer or kept_by_loop):
-            lingers.append((curve.lingers, times))
-        self.recorder.hold("activations", curve.outlives)
-        self.recorder.hold("temporaries", curve.hands)
+            lingers.append((curve.until_backward_ends, times))
+        self.recorder.hold("activations", curve.until_graph_freed)
+        self.recorder.hold("temporaries", curve.left_gradient_bytes)
         if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over
             self.recorder.hold("temporaries", self.step_sizes.rows_gradient)
 
@@ -242,11 +242,13 @@ class Step:
         """
         unit = self.units[i]
         if not self.lifetimes.keeps_graph:
-            saved_inputs.append((unit.first_curve.outlives, times))
+            saved_inputs.append((unit.first_curve.until_graph_freed, times))
         if self.lifetimes.saved_inputs and unit.adapted:
             follows = i + 1 < len(self.units) and self.units[i + 1].adapted
             for size in (
-                [unit.first_curve.input, unit.first_curve.output_gradient] if follows else [unit.first_curve.input]
+                [unit.first_curve.input_bytes, unit.first_curve.output_gradient_bytes]
+                if follows
+                else [unit.first_curve.input_bytes]
             ):
                 self.recorder.hold("activations", size)
                 saved_inputs.append((size, times))
@@ -268,4 +270,4 @@ class PairedStep(Step):
         """Release the pending gradients of the first pass once the second pass of unit ``i`` has added its own."""
         unit = self.units[i]
         if curve is not unit.first_curve and self.parallel.frees_first_gradients(self.parallel.pair_before):
-            self.recorder.release("gradients", unit.first_curve.gradients)
+            self.recorder.release("gradients", unit.first_curve.gradient_bytes)

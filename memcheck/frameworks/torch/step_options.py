@@ -113,8 +113,8 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
 
     layout, profile, architecture, ends_shared = job.layout, job.framework, job.architecture, ends_share_group(job)
     pipelined, no_sync, ends_apart = layout.pipeline > 1, accumulates_unsharded(job), ends_have_own_groups(job)
-    loss_in_trainer = job.objective.outside and not job.objective.fused
-    loss_in_model = job.objective.fused or (job.loss.kind in LOSSES_INSIDE_MODEL and job.loss.upcast)
+    loss_in_trainer = job.objective.loss_after_model and not job.objective.loss_from_hidden_states
+    loss_in_model = job.objective.loss_from_hidden_states or (job.loss.kind in LOSSES_INSIDE_MODEL and job.loss.upcast)
     chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
     stays_unsharded = uses_flat_parameters(job) and no_sync and not layout.reshard_after_forward
     return FullyShard(
@@ -125,8 +125,11 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         adds_in_place=adds_in_place(job),
         stays_gathered=pipelined,
         frees_early=job.casts_gradients,
-        loss_inside_root=not (pipelined or ends_shared or job.carves_ends or loss_in_trainer) and loss_in_model,
-        loss_after_root=(ends_shared and not job.carves_ends) or loss_reduces_head(job) or chunked_loss_outside,
+        loss_inside_root=not (pipelined or ends_shared or job.groups_embedding_and_head or loss_in_trainer)
+        and loss_in_model,
+        loss_after_root=(ends_shared and not job.groups_embedding_and_head)
+        or loss_reduces_head(job)
+        or chunked_loss_outside,
         whole_table_gradient=layout.tensor > 1 and profile.style.modeling_files,
         offloads=job.parameter_offload != "none",
         carved=ends_apart,
@@ -146,7 +149,7 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool
     layout = job.layout
     most_in_flight, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
     has_several_backwards = uses_fsdp(job) and job.run_micro_batches < job.gradient_accumulation_steps
-    steps = job.run_micro_batches if has_several_backwards else job.passes
+    steps = job.run_micro_batches if has_several_backwards else job.forward_passes
     distinct = (
         distinct_pair_passes(job.gradient_accumulation_steps, last_differs)
         if paired
@@ -163,7 +166,7 @@ def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
     """What the model's forward and the training loop keep."""
     profile, architecture, checkpointing = job.framework, job.architecture, job.checkpointing
     lifetimes = Lifetimes(
-        loss_after_model=job.objective.outside or job.objective.watched or job.head.columns > 1,
+        loss_after_model=job.objective.loss_after_model or job.objective.reads_logits or job.head.columns > 1,
         keeps_graph=profile.keeps_graph,
         keeps_outputs=job.objective.holds_reference,
         holds_rows=job.layout.pipeline == 1 and profile.style.modeling_files,
@@ -227,7 +230,7 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
     own_bytes = buffers.per_micro_batch
     saved = own_bytes + border.output
     for run in runs:
-        saved += run.times * run.unit.fresh.saved
+        saved += run.times * run.unit.first_curve.saved_bytes
     whole_table = table_rows = 0
     if job.layout.tensor > 1 and runs[0].unit.kind == "embedding":
         element_bytes, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]

@@ -32,14 +32,14 @@ from memcheck.models.vision import Vision
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
     """The setting of a part: whether it is trained, and whether adapters reach it."""
     held = placement_of(job, part)
-    return base._replace(trained=held.trained, adapter=held.adapter, frozen=held.frozen)
+    return base._replace(trained=held.trained, adapter=held.adapter, frozen_modules=held.frozen)
 
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
     """The setting after the module that merges ``shrinks`` rows into one."""
     each = vision.between.merges if vision.between is not None else 1
-    sizes = tuple(rows // each for rows in setting.picture_rows)
-    return setting._replace(sequence=setting.sequence // each, picture_rows=sizes)
+    sizes = tuple(rows // each for rows in setting.rows_per_image)
+    return setting._replace(sequence=setting.sequence // each, rows_per_image=sizes)
 
 
 def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
@@ -50,7 +50,7 @@ def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
 def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalTensor, ...]:
     """The tensors of a block of that part, adapters included. ``part``: it is no layer, and of which part it is."""
     found = block_tensors(
-        block, TensorPlacement(trained=setting.trained, frozen=setting.frozen, adapter=setting.adapter)
+        block, TensorPlacement(trained=setting.trained, frozen=setting.frozen_modules, adapter=setting.adapter)
     )
     return tuple(t._replace(part=part) for t in found) if part else found
 
@@ -204,7 +204,7 @@ def layers_of_tower(job: TrainingJob, tower: Setting) -> Setting:
     if FROZEN_LAYERS in job.freeze:
         return tower._replace(trained=False)
     if FROZEN_ATTENTION in job.freeze:
-        return tower._replace(frozen=tuple(name.removesuffix(".") for name in ATTENTION))
+        return tower._replace(frozen_modules=tuple(name.removesuffix(".") for name in ATTENTION))
     return tower
 
 
@@ -213,4 +213,4 @@ def stem_of_tower(job: TrainingJob, tower: Setting, vision: Vision) -> Setting:
     if FROZEN_EMBEDDING not in job.freeze:
         return tower
     names = tuple(t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING))
-    return tower._replace(frozen=names, trained=len(names) < len(vision.stem))
+    return tower._replace(frozen_modules=names, trained=len(names) < len(vision.stem))

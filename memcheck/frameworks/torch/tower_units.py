@@ -58,9 +58,9 @@ def stem_unit(
 
     require_covered(touched(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
     fresh = stem_curve(vision, setting, graph, leaf, inventory)
-    again = stem_curve(vision, setting.later(), graph, leaf, inventory) if adds else fresh
+    again = stem_curve(vision, setting.for_later_micro_batches(), graph, leaf, inventory) if adds else fresh
     tensors = part_tensors(block, setting, "vision")
-    return Unit(kind="stem", name="patch embedding", tensors=tensors, fresh=fresh, again=again)
+    return Unit(kind="stem", name="patch embedding", tensors=tensors, first_curve=fresh, later_curve=again)
 
 
 @lru_cache(maxsize=512)
@@ -70,30 +70,33 @@ def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, invent
     ``graph``: some layer has a graph, which keeps the position tables that all layers read. ``leaf``: the output
     requires a gradient as a leaf. Its AccumulateGrad keeps it and its gradient until the backward is over.
     """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
-    if setting.casts_features:  # an argument of the root's forward: it lives as long as autocast's copies do
-        brought = (setting.sequence - vision.classes * setting.pictures, vision.channels)
-        ctx.pixels = tape.value(brought, setting.params, "pixel_values, cast")
-        held = Value(ctx.pixels.storage, brought, setting.params)
+    if setting.casts_batch_features:  # an argument of the root's forward: it lives as long as autocast's copies do
+        brought = (setting.sequence - vision.classes * setting.images, vision.channels)
+        ctx.pixel_values = tape.value(brought, setting.param_dtype, "pixel_values, cast")
+        held = Value(ctx.pixel_values.storage, brought, setting.param_dtype)
         tape.casts[id(held)] = held
     y, tables = tower_forward(vision.kind).stem(ctx, vision, leaf)
     leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
-    ctx.pixels = None
+    ctx.pixel_values = None
     tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
     forward_high = high(tape)
     if not graph:  # variables of the tower's forward
-        ctx.returned += tables
+        ctx.extra_outputs += tables
         tables.clear()
-    return closed(tape, ctx, y, forward_high)._replace(lingers=2 * leaf_bytes)
+    return closed(tape, ctx, y, forward_high)._replace(until_backward_ends=2 * leaf_bytes)
 
 
 def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
     """Return an idle layer, with its graph kept alive if the training loop's variable of the output refers to it."""
     if not (job.loss.keep_logits and gives_towers(job, vision)):
         return unit
-    fresh, again = (curve._replace(lingers=curve.lingers + curve.returned) for curve in (unit.fresh, unit.again))
-    return unit._replace(fresh=fresh, again=again)
+    fresh, again = (
+        curve._replace(until_backward_ends=curve.until_backward_ends + curve.extra_output_bytes)
+        for curve in (unit.first_curve, unit.later_curve)
+    )
+    return unit._replace(first_curve=fresh, later_curve=again)
 
 
 def given(values: list[Value]) -> tuple[list[Value], int]:
@@ -139,12 +142,19 @@ def side_units(
     runs, pooled = told_apart(idle_units(job, architecture, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
-    stream = base.autocast if vision.narrow else widened_tower(vision, base)
+    stream = base.autocast_dtype if vision.narrow else widened_tower(vision, base)
     tower = tower._replace(
-        hidden=vision.hidden, batch=1, sequence=pictures.rows, pictures=pictures.pictures, stream=stream,
-        picture_rows=pictures.sizes, casts_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
-        recomputed=vision.checkpointed and job.checkpointing.mode != "none" and bool(job.option(RECOMPUTED, True)),
-    )  # fmt: skip
+        hidden=vision.hidden,
+        batch=1,
+        sequence=pictures.rows,
+        images=pictures.pictures,
+        residual_dtype=stream,
+        rows_per_image=pictures.sizes,
+        casts_batch_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
+        tower_checkpointed=vision.checkpointed
+        and job.checkpointing.mode != "none"
+        and bool(job.option(RECOMPUTED, True)),
+    )
     hooked = (
         vision.hooked or (tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None)
     ) and is_hooked(job, architecture)
@@ -158,11 +168,11 @@ def side_units(
     for kind, (block, times) in enumerate(vision.blocks):
         left = times
         if kind == 1 and vision.between:
-            joins = tower._replace(input_grad=below)
+            joins = tower._replace(needs_input_gradient=below)
             runs.append((between_unit(job, vision, joins, adds=adds, inventory=inventory), 1, 0))
             tower, layers = shrunk(vision, tower), shrunk(vision, layers)
         while left:
-            setting = layers._replace(input_grad=below)
+            setting = layers._replace(needs_input_gradient=below)
             mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
             unit = block_unit(job, block, setting, mode, adds, inventory)
             after = below or layers.trained or reaches(layers, block)
@@ -177,22 +187,22 @@ def side_units(
             if stacked and stacked[0] == index - 1:
                 number = len(vision.deepstack) - len(stacked)
                 above = projector._replace(
-                    hidden=vision.hidden, batch=1, sequence=tower.sequence, pictures=pictures.pictures,
-                    input_grad=below, stream=stream, external_input=below,
+                    hidden=vision.hidden, batch=1, sequence=tower.sequence, images=pictures.pictures,
+                    needs_input_gradient=below, residual_dtype=stream, external_input=below,
                 )  # fmt: skip
                 runs.append((_merger_unit(job, vision, above, number, adds=adds, inventory=inventory), 1, 0))
                 stacked.pop(0)
     runs += pooled
-    runs += _passing(job, vision, layers._replace(input_grad=below), index, inventory)
+    runs += _passing(job, vision, layers._replace(needs_input_gradient=below), index, inventory)
     projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
         batch=1,
         sequence=tower.sequence,
-        pictures=pictures.pictures,
+        images=pictures.pictures,
         image_tokens=pictures.tokens,
-        input_grad=below,
-        stream=stream,
-        recomputed=tower.recomputed,
+        needs_input_gradient=below,
+        residual_dtype=stream,
+        tower_checkpointed=tower.tower_checkpointed,
     )
     trained = projector.trained or reaches(projector, as_block(vision.projector))
     if vision.gathered and below:
@@ -217,16 +227,16 @@ def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Settin
 
 def _entered(unit: Unit) -> Unit:
     """The first layer of a tower without a graph, whose input is a variable of what calls the loop over the layers."""
-    fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
-    return unit._replace(fresh=fresh, again=fresh)
+    fresh = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
+    return unit._replace(first_curve=fresh, later_curve=fresh)
 
 
 def _listed(vision: Vision, unit: Unit) -> Unit:
     """A layer without a graph, whose output is in a list until the projector has run, where there is one."""
     if not (vision.crosses or vision.placement == "added"):
         return unit
-    fresh = unit.fresh._replace(returned=unit.fresh.freed_input)
-    return unit._replace(kind="gathered", fresh=fresh, again=fresh)
+    fresh = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
+    return unit._replace(kind="gathered", first_curve=fresh, later_curve=fresh)
 
 
 def waiting_rows(vision: Vision, setting: Setting) -> int:
@@ -235,8 +245,11 @@ def waiting_rows(vision: Vision, setting: Setting) -> int:
 
 
 def _taking(unit: Unit, waits: int) -> Unit:
-    fresh, again = (curve._replace(takes=curve.takes + waits) for curve in (unit.fresh, unit.again))
-    return unit._replace(fresh=fresh, again=again)
+    fresh, again = (
+        curve._replace(taken_gradient_bytes=curve.taken_gradient_bytes + waits)
+        for curve in (unit.first_curve, unit.later_curve)
+    )
+    return unit._replace(first_curve=fresh, later_curve=again)
 
 
 def _passing(
@@ -260,8 +273,8 @@ def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:
     held = tuple(t.name.removesuffix(".weight") for t in closing_norms(vision) if t.name.endswith(".weight"))
     others = tuple(t.name.removesuffix(".weight") for t in vision.closing + vision.projector if t.name not in held)
     if projector.trained:
-        return projector._replace(frozen=held)
-    return projector._replace(trained=bool(held), frozen=tuple(n for n in others if not _under(n, held)))
+        return projector._replace(frozen_modules=held)
+    return projector._replace(trained=bool(held), frozen_modules=tuple(n for n in others if not _under(n, held)))
 
 
 def _under(name: str, modules: tuple[str, ...]) -> bool:
@@ -292,9 +305,9 @@ def _merger_unit(
     seen = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
     require_covered(seen, elements(block), "a merger of earlier rows", job.framework.name)
     fresh = merger_curve(vision, setting, number, inventory)
-    again = merger_curve(vision, setting.later(), number, inventory) if adds else fresh
+    again = merger_curve(vision, setting.for_later_micro_batches(), number, inventory) if adds else fresh
     tensors_here = part_tensors(block, setting, "projector")
-    return Unit(kind="merger", name=f"merger {number}", tensors=tensors_here, fresh=fresh, again=again)
+    return Unit(kind="merger", name=f"merger {number}", tensors=tensors_here, first_curve=fresh, later_curve=again)
 
 
 @lru_cache(maxsize=512)
@@ -307,18 +320,18 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
 
     def run(ctx: Context, x: Value) -> Value:
         y = tower_forward(vision.kind).merged(ctx, vision, tensors, x)
-        ctx.returned.append(Value(y.storage, y.shape, y.dtype))
+        ctx.extra_outputs.append(Value(y.storage, y.shape, y.dtype))
         return y
 
     shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
     curve = replay(run, setting, shape, dtype, inventory=inventory)
     if not setting.external_input:
-        return curve._replace(freed_input=0, takes=curve.output_gradient)
+        return curve._replace(freed_input_bytes=0, taken_gradient_bytes=curve.output_gradient_bytes)
     rows = rounded_bytes(shape, dtype)
-    beside = [("activations", rows), *(item for item in curve.forward.components if item[0] != "activations")]
-    beside[0] = ("activations", rows + dict(curve.forward.components).get("activations", 0))
-    forward = curve.forward._replace(bytes=curve.forward.bytes + rows, components=tuple(beside))
-    return curve._replace(forward=forward, takes=curve.output_gradient)
+    beside = [("activations", rows), *(item for item in curve.forward_peak.components if item[0] != "activations")]
+    beside[0] = ("activations", rows + dict(curve.forward_peak.components).get("activations", 0))
+    forward = curve.forward_peak._replace(bytes=curve.forward_peak.bytes + rows, components=tuple(beside))
+    return curve._replace(forward_peak=forward, taken_gradient_bytes=curve.output_gradient_bytes)
 
 
 def _projector_unit(
@@ -347,9 +360,15 @@ def _projector_unit(
         scaled=architecture.embedding_scale == "model",
     )
     fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
-    again = _handing(vision, projector_curve(own, setting.later(), end, inventory), setting, end) if adds else fresh
+    again = (
+        _handing(vision, projector_curve(own, setting.for_later_micro_batches(), end, inventory), setting, end)
+        if adds
+        else fresh
+    )
     tensors_here = ending_tensors(vision, own.projector, setting)
-    return Unit(kind="projector", name="projector and scatter", tensors=tensors_here, fresh=fresh, again=again)
+    return Unit(
+        kind="projector", name="projector and scatter", tensors=tensors_here, first_curve=fresh, later_curve=again
+    )
 
 
 def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:
@@ -359,17 +378,19 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
     After a norm of the tower's own, the norm's result is the output, and not the rows in front of it.
     """
     if vision.closing or vision.placement == "put":
-        curve = curve._replace(freed_input=0)
+        curve = curve._replace(freed_input_bytes=0)
     if end.gives_out:  # in the model's output, to the end of the backward
-        lingers = curve.lingers + rounded_bytes((end.tokens, end.shape[1]), setting.params)
-        curve = curve._replace(lingers=lingers)
-    if vision.gathered and setting.input_grad:
-        curve = curve._replace(hands=waiting_rows(vision, setting))
+        lingers = curve.until_backward_ends + rounded_bytes((end.tokens, end.shape[1]), setting.param_dtype)
+        curve = curve._replace(until_backward_ends=lingers)
+    if vision.gathered and setting.needs_input_gradient:
+        curve = curve._replace(left_gradient_bytes=waiting_rows(vision, setting))
     if not vision.deepstack:
         return curve
-    each = len(vision.deepstack) * rounded_bytes((end.tokens, end.shape[1]), setting.autocast or setting.params)
-    waits = setting.input_grad or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
-    return curve._replace(returned=curve.returned + each, hands=each if waits else 0)
+    each = len(vision.deepstack) * rounded_bytes(
+        (end.tokens, end.shape[1]), setting.autocast_dtype or setting.param_dtype
+    )
+    waits = setting.needs_input_gradient or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
+    return curve._replace(extra_output_bytes=curve.extra_output_bytes + each, left_gradient_bytes=each if waits else 0)
 
 
 class _Ending(Record):
@@ -391,7 +412,7 @@ class _Ending(Record):
 @lru_cache(maxsize=512)
 def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: bool) -> Curve:
     """Replay the projector, and the scatter of its image tokens into the looked-up rows."""
-    stream = setting.params
+    stream = setting.param_dtype
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     held: list[Value] = []
     lingers: list[int] = []
@@ -402,11 +423,11 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too
             features = cast(ctx.tape, features, stream)
             if vision.placement != "put":
-                ctx.returned.append(Value(features.storage, features.shape, features.dtype))
+                ctx.extra_outputs.append(Value(features.storage, features.shape, features.dtype))
         if end.gives_out:
             held.append(features)
         if end.gives_all:
-            kept, size = given([*ctx.returned, *([] if vision.closing else [x])])
+            kept, size = given([*ctx.extra_outputs, *([] if vision.closing else [x])])
             held.extend(kept)
             lingers.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
@@ -414,11 +435,11 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             features = add_image_tokens(ctx, rows, features)
         rows = (index_put if vision.placement == "put" else masked_scatter)(ctx, rows, features)
         if end.scaled:
-            ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
+            ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows
 
     curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
-    return curve._replace(lingers=curve.lingers + sum(lingers[:1]))
+    return curve._replace(until_backward_ends=curve.until_backward_ends + sum(lingers[:1]))
 
 
 EVERY_PART = ("vision", "projector", "language")
@@ -438,18 +459,18 @@ def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -
         lora=None,
         freeze=EVERY_PART,
         checkpointing=Checkpointing(),
-        companions=(),
+        auxiliary_models=(),
     )
     found = side_units(frozen, architecture, vision, setting, rows_grad=False, adds=False, inventory=False)
-    held = rounded_bytes((job.rows * job.sequence_length, architecture.hidden_size), setting.params)
+    held = rounded_bytes((job.rows * job.sequence_length, architecture.hidden_size), setting.param_dtype)
     highest = kept = 0
     for unit, times, _ in found.runs:
-        curve = unit.fresh
-        highest = max(highest, held + curve.forward.bytes)
-        held += curve.returned * times
+        curve = unit.first_curve
+        highest = max(highest, held + curve.forward_peak.bytes)
+        held += curve.extra_output_bytes * times
         if unit.kind == "merger":
-            kept += curve.returned * times
+            kept += curve.extra_output_bytes * times
         elif unit.kind == "projector":
-            kept += curve.returned + curve.freed_input
-    tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.params)
+            kept += curve.extra_output_bytes + curve.freed_input_bytes
+    tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
     return highest, kept, tokens if vision.gives_out else 0

@@ -48,7 +48,7 @@ def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
     words = (
         architecture.encoder is None or not architecture.encoder.channels
     )  # a model of sounds has another main input
-    hooks = (words and job.framework.runs_transformers) or job.held_in == "int8"
+    hooks = (words and job.framework.runs_transformers) or job.base_format == "int8"
     recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
     return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
 

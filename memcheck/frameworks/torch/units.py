@@ -52,50 +52,50 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         encoded, decoded = lengths(job, architecture.encoder)
     found = Setting(
         style=style,
-        batch=job.rows // job.joined,
-        sequence=-(-decoded * job.joined // layout.context),
-        encoded=encoded,
+        batch=job.rows // job.sequences_per_row,
+        sequence=-(-decoded * job.sequences_per_row // layout.context),
+        encoder_length=encoded,
         hidden=architecture.hidden_size,
-        tensor=held.tensor,
-        context=layout.context,
-        exchanges_heads=layout.context > 1 and job.framework.context_parallel == "ulysses",
+        tensor_parallel=held.tensor,
+        context_parallel=layout.context,
+        ulysses=layout.context > 1 and job.framework.context_parallel == "ulysses",
         sequence_parallel=layout.sequence and layout.tensor > 1,
-        expert=held.expert,
-        expert_tensor=held.expert_tensor,
-        params=unit_dtype,
-        compute=unit_dtype,
-        autocast=autocast,
+        expert_parallel=held.expert,
+        expert_tensor_parallel=held.expert_tensor,
+        param_dtype=unit_dtype,
+        compute_dtype=unit_dtype,
+        autocast_dtype=autocast,
         attention=job.attention,
         trained=held.trained,
-        frozen=held.frozen,
+        frozen_modules=held.frozen,
         adapter=held.adapter,
         expert_imbalance=job.expert_imbalance,
         dispatcher=dispatcher_of(job),
         compiled=style.compiles_blocks and job.compiles("model"),
-        stepped=step_in_backward(job.optimizer),
+        optimizer_in_backward=step_in_backward(job.optimizer),
         grad_dtype=grad_dtype,
-        hooked=job.framework.data_parallel == "zero",
+        has_grad_hooks=job.framework.data_parallel == "zero",
         reentrant=job.checkpointing.mode == "full" and job.checkpointing.reentrant,
-        stream="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
-        encoded_dtype="fp32" if narrow and widens_encoded(architecture) else None,
+        residual_dtype="fp32" if upcasts_ends(job) or widens_stream(architecture, autocast=narrow) else None,
+        encoder_output_dtype="fp32" if narrow and widens_encoded(architecture) else None,
         ssm=job.ssm_kernels,
         liger=fused_kernels(job, architecture),
-        exchanges_again=job.framework.predates(job.framework_version, "kept exchanges"),
+        recomputes_all_to_all=job.framework.predates(job.framework_version, "kept exchanges"),
         streams=architecture.streams,
-        kept=kept_names(job) if unit_dtype == recipe.params and all_gather_dtype(job) is None else (),
+        fp32_params=kept_names(job) if unit_dtype == recipe.params and all_gather_dtype(job) is None else (),
         options=job.options,
     )
     if widens_inside(architecture, found):  # a norm after the encoder's layers makes its output as narrow as itself
-        found = found._replace(stream="fp32", encoded_dtype=found.params)
+        found = found._replace(residual_dtype="fp32", encoder_output_dtype=found.param_dtype)
     if all_gather_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
-        found = found._replace(table_rows=rotary_rows(architecture, found.sequence, found.batch))
+        found = found._replace(rotary_table_rows=rotary_rows(architecture, found.sequence, found.batch))
     vision = architecture.vision
     if vision is None or not vision.crosses:
         return found
     from memcheck.job.images import pictures_of
 
     encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
-    return found._replace(encoded=encoded, encoded_dtype=found.autocast)
+    return found._replace(encoder_length=encoded, encoder_output_dtype=found.autocast_dtype)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
@@ -116,12 +116,15 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
     The input has the shape [tokens, hidden]; under sequence parallelism the tokens are divided by the tensor ranks.
     """
     rows = setting.batch * setting.sequence * setting.streams
-    divided = setting.sequence_parallel and setting.tensor > 1
+    divided = setting.sequence_parallel and setting.tensor_parallel > 1
     if divided:
-        rows //= setting.tensor
+        rows //= setting.tensor_parallel
     shape = (Dim(rows, "T/tp" if divided else "T"), Dim(setting.hidden, "h"))
     forward, whole = layers_of(setting.style).recomputing(block, recompute)
-    table, dtype = (setting.table_rows, wide_width(block) if setting.table_rows else 0), stream_dtype(setting)
+    table, dtype = (
+        (setting.rotary_table_rows, wide_width(block) if setting.rotary_table_rows else 0),
+        stream_dtype(setting),
+    )
     return replay(forward, setting, shape, dtype, recompute=whole, inventory=inventory, table=table)
 
 
@@ -130,11 +133,11 @@ def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str,
     tensors = layer_tensors(job, block, setting_placement(setting))
     _require_block(block, whole(setting), job.framework.name)
     fresh = block_curve(block, setting, recompute, inventory)
-    again = block_curve(block, setting.later(), recompute, inventory) if adds else fresh
+    again = block_curve(block, setting.for_later_micro_batches(), recompute, inventory) if adds else fresh
     frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
     unit = Unit(
-        kind="block", name="layer", tensors=tensors, fresh=fresh, again=again,
-        adapted=frozen and recompute == "full" and setting.input_grad,
+        kind="block", name="layer", tensors=tensors, first_curve=fresh, later_curve=again,
+        adapted=frozen and recompute == "full" and setting.needs_input_gradient,
     )  # fmt: skip
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
 
@@ -148,6 +151,8 @@ def _require_block(block: Block, setting: Setting, framework: str) -> None:
 
 def _offloaded(unit: Unit) -> Unit:
     """Return the unit with activation offload: its saved tensors are on the host between forward and backward."""
-    offloaded = unit.fresh.saved
-    fresh, again = (c._replace(saved=0, saved_components=(), saved_inventory=()) for c in (unit.fresh, unit.again))
-    return unit._replace(fresh=fresh, again=again, offloaded=offloaded)
+    offloaded = unit.first_curve.saved_bytes
+    fresh, again = (
+        c._replace(saved_bytes=0, saved_components=(), saved_inventory=()) for c in (unit.first_curve, unit.later_curve)
+    )
+    return unit._replace(first_curve=fresh, later_curve=again, offloaded_bytes=offloaded)

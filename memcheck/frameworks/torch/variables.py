@@ -75,10 +75,10 @@ class Variables:
         """
         if unit.kind not in OF_TOWER or not self._after_tower(unit, curve, layer, times):
             name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
-            self.assign(name, "activations", curve.returned)
+            self.assign(name, "activations", curve.extra_output_bytes)
         first = layer == 0 and not lifetimes.keeps_states and self._embeds
         if lifetimes.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
-            self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input)
+            self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input_bytes)
         if unit.kind == "embedding":
             self.assign("rows", "activations", step_sizes.rows)
         # `causal_mask`: from the look-up of the rows until the stack has returned
@@ -94,16 +94,16 @@ class Variables:
             self.assign("rows", "activations", NOTHING)
             for name in [name for name in self._held if name.startswith(("stem", "gathered"))]:
                 self.assign(name, "activations", NOTHING)
-            self.assign("last_hidden_state", "activations", curve.freed_input)
-            self.assign("pooler_output", "activations", curve.returned)
+            self.assign("last_hidden_state", "activations", curve.freed_input_bytes)
+            self.assign("pooler_output", "activations", curve.extra_output_bytes)
         elif unit.name == FIRST_OF_TOWER:  # its input, where the loop over layers is another's
-            self.assign("stem's rows", "activations", curve.returned)
+            self.assign("stem's rows", "activations", curve.extra_output_bytes)
         elif unit.kind == "stem":  # the tower's own variables
-            self.assign("stem", "activations", curve.returned)
+            self.assign("stem", "activations", curve.extra_output_bytes)
         elif unit.kind in (IDLE, "beside"):
             return True
         elif unit.kind in ("idle", "merger", "gathered"):
-            self.assign(f"{unit.kind} {layer}", "activations", curve.returned, times)
+            self.assign(f"{unit.kind} {layer}", "activations", curve.extra_output_bytes, times)
         else:
             return False
         return True

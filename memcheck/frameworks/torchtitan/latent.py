@@ -40,7 +40,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value) -> Valu
     expanded = linear(tape, latent, ctx.weights(tensor, False), tensor.name).view(tokens, heads, nope + v_dim)
     k_pass, value = tape.views(expanded, (tokens, heads, nope), (tokens, heads, v_dim))
     key = _cat_key(ctx, k_pass, k_rotated, (tokens, heads, nope + rope))
-    out = kernels.flash(tape, query, key, value, v_dim, label="varlen attention", ring=ctx.setting.context)
+    out = kernels.flash(tape, query, key, value, v_dim, label="varlen attention", ring=ctx.setting.context_parallel)
     tensor = tensors["o_proj"]
     result = linear(tape, out.view(tokens, heads * v_dim), ctx.weights(tensor, attention.bias), tensor.name)
     return leave_tensor_parallel(ctx, result)

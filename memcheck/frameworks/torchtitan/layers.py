@@ -78,7 +78,7 @@ def checkpointed_block(ctx: Context, block: Block, x: Value, mode: str) -> Value
     if mode == "selective":
         if ctx.setting.compiled and is_traced(block, ctx.setting):
             return compiled_block(ctx, block, x, mode)
-        saved_operators = BEFORE_EXCHANGES if ctx.setting.exchanges_again else KEEPS
+        saved_operators = BEFORE_EXCHANGES if ctx.setting.recomputes_all_to_all else KEEPS
         kept_outputs = KeptOutputs(saved_operators, frozenset(_gates(block)))
     return checkpoint_whole(ctx.tape, lambda value: _eager_block(ctx, block, value), x, kept_outputs)
 
@@ -143,7 +143,7 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     q = norm(ctx, attention.query_norm, q, "q_norm")
     k = norm(ctx, attention.key_norm, k, "k_norm")
     q, k = _rotary(ctx, attention, q, k)
-    out = kernels.flash(tape, q, k, v, attention.head_dim, label="varlen attention", ring=ctx.setting.context)
+    out = kernels.flash(tape, q, k, v, attention.head_dim, label="varlen attention", ring=ctx.setting.context_parallel)
     width = -(-attention.heads // ctx.tp) * attention.head_dim
     tensor = linear_tensors(attention.tensors)[-1]
     result = linear(tape, out.view(ctx.tokens, width), ctx.weights(tensor, attention.out_bias), tensor.name)

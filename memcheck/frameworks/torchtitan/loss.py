@@ -45,23 +45,25 @@ def chunked_head_unit(
     shard_group = job.layout.shard_group
     table = next((t for t in tensors if t.name == "lm_head.weight"), None)
     if head.tied:
-        table = LocalTensor(TIED_TABLE, (-(-head.vocab // setting.tensor), setting.hidden), head.trained)
+        table = LocalTensor(TIED_TABLE, (-(-head.vocab // setting.tensor_parallel), setting.hidden), head.trained)
     shard = HeadShard(0, 0)
     if job.layout.zero_stage == 3 and table is not None:
         shard_elements = shard_numel(table, shard_group)
         shard = HeadShard(shard_elements * shard_group, shard_elements, job.recipe.reduce)
-    dtype = setting.params
+    dtype = setting.param_dtype
     first_curve = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
     adding_curve = (
-        chunked_head_curve(head, setting.later(), dtype, shard, True, inventory=inventory) if adds else first_curve
+        chunked_head_curve(head, setting.for_later_micro_batches(), dtype, shard, True, inventory=inventory)
+        if adds
+        else first_curve
     )
     reduced_tensor = table.name if shard.padded and table is not None else ""
     return Unit(
         kind="head",
         name="head and loss",
         tensors=tensors,
-        fresh=first_curve,
-        again=adding_curve,
+        first_curve=first_curve,
+        later_curve=adding_curve,
         reduced=reduced_tensor,
     )
 
@@ -76,10 +78,10 @@ def chunked_head_curve(
     reduce-scatter input of the last micro-batch is alive until this micro-batch's reduction.
     """
     tape = Tape(inventory=inventory)
-    tape.dtensor_gradients = setting.dtensors
+    tape.dtensor_gradients = setting.uses_dtensor
     ctx = Context(tape, setting)
     shape = (ctx.residual_tokens, ctx.hidden)
-    input_leaf = Leaf() if setting.input_grad else None
+    input_leaf = Leaf() if setting.needs_input_gradient else None
     last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
     hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, last_hidden))
     last_hidden.storage = None
@@ -102,15 +104,15 @@ def chunked_head_curve(
     tape.reset_peak()
     backward(tape, hidden, hidden_gradient)
     return Curve(
-        saved=saved,
+        saved_bytes=saved,
         saved_inventory=saved_inventory,
         saved_components=tuple((k, v) for k, v in saved_components.items() if v),
-        until_forward_ends=0,
-        forward=forward_peak,
-        backward=high(tape),
-        gradients=tape.by_component.get("gradients", 0),
-        lingers=output_bytes,
-        before=norm_peak,
+        autocast_cache_bytes=0,
+        forward_peak=forward_peak,
+        backward_peak=high(tape),
+        gradient_bytes=tape.by_component.get("gradients", 0),
+        until_backward_ends=output_bytes,
+        peak_before_loss=norm_peak,
     )
 
 
@@ -132,7 +134,7 @@ def _chunk_loop(
     last = head.loss.chunks - 1
     for i in sorted({0, min(1, last), last}):  # all between the first and the last are like the second
         chunk = Value(hidden.storage, (chunk_tokens, ctx.hidden), dtype, Leaf())
-        weight = Parameter("lm_head", weight_shape, setting.params, head.trained, has_grad=False)
+        weight = Parameter("lm_head", weight_shape, setting.param_dtype, head.trained, has_grad=False)
         new_logits = linear(tape, chunk, Weights(weight), "lm_head")
         logits = None  # the loop variable of the previous chunk lives until it is assigned again
         logits = new_logits

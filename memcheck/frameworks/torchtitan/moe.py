@@ -30,7 +30,7 @@ def moe(ctx: Context, moe: Moe, x: Value) -> Value:
     parallelism (``ExpertTensorParallel`` of releases up to April 2026).
     """
     tape = ctx.tape
-    tokens_sharded = ctx.tp == 1 or (ctx.setting.expert > 1 and ctx.setting.expert_tensor == 1)
+    tokens_sharded = ctx.tp == 1 or (ctx.setting.expert_parallel > 1 and ctx.setting.expert_tensor_parallel == 1)
     expert_input = x if tokens_sharded else enter_tensor_parallel(ctx, x)
     scores, ids = _route(ctx, moe, expert_input)
     routing_map = tape.new((expert_input.shape[0], moe.experts), "bool", "routing map")
@@ -94,7 +94,7 @@ def _routed(ctx: Context, moe: Moe, x: Value, scores: Value, ids: Storage) -> Va
     del order
     received_rows = sent_rows
     permutation = None
-    if ctx.setting.expert > 1:
+    if ctx.setting.expert_parallel > 1:
         received_rows = math.ceil(sent_rows * ctx.setting.expert_imbalance)
         rows = _all_to_all(tape, rows, (received_rows, hidden))
         permutation = tape.new((received_rows,), "int64", "permuted indices")
@@ -127,8 +127,8 @@ def _experts(ctx: Context, moe: Moe, x: Value) -> Value:
     """
     tape, setting = ctx.tape, ctx.setting
     hidden = x.shape[-1]
-    local = -(-moe.experts // setting.expert)
-    width = -(-moe.width // setting.expert_tensor)
+    local = -(-moe.experts // setting.expert_parallel)
+    width = -(-moe.width // setting.expert_tensor_parallel)
     up, down = expert_tensors(moe)
     offsets = tape.new((local,), "int32", "group offsets")
     up_shape, down_shape = (local, width, hidden), (local, hidden, width)

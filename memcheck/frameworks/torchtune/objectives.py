@@ -51,10 +51,10 @@ def _dpo_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> V
     del all_logits
     last_reference_logits.clear()
     if head.second is not None:
-        reference_logits = second_outputs(ctx, head.second, wide=objective.wide_outputs).logits
+        reference_logits = second_outputs(ctx, head.second, wide=objective.fp32_outputs).logits
         _log_probabilities(tape, reference_logits.view(*batch.whole), batch, halves=halves)
         if objective.holds_reference:
-            ctx.kept.append(reference_logits)
+            ctx.model_outputs.append(reference_logits)
         del reference_logits
     return loss
 

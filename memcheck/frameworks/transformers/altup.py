@@ -56,7 +56,7 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     normed = normalise(ctx, block.input_norm, active)
     laurel = _laurel(ctx, tensors, normed)
     attn = attention(ctx, block.mixer, normed, x.dtype)
-    ctx.named = []
+    ctx.attention_locals = []
     attn = normalise(ctx, block.mixer_output_norm, attn)
     attention_residual = add(tape, active, attn, "attention + active prediction")
     attention_laurel = scale(tape, add(tape, attention_residual, laurel, "attention + laurel"), "half")
@@ -202,7 +202,7 @@ def spread_streams(ctx: Context, x: Value, streams: int) -> Value:
     for i in range(streams - 1):
         weights = _square(ctx, f"altup_projections.{i}", x.shape[-1])
         parts.append(_with_magnitude(ctx, linear(ctx.tape, x, weights, "altup projection"), target))
-    ctx.kept += parts[1:]
+    ctx.model_outputs += parts[1:]
     return cat(ctx.tape, tuple(parts), (streams * x.shape[0], x.shape[-1]), "stack streams")
 
 
@@ -238,7 +238,7 @@ def _magnitude(ctx: Context, x: Value) -> Value:
 def _with_magnitude(ctx: Context, x: Value, target: Value) -> Value:
     """Scale each row to a magnitude: ``x * target / sqrt(mean(x ** 2))``."""
     tape = ctx.tape
-    x = cast(tape, x, ctx.setting.params)
+    x = cast(tape, x, ctx.setting.param_dtype)
     fp32_rows = cast(tape, x, "fp32") if tape.autocast else x
     magnitude = unary(tape, clamp(tape, mean_rows(tape, power(tape, fp32_rows)), 1), "sqrt")
     return divide_rows(tape, mul(tape, x, target), magnitude)

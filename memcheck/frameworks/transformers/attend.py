@@ -28,7 +28,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     ``q``: [batch, heads, sequence, head_dim]; ``k`` and ``v`` have ``kv_heads`` heads. Returns [batch, heads, sequence,
     v_head_dim], contiguous for the projection.
     """
-    if ctx.setting.exchanges_heads:
+    if ctx.setting.ulysses:
         from memcheck.frameworks.transformers.ulysses import attend_to_heads
 
         return attend_to_heads(ctx, attention, q, k, v, attend)
@@ -44,7 +44,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
 
         if isinstance(attention, BloomAttention) and any(copied):  # reshaped by hand: variables until the residual sum
             q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
-            ctx.named += [q, k, v]
+            ctx.attention_locals += [q, k, v]
             copied = (False, False, False)
         return attend_eagerly(ctx, attention, q, k, v, copied)
     if kernel == "math":
@@ -52,7 +52,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
 
         return (
             broadcasting(ctx, attention, q, k, v)
-            if attention.fused_form == "index"
+            if attention.fused_qkv_layout == "index"
             else math_kernel(ctx, attention, q, k, v)
         )
     kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
@@ -61,11 +61,11 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     mask = None
     if kernel == "efficient" and needs_mask(attention, ctx.setting.sequence, ctx.setting.style):
         mask = _kernel_mask(ctx, attention, v.dtype)
-    if attention.padded and ctx.setting.attention == "flash":
+    if attention.mask_per_row and ctx.setting.attention == "flash":
         from memcheck.frameworks.transformers.unpadded import flash_of_real_tokens
 
         return flash_of_real_tokens(ctx, q, k, v)
-    ring = ctx.setting.context
+    ring = ctx.setting.context_parallel
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
     del kernel_arguments
     if attention.sinks:
@@ -88,7 +88,7 @@ def _kernel_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | No
     casts an additive mask. Source: aten/src/ATen/native/transformers/attention.cpp.
     """
     if attention.cross:
-        return _cross_attention_mask(ctx, dtype, additive=not attention.padded)
+        return _cross_attention_mask(ctx, dtype, additive=not attention.mask_per_row)
     if shares_mask(attention, ctx.setting):
         return None
     mask = additive_mask(ctx, attention, dtype)
@@ -105,8 +105,8 @@ def _cross_attention_mask(ctx: Context, dtype: str, *, additive: bool) -> Storag
 
     The mask over picture rows is ``additive`` and in the model's dtype. The mask over padded words is boolean.
     """
-    rows = ctx.setting.encoded
+    rows = ctx.setting.encoder_length
     padded_rows = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
-    if additive and ctx.setting.autocast is None and padded_rows == rows:
+    if additive and ctx.setting.autocast_dtype is None and padded_rows == rows:
         return None
     return ctx.tape.new((ctx.batch, 1, ctx.sequence, padded_rows), dtype, "mask of encoded rows")

@@ -44,8 +44,8 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
     The order of the steps, and what each variable keeps alive, is that of models/llama/modeling_llama.py.
     """
     tape = ctx.tape
-    if (own_forward := forward_of(attention.own)) is not None:
-        return own_forward(ctx, attention, attention.own, x)
+    if (own_forward := forward_of(attention.extension)) is not None:
+        return own_forward(ctx, attention, attention.extension, x)
     tensors = linear_tensors(attention.tensors)
     width = -(-attention.heads // ctx.tp) * (attention.v_head_dim or attention.head_dim)
     x = enter_tensor_parallel(ctx, x)
@@ -79,9 +79,9 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
     result = linear(tape, out, ctx.weights(output_matrix, attention.out_bias), output_matrix.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if isinstance(attention, BloomAttention):
-        ctx.named += [q, k, v]
+        ctx.attention_locals += [q, k, v]
     else:
-        ctx.named = []
+        ctx.attention_locals = []
     del module_input, out, q, k, v
     return result
 
@@ -91,11 +91,11 @@ def _attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) ->
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], k and v with ``kv_heads`` heads.
     """
-    if isinstance(attention.own, BlockIndexer):
+    if isinstance(attention.extension, BlockIndexer):
         from memcheck.frameworks.transformers.block_mask import attend_to_blocks
 
-        return attend_to_blocks(ctx, attention, attention.own, q, k, v)
-    if attention.bias:
+        return attend_to_blocks(ctx, attention, attention.extension, q, k, v)
+    if attention.position_bias:
         from memcheck.frameworks.transformers.position_bias import attend_with_biases
 
         return attend_with_biases(ctx, attention, q, k, v)
@@ -245,16 +245,16 @@ def _fused_projection(ctx: Context, attention: Attention, x: Value) -> Heads:
     if attention.clip_qkv:
         qkv = clamp(tape, qkv, 2)
     q_shape, kv_shape = (b, heads, s, d), (b, kv_heads, s, d)
-    if attention.fused_form == "index":
+    if attention.fused_qkv_layout == "index":
         return _split_falcon(ctx, attention, qkv)
-    if attention.fused_form == "slices":
+    if attention.fused_qkv_layout == "slices":
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
-        if attention.fused_form == "heads":  # head by head: the joined gradient is not in the order of the matrix
+        if attention.fused_qkv_layout == "heads":  # head by head: the joined gradient is not in the order of the matrix
             qkv = head_view(tape, qkv, qkv.shape)
         q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
-        if attention.fused_form == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
-            ctx.named.append(qkv)
+        if attention.fused_qkv_layout == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
+            ctx.attention_locals.append(qkv)
             q, k, v = (copy(tape, part, "reshape") for part in (q, k, v))
     return normalise(ctx, attention.query_norm, q, "qk_norm"), normalise(ctx, attention.key_norm, k, "qk_norm"), v
 
@@ -268,7 +268,7 @@ def _split_falcon(ctx: Context, attention: Attention, qkv: Value) -> Heads:
     tape = ctx.tape
     b, s, d = ctx.batch, ctx.sequence, attention.head_dim
     heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
-    ctx.named.append(qkv)
+    ctx.attention_locals.append(qkv)
     q = slices(tape, qkv, (b, heads, s, d))[0]
     indices = tape.new((1,), "int64", "head index")
     k = index(tape, qkv, indices, (b, kv_heads, s, d), "k heads")
@@ -303,9 +303,11 @@ def _encoder_output(ctx: Context) -> tuple[Value, int]:
     All decoder layers read one value, so that its gradients add up in one buffer.
     """
     setting = ctx.setting
-    encoded_tokens = Dim(setting.encoded, "E")
-    if ctx.encoded is None:
-        shape = (Dim(setting.batch * setting.encoded, "E"), ctx.hidden)
-        dtype = setting.encoded_dtype or setting.stream or setting.params
-        ctx.encoded = shared(ctx.tape, shape, dtype, needs_grad=setting.encoded_grad, starts=setting.gathers)
-    return ctx.encoded, encoded_tokens
+    encoded_tokens = Dim(setting.encoder_length, "E")
+    if ctx.encoder_output is None:
+        shape = (Dim(setting.batch * setting.encoder_length, "E"), ctx.hidden)
+        dtype = setting.encoder_output_dtype or setting.residual_dtype or setting.param_dtype
+        ctx.encoder_output = shared(
+            ctx.tape, shape, dtype, needs_grad=setting.encoder_output_grad, starts=setting.starts_shared_gradients
+        )
+    return ctx.encoder_output, encoded_tokens

@@ -77,6 +77,6 @@ def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]
     cast_probabilities = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
     cast_probabilities = dropout(tape, cast_probabilities, attention.dropout)
-    ctx.unused.append(cast_probabilities)
+    ctx.unused_outputs.append(cast_probabilities)
     out = kernels.batched(tape, cast_probabilities, v, (b, h, s, d), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")

@@ -31,7 +31,7 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     scored.
     """
     tape = ctx.tape
-    weights.weight.viewed = True  # `w.t()`, of which each piece makes and drops a copy of its own
+    weights.weight.used_as_view = True  # `w.t()`, of which each piece makes and drops a copy of its own
     tokens = scored_tokens(ctx, head.objective)
     h = box[0]  # `outputs.last_hidden_state` is there until the model's forward returns
     if ctx.setting.batch > 1:  # `hidden_states[..., :-1, :].reshape(-1, hidden)`: of one row a view

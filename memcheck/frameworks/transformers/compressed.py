@@ -32,7 +32,7 @@ def compressed_attention(ctx: Context, attention: Attention, compressed: Compres
     Every variable of its forward lives until it returns. Raises ``UnsupportedError`` with tensor or context
     parallelism.
     """
-    if ctx.tp > 1 or ctx.setting.context > 1:
+    if ctx.tp > 1 or ctx.setting.context_parallel > 1:
         raise UnsupportedError(
             "memcheck has no model of DeepSeek V4's attention on several ranks",
             "leave tensor and context at 1: transformers cuts its experts alone",
@@ -52,7 +52,7 @@ def compressed_attention(ctx: Context, attention: Attention, compressed: Compres
         windows = keys.shape[2]
         kv = cat(tape, (kv, keys), (b, 1, s + windows, d), "cat compressed keys")
         if windows:
-            mask = tape.new((b, 1, s, s + windows), ctx.setting.params, "cat masks")
+            mask = tape.new((b, 1, s, s + windows), ctx.setting.param_dtype, "cat masks")
     out = _attend(ctx, attention, q, kv)
     out = _rotate(ctx, attention, out)
     grouped = _grouped_linear(ctx, compressed, tensors["o_a_proj"], copy(tape, out, "reshape"))
@@ -82,7 +82,7 @@ def _rotate(ctx: Context, attention: Attention, x: Value) -> Value:
     ``x``: [batch, heads, sequence, head_dim]. Each call repeats cos and sin in the parameters' dtype.
     """
     tape, shape, rotary_dim = ctx.tape, x.shape, attention.rotary_dim
-    dtype = ctx.setting.params
+    dtype = ctx.setting.param_dtype
     tables = tuple(tape.new((shape[2], rotary_dim), dtype, "repeated rotary table") for _ in range(2))
     unrotated, to_rotate = slices(tape, x, (*shape[:-1], shape[-1] - rotary_dim), (*shape[:-1], rotary_dim))
     rotated = cast(tape, rotate_half(tape, to_rotate, "fp32", tables), x.dtype)
@@ -97,7 +97,7 @@ def _attend(ctx: Context, attention: Attention, q: Value, kv: Value) -> Value:
     k, v = (repeat_kv(tape, kv, attention.heads) for _ in range(2))
     sinks = tape.parameter(ctx.parameter("self_attn.sinks", (attention.heads,))) if attention.sinks else None
     out = eager_with_sinks(
-        tape, q, k, v, sinks, ctx.unused, mask_dtype=ctx.setting.params if tape.autocast else None,
+        tape, q, k, v, sinks, ctx.unused_outputs, mask_dtype=ctx.setting.param_dtype if tape.autocast else None,
         p_dropout=attention.dropout, copied=(False, several_sequences, several_sequences),
     )  # fmt: skip
     return copy(tape, out, "contiguous")

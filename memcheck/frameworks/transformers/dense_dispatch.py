@@ -27,8 +27,8 @@ def dense_dispatch(ctx: Context, moe: Moe, x: Value) -> Value:
     """
     tape = ctx.tape
     hidden = x.shape[-1]
-    local_experts = -(-moe.experts // ctx.setting.expert)
-    width = -(-moe.width // ctx.setting.expert_tensor)
+    local_experts = -(-moe.experts // ctx.setting.expert_parallel)
+    width = -(-moe.width // ctx.setting.expert_tensor_parallel)
     tensor = router_tensor(moe)
     expert_input = enter_tensor_parallel(ctx, x)
     tokens = expert_input.shape[0]

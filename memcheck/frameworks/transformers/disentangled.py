@@ -34,7 +34,11 @@ def with_relative_rows(ctx: Context, disentangled: Disentangled, x: Value, train
     setting, tape = ctx.setting, ctx.tape
     table = ctx.register(
         Parameter(
-            "rel_embeddings", (disentangled.rows, setting.hidden), setting.params, trained, has_grad=setting.has_grad
+            "rel_embeddings",
+            (disentangled.rows, setting.hidden),
+            setting.param_dtype,
+            trained,
+            has_grad=setting.has_grad,
         )
     )
     normed = normalise(ctx, disentangled.norm, tape.parameter(table))
@@ -73,7 +77,11 @@ def _attended(ctx: Context, attention: Attention, disentangled: Disentangled, x:
     biases = relative = None
     if disentangled.rows:
         table = shared(
-            tape, (disentangled.rows, x.shape[-1]), ctx.setting.params, needs_grad=ctx.setting.trained, starts=False
+            tape,
+            (disentangled.rows, x.shape[-1]),
+            ctx.setting.param_dtype,
+            needs_grad=ctx.setting.trained,
+            starts=False,
         )
         relative = dropout(tape, table, disentangled.dropout)
         biases = _biases(ctx, attention, disentangled, (q, k), relative, matrices)

@@ -39,7 +39,7 @@ def attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: 
         table = shared(
             tape,
             (disentangled.rows, heads * attention.head_dim),
-            ctx.setting.params,
+            ctx.setting.param_dtype,
             needs_grad=ctx.setting.trained,
             starts=False,
         )

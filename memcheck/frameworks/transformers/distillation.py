@@ -36,7 +36,7 @@ def generalized_jsd(
     student_outputs = box.pop()
     if second is None:
         return total(tape, (student_outputs.logits,))
-    teacher_outputs = second_outputs(ctx, second, wide=objective.wide_outputs)
+    teacher_outputs = second_outputs(ctx, second, wide=objective.fp32_outputs)
     cuts_prompt = objective.code == "trl-0.29"  # later ones leave the prompt to the labels
     completion = max(1, setting.sequence - max(objective.prompt_length, 1)) if cuts_prompt else setting.sequence - 1
     shape = (setting.batch, completion, vocab)
@@ -110,7 +110,7 @@ def chunked_divergence(
         teacher_hidden = tape.value((scored_tokens, second.head.hidden), teacher_states.dtype, "h_t[valid]")
         leave(ctx, pass_variables)
         tape.autocast = outer_autocast
-    compute = setting.autocast or student_hidden.dtype
+    compute = setting.autocast_dtype or student_hidden.dtype
     tile = (
         min(scored_tokens, TILE_TOKENS),
         TILE_VOCABULARY,

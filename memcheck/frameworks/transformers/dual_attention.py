@@ -22,7 +22,7 @@ def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
     (``shortcut_mlp_output``).
     """
     tape, stream, m = ctx.tape, x.dtype, block.mlp
-    if block.mixer is None or block.beside is None or not isinstance(m, Moe):
+    if block.mixer is None or block.second_mixer is None or not isinstance(m, Moe):
         return x
     first_mlp, second_mlp = _networks(m)
     h = mixer_forward(ctx, block.mixer, normalise(ctx, block.input_norm, x), stream)
@@ -31,7 +31,7 @@ def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
     shortcut = routed_experts(ctx, m, h)
     h = mlp(ctx, first_mlp, h)
     x = add(tape, x, h, "residual")
-    h = mixer_forward(ctx, block.beside, normalise(ctx, block.mixer_output_norm, x), stream)
+    h = mixer_forward(ctx, block.second_mixer, normalise(ctx, block.mixer_output_norm, x), stream)
     x = add(tape, x, h, "residual")
     h = mlp(ctx, second_mlp, normalise(ctx, block.mlp_output_norm, x))
     both = add(tape, x, h, "residual")

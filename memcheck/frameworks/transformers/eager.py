@@ -29,7 +29,7 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
         from memcheck.frameworks.transformers.sinks import eager_with_sinks
 
         return copy(tape, eager_with_sinks(ctx, attention, q, k, v), "contiguous")
-    mask_dtype = ctx.setting.compute if tape.autocast is None else ctx.setting.params
+    mask_dtype = ctx.setting.compute_dtype if tape.autocast is None else ctx.setting.param_dtype
     if isinstance(attention, MptAttention):
         mask_dtype = "fp32"  # that of MPT's bias
     if isinstance(attention, FalconAttention):
@@ -37,7 +37,7 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
         out, probabilities, named = eager_with_names(
             tape, q, k, v, mask_dtype, alibi=attention.alibi, p_dropout=dropped, copied=copied
         )
-        ctx.named += named
+        ctx.attention_locals += named
         returns(ctx, [probabilities])
         return copy(tape, out, "contiguous")
     weights: list[Value] = []
@@ -53,29 +53,29 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
         narrows=attention.softmax_fp32 or isinstance(attention, Gpt2Attention),
         p_dropout=attention.dropout,
         returned=weights,
-        named=ctx.named if isinstance(attention, (BloomAttention, MptAttention)) else None,
+        named=ctx.attention_locals if isinstance(attention, (BloomAttention, MptAttention)) else None,
         every_step=isinstance(attention, BloomAttention),
         copied=copied,
     )
     if attention.returns_weights:
         returns(ctx, weights)
     else:
-        ctx.unused += weights
+        ctx.unused_outputs += weights
     return copy(tape, out, "contiguous")
 
 
 def _score_steps(attention: Attention) -> tuple[str, ...]:
     """Return the operators that the family applies to the scores before the softmax."""
     if attention.bidirectional:
-        masked = attention.masked and attention.cross
+        masked = attention.explicit_mask and attention.cross
         capped = ("scale", "cap") if attention.softcap else ("scale",)
         return (*capped, "add") if attention.window is not None or masked else capped
     if attention.softcap:
         return ("scale", "cap", "add")
-    if isinstance(attention.own, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
+    if isinstance(attention.extension, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
     if attention.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
-        return ("add",) if attention.fused_form == "heads" else ("scale", "add", "fill")
+        return ("add",) if attention.fused_qkv_layout == "heads" else ("scale", "add", "fill")
     return ("scale", "add")
 
 
@@ -83,6 +83,6 @@ def returns(ctx: Context, weights: list[Value]) -> None:
     """The layer's second output, which lives on; a recompute that ends early returns none, and has it to its end."""
     frame = ctx.tape.frame
     if frame is None or frame.recomputed is None or frame.returned is not None:
-        ctx.returned += weights
+        ctx.extra_outputs += weights
     else:
-        ctx.unused += weights
+        ctx.unused_outputs += weights

@@ -36,14 +36,14 @@ def through_embedders(
     for e in embedders:
         mask, ids = tape.new((tokens,), "bool", "mask of tokens"), tape.new((tokens,), "int64", "tokens of the table")
         table = embedder_ctx.parameter(f"{e.name}.embedding", (e.rows, e.width))
-        rows = _held(ctx, embedding(tape, table, (tokens,), setting.params), ids)
+        rows = _held(ctx, embedding(tape, table, (tokens,), setting.param_dtype), ids)
         name = f"{e.name}.hard_embedding_norm"
         rows = normalise(embedder_ctx, Norm(NORM, e.width, name=name), rows, name)
         matrices[e.name] = weights = embedder_ctx.replicated(_matrix(e, hidden))
         rows = rms_norm_pieces(tape, linear(tape, rows, weights, e.name), None)
         if rows.dtype != stream:
             rows = cast(tape, rows, stream)
-        ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
+        ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
         x = where(tape, mask, rows, x)
         del rows
     ctx.parameters += embedder_ctx.parameters
@@ -67,17 +67,17 @@ def _with_pictures(
     """
     tape, shape = ctx.tape, (pictures * embedder.tokens, embedder.width)
     _tower_peak(ctx, embedder, pictures)
-    rows = tape.value(shape, tape.autocast or inside.setting.params, "last hidden state of the tower")
-    ctx.returned.append(Value(rows.storage, rows.shape, rows.dtype))
+    rows = tape.value(shape, tape.autocast or inside.setting.param_dtype, "last hidden state of the tower")
+    ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
     norm = inside.parameter(f"{embedder.name}.soft_embedding_norm", (embedder.width,))
     normed = rms_norm_pieces(tape, rows, norm, weight_in_fp32=True)
     del rows
     features = rms_norm_pieces(tape, linear(tape, normed, matrix, embedder.name), None)
     del normed
-    ctx.returned.append(Value(features.storage, features.shape, features.dtype))
+    ctx.extra_outputs.append(Value(features.storage, features.shape, features.dtype))
     if features.dtype != x.dtype:
         features = cast(tape, features, x.dtype)
-        ctx.returned.append(Value(features.storage, features.shape, features.dtype))
+        ctx.extra_outputs.append(Value(features.storage, features.shape, features.dtype))
     return masked_scatter(ctx, x, features)
 
 
@@ -88,7 +88,7 @@ def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:
     weight, the block's input and the output of its first kernel. Source: timm 1.0 models/mobilenetv5.py,
     layers/fast_norm.py.
     """
-    tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.params
+    tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.param_dtype
     places = pictures * (embedder.side // STRIDE) ** 2
     wide = "fp32" if ctx.tape.autocast else dtype  # pow is on autocast's fp32 list
     held = tuple(tape.new((places, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))

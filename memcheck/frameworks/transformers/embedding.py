@@ -84,21 +84,21 @@ def embedding_curve(embedding: Embedding, setting: Setting, dtype: str, *, inven
 
     Its output, [tokens, hidden], is counted with the first block. ``saved`` is what else backward needs (masks, norms).
     """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.dtensor_gradients = setting.dtensors
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
+    tape.dtensor_gradients = setting.uses_dtensor
     ctx = Context(tape, setting)
     output_value = embedding_forward(ctx, embedding, dtype)
     forward_peak = high(tape)
     output_spec = (output_value.shape, output_value.dtype)
     live_after_forward = tape.live
-    if ctx.kept and ctx.kept[0].storage is not output_value.storage:
-        ctx.kept.clear()
+    if ctx.model_outputs and ctx.model_outputs[0].storage is not output_value.storage:
+        ctx.model_outputs.clear()
     freed = live_after_forward - tape.live
-    ctx.kept.clear()
+    ctx.model_outputs.clear()
     lingers = (
         2 * rounded_bytes(*output_spec) if embedding.leaf and embedding.scattered else 0
     )  # the leaf and its gradient
-    return closed(tape, ctx, output_value, forward_peak)._replace(freed_input=freed, lingers=lingers)
+    return closed(tape, ctx, output_value, forward_peak)._replace(freed_input_bytes=freed, until_backward_ends=lingers)
 
 
 def _clone(ctx: Context, x: Value) -> Value:
@@ -109,7 +109,7 @@ def _clone(ctx: Context, x: Value) -> Value:
     """
     tape = ctx.tape
     if x.origin is None:  # a variable of the model's forward and an argument of checkpoints, without a graph
-        ctx.held.append(tape.new(x.shape, x.dtype, "original hidden states"))
+        ctx.inner_checkpoint_saved.append(tape.new(x.shape, x.dtype, "original hidden states"))
         return x
     held = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=held)
@@ -138,11 +138,15 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     if embedding_config.tied:
         # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
         # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
-        optimizer_step = ctx.step(setting.stepped) if setting.stepped is not None else _forget
+        optimizer_step = (
+            ctx.step(setting.optimizer_in_backward) if setting.optimizer_in_backward is not None else _forget
+        )
         if embedding_config.sums_in_place:
-            table.sink = optimizer_step
+            table.consume_gradient = optimizer_step
         else:
-            table.sink = lambda grad: optimizer_step(tape.new(grad.shape, grad.dtype, "sum of tied gradients"))
+            table.consume_gradient = lambda grad: optimizer_step(
+                tape.new(grad.shape, grad.dtype, "sum of tied gradients")
+            )
     x = embedding(tape, table, (ctx.tokens,), dtype)
     x = layers_of(setting.style).norm(
         ctx, embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None, x
@@ -175,7 +179,7 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
         x = look_up(ctx, embedding_config.per_layer, embedding_config.per_layer_rows, x, trained=trained)
     x = _clone(ctx, x) if embedding_config.cloned else x
     if not embedding_config.apart:
-        ctx.kept.append(x)  # `inputs_embeds`, a variable of the model's forward
+        ctx.model_outputs.append(x)  # `inputs_embeds`, a variable of the model's forward
     x = scale(tape, x, "embedding scale") if embedding_config.scaled_behind else x
     if embedding_config.streams > 1:
         x = _parallel_streams(ctx, embedding_config, x)
@@ -184,7 +188,7 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
             Parameter(
                 "token_type_embeddings",
                 (embedding_config.token_types, width),
-                setting.params,
+                setting.param_dtype,
                 trained,
                 has_grad=setting.has_grad,
             )
@@ -193,7 +197,7 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     if embedding_config.positions or embedding_config.sinusoids:
         position = _positions(ctx, embedding_config, (width, dtype), trained=trained)
         if not embedding_config.apart:
-            ctx.kept.append(position)  # a variable, too
+            ctx.model_outputs.append(position)  # a variable, too
         x = _add_positions(tape, x, position)
         del position
     return _after_sum(ctx, embedding_config, x, trained=trained)
@@ -210,7 +214,9 @@ def _with_other_tokens(ctx: Context, embedding: Embedding, x: Value) -> Value:
     """Run the embedders of other modalities, whose rows replace or join those of the text."""
     from memcheck.frameworks.transformers.embedders import through_embedders
 
-    inside = ctx.setting._replace(trained=embedding.embedders_trained, adapter=embedding.embedders_adapter, frozen=())
+    inside = ctx.setting._replace(
+        trained=embedding.embedders_trained, adapter=embedding.embedders_adapter, frozen_modules=()
+    )
     return through_embedders(ctx, embedding.embedders, inside, embedding.pictures, x)
 
 
@@ -236,13 +242,13 @@ def _positions(ctx: Context, embedding_config: Embedding, shape: tuple[int, str]
     """
     (width, dtype), setting = shape, ctx.setting
     if embedding_config.sinusoids:
-        return ctx.tape.value((ctx.tokens, width), setting.params, "positions")
+        return ctx.tape.value((ctx.tokens, width), setting.param_dtype, "positions")
     table_trained = trained and setting.trained and not embedding_config.fixed_positions
     position_table = ctx.register(
         Parameter(
             "embed_positions",
             (embedding_config.positions, width),
-            setting.params,
+            setting.param_dtype,
             table_trained,
             has_grad=setting.has_grad,
         )

@@ -24,7 +24,7 @@ def audio_stem_curve(encoder: Encoder, setting: Setting, *, inventory: bool = Fa
 
     The first layer's input is counted with that layer. ``returned`` of the curve is ``inputs_embeds``.
     """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
     y = convolutions(ctx, encoder)
     return closed(tape, ctx, y, high(tape))
@@ -41,12 +41,12 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     frames = STRIDE * ctx.sequence
     features_shape = (ctx.batch, encoder.channels, frames)
     features = Value(
-        tape.new(features_shape if setting.casts_features else (0,), setting.params, "input_features"),
+        tape.new(features_shape if setting.casts_batch_features else (0,), setting.param_dtype, "input_features"),
         features_shape,
-        setting.params,
+        setting.param_dtype,
     )
-    if setting.casts_features:  # an argument of the root's forward: it lives as long as autocast's copies do
-        cast_features = Value(features.storage, features_shape, setting.params)
+    if setting.casts_batch_features:  # an argument of the root's forward: it lives as long as autocast's copies do
+        cast_features = Value(features.storage, features_shape, setting.param_dtype)
         tape.casts[id(cast_features)] = cast_features
     x = _convolution(tape, features, weights[0], weights[1], (ctx.batch, ctx.hidden, frames))
     x = unary(tape, x, "gelu")
@@ -54,11 +54,11 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     x = unary(tape, x, "gelu")
     shape = (ctx.tokens, ctx.hidden)
     x = Value(x.storage, shape, x.dtype, x.origin)
-    ctx.returned.append(Value(x.storage, shape, x.dtype))  # `inputs_embeds`
+    ctx.extra_outputs.append(Value(x.storage, shape, x.dtype))  # `inputs_embeds`
     table = next(t for t in encoder.stem if t.name.endswith("embed_positions.weight"))
     ctx.constant(table)
-    positions = tape.new(table.shape, setting.params, "positions")
-    out = tape.value(shape, setting.params, "add positions")  # fp32, added to autocast's rows
+    positions = tape.new(table.shape, setting.param_dtype, "positions")
+    out = tape.value(shape, setting.param_dtype, "add positions")  # fp32, added to autocast's rows
     row_dtype = x.dtype
     x = tape.record(
         out, (x,), lambda grad: [grad if grad.dtype == row_dtype else tape.new(shape, row_dtype, "to backward")]
@@ -100,7 +100,9 @@ def source(ctx: Context, encoder: Encoder, words: Words) -> Value:
     """Compute the first layer's input of the encoder, [samples * rows, hidden], from audio features or words."""
     if encoder.channels:
         return convolutions(ctx, encoder)
-    return embedding_forward(ctx, _embedding(encoder, words, ctx.setting), ctx.setting.stream or ctx.setting.params)
+    return embedding_forward(
+        ctx, _embedding(encoder, words, ctx.setting), ctx.setting.residual_dtype or ctx.setting.param_dtype
+    )
 
 
 @lru_cache(maxsize=256)
@@ -108,9 +110,9 @@ def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bo
     """Return the memory curve of what computes the encoder's input; ``returned`` is ``inputs_embeds``."""
     if encoder.channels:
         return audio_stem_curve(encoder, setting, inventory=inventory)
-    dtype = setting.stream or setting.params
+    dtype = setting.residual_dtype or setting.param_dtype
     found = embedding_curve(_embedding(encoder, words, setting), setting, dtype, inventory=inventory)
-    return found._replace(returned=found.freed_input, freed_input=0)
+    return found._replace(extra_output_bytes=found.freed_input_bytes, freed_input_bytes=0)
 
 
 def end(ctx: Context, encoder: Encoder, x: Value) -> Value:

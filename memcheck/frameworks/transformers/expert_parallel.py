@@ -38,7 +38,7 @@ def demand_whole(ctx: Context, moe: Moe) -> None:
     help = "choose parallelism.expert: 1, or training.framework: torchtitan or megatron"
     if isinstance(moe, (DenseDispatchMoe, StreamMoe)):
         raise UnsupportedError("these experts have no model on several ranks", help, "/parallelism/expert")
-    if ctx.tp > 1 or ctx.setting.expert_tensor > 1:
+    if ctx.tp > 1 or ctx.setting.expert_tensor_parallel > 1:
         message = "memcheck has no model of experts on several ranks with tensor parallelism"
         raise UnsupportedError(message, help, "/parallelism/tensor")
     demand_both(ctx.setting.adapter, moe)
@@ -50,7 +50,7 @@ def _all_gather_experts(ctx: Context, moe: Moe, x: Value, weights: Value, _indic
     ``x``: [tokens, hidden]; so is what is returned. Classes with adapters gather and sum through DTensors: one
     all-gather, and a reduce-scatter to each rank's tokens. Source: ``components/moe/experts.py``, GroupedExperts.
     """
-    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, moe.experts_per_token
+    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert_parallel, moe.experts_per_token
     local_tokens, hidden = x.shape[0], x.shape[-1]
     all_tokens_count = Dim(local_tokens * expert_ranks, "T*ep")
     input_dtype = x.dtype
@@ -120,7 +120,7 @@ def local_experts(
     from memcheck.frameworks.transformers.moe import expert_tensors
 
     tape, rows = ctx.tape, tokens.shape[0]
-    hidden, local = tokens.shape[-1], -(-moe.experts // ctx.setting.expert)
+    hidden, local = tokens.shape[-1], -(-moe.experts // ctx.setting.expert_parallel)
     up_tensor, down_tensor = expert_tensors(moe)
     up_width = 2 * moe.width if moe.gated else moe.width
     offsets = tape.new((local,), "int32", "group offsets")
@@ -233,7 +233,7 @@ def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     ``x``: [tokens, hidden]; so is what is returned. The receiving rank copies a token for each of its chosen experts.
     The module's variables and the handle live to the end of its forward.
     """
-    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert, moe.experts_per_token
+    tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert_parallel, moe.experts_per_token
     local_tokens, hidden = x.shape[0], x.shape[-1]
     ranks_per_token = expert_ranks * (
         1 - (1 - 1 / expert_ranks) ** experts_per_token
@@ -266,7 +266,7 @@ def sent_permuted(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
 
     ``x``: [tokens, hidden]; so is what is returned.
     """
-    tape, expert_ranks = ctx.tape, ctx.setting.expert
+    tape, expert_ranks = ctx.tape, ctx.setting.expert_parallel
     local_tokens, hidden = x.shape[0], x.shape[-1]
     all_tokens, experts_here = Dim(local_tokens * expert_ranks, "T*ep"), -(-moe.experts // expert_ranks)
     routing, multihot = _multihot(tape, weights, moe.experts)

@@ -69,7 +69,7 @@ def returned(ctx: Context, outputs: Outputs, *, wide: bool) -> Outputs:
     if not wide:
         return outputs
     tape = ctx.tape
-    states, item = outputs.states, ITEM_BYTES[ctx.setting.params]
+    states, item = outputs.states, ITEM_BYTES[ctx.setting.param_dtype]
     if outputs.all_states and item < ITEM_BYTES["fp32"]:
         states = [tape.new((outputs.all_states * 4 // item,), "int8", "hidden states in fp32")]
     return Outputs(cast(tape, outputs.logits, "fp32", "logits in fp32"), states, outputs.all_states)
@@ -83,7 +83,7 @@ def _until_head(ctx: Context, second: ForwardOnlyPass, *, states: bool) -> tuple
     """
     tape, pass_variables = ctx.tape, {}
     component = tape.component
-    tape.grad_enabled, tape.autocast = False, second.setting.autocast
+    tape.grad_enabled, tape.autocast = False, second.setting.autocast_dtype
     tape.component = "communication_buffers"
     if second.gathered:
         pass_variables["gathered"] = tape.new((second.gathered,), "int8", "gathered parameters of the other model")
@@ -96,7 +96,7 @@ def _until_head(ctx: Context, second: ForwardOnlyPass, *, states: bool) -> tuple
     del layers
     if second.casts:
         pass_variables["casts"] = tape.new((second.casts,), "int8", "autocast copies of the other model")
-    x = tape.value((ctx.tokens, second.head.hidden), second.setting.params, "last hidden state")
+    x = tape.value((ctx.tokens, second.head.hidden), second.setting.param_dtype, "last hidden state")
     tape.component = component
     return x, pass_variables
 

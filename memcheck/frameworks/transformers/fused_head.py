@@ -30,14 +30,14 @@ def fused_loss(
         return chunked_divergence(ctx, objective, second, box, weights)
     tape, setting = ctx.tape, ctx.setting
     scored_count = scored_tokens(ctx, objective)
-    compute = setting.autocast or box[0].dtype
+    compute = setting.autocast_dtype or box[0].dtype
     last_hidden = box[0] if objective.name == "sft" else None  # as large as what is scored: held until that is over
     log_probabilities = fused_log_probabilities(tape, box, weights.weight, weights.bias, scored_count, compute)
     del last_hidden
-    if objective.outside:
+    if objective.loss_after_model:
         tape.casts.clear()
         tape.autocast = None
-        ctx.before = high(tape)
+        ctx.final_norm_peak = high(tape)
         tape.reset_peak()
     loss = total(tape, (log_probabilities,))
     if second is not None:

@@ -29,7 +29,7 @@ def operands(ctx: Context, moe: Moe, dtype: str) -> tuple[Operands, ...]:
     Without adapters the tuple is empty. Source: ``_to_grouped_mm_operand``, ``_pad_lora_rank_for_grouped_mm``.
     """
     tape, pairs = ctx.tape, list[Operands]()
-    for factor in factors_here(moe, ctx.setting.adapter, ctx.setting.expert):
+    for factor in factors_here(moe, ctx.setting.adapter, ctx.setting.expert_parallel):
         down, up = (
             convert_weight(tape, tape.parameter(ctx.register(_factor(ctx, name, shape))), dtype)
             for name, shape in ((factor.name + "_A", factor.down), (factor.name + "_B", factor.up))
@@ -45,7 +45,7 @@ def operands(ctx: Context, moe: Moe, dtype: str) -> tuple[Operands, ...]:
 
 def _factor(ctx: Context, name: str, shape: tuple[int, ...]) -> Parameter:
     adapter = ctx.setting.adapter
-    dtype = adapter.seen if adapter is not None else ctx.setting.params
+    dtype = adapter.module_dtype if adapter is not None else ctx.setting.param_dtype
     return Parameter(name, shape, dtype, True, has_grad=ctx.setting.has_grad)
 
 

@@ -38,24 +38,24 @@ class Head(Record):
     tied: bool
     loss: Loss
     trained: bool = True
-    scaled: bool = False
+    logit_scale: bool = False
     """Logits are multiplied by a constant (Cohere, Granite)."""
-    waiting: int = 0
+    shared_gradient_width: int = 0
     """Width of a gradient to which every layer adds, and which the embedding takes (Gemma 4's per-layer inputs)."""
-    transform: str = ""
+    transform_activation: str = ""
     """Activation of a layer in front of the head, whose result a LayerNorm takes."""
     transform_name: str = ""
     transform_biases: tuple[bool, bool, int] = (True, True, 0)
     """Whether that layer and that norm have a bias; the width between two layers, where no norm follows them."""
     projects_last: bool = False
     """The layer in front of the head, not a matrix, makes the rows as narrow as the table (ELECTRA)."""
-    collapses: bool = False
+    collapses_streams: bool = False
     """Streams are collapsed by learned weights (DeepSeek V4), not by their mean."""
     dropout: float = 0.0
     """Dropout after the final norm."""
-    returned: bool = False
+    returns_hidden_states: bool = False
     """The model's output has what the head reads, in addition to the logits (T5Gemma)."""
-    offset: str = ""
+    logit_offset_dtype: str = ""
     """Dtype of a buffer of one number a word that is added to the logits (BART); empty: none is."""
     hidden_cap: bool = False
     """What the head reads is capped, not the logits."""
@@ -88,51 +88,51 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     ``dtype``: of the last hidden state, [residual tokens * streams, hidden]. ``saved`` of the curve counts what is
     alive when backward starts. The caller holds gradients and optimizer states; they are not in the curve.
     """
-    tape = Tape(autocast=setting.autocast, inventory=inventory)
-    tape.dtensor_gradients = setting.dtensors
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
+    tape.dtensor_gradients = setting.uses_dtensor
     ctx = Context(tape, setting)
-    input_leaf = Leaf() if setting.input_grad else None
+    input_leaf = Leaf() if setting.needs_input_gradient else None
     shape = (ctx.residual_tokens * setting.streams, ctx.hidden)
     last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
     loss = head_forward(ctx, head, last_hidden)
-    forward_peak, peak_before_logits = high(tape), ctx.before
+    forward_peak, peak_before_logits = high(tape), ctx.final_norm_peak
     del last_hidden
     live_after_forward = tape.live
     tape.casts.clear()
-    ctx.unused = []
+    ctx.unused_outputs = []
     if not head.loss.keep_logits and not head.objective.holds_reference:
-        ctx.kept.clear()
+        ctx.model_outputs.clear()
     saved = turn(tape)
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
     gradients = tape.by_component.get("gradients", 0)
     backward_peak = high(tape)
-    lingers = sum(v.storage.bytes for v in ctx.kept if v.storage is not None)
-    lingers += rounded_bytes((ctx.tokens, head.waiting), dtype)
-    lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.fresh)
+    lingers = sum(v.storage.bytes for v in ctx.model_outputs if v.storage is not None)
+    lingers += rounded_bytes((ctx.tokens, head.shared_gradient_width), dtype)
+    lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.first_micro_batch)
     del input_leaf, loss
     return Curve(
-        saved=saved.bytes,
+        saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        until_forward_ends=live_after_forward - saved.bytes,
-        forward=forward_peak,
-        backward=backward_peak,
-        gradients=gradients,
-        lingers=lingers,
-        before=peak_before_logits,
-        input_gradient=rounded_bytes(shape, dtype) if setting.input_grad else 0,
-        for_weights=tape.for_weights,
-        hooked=arrival(tape),
-        later=arrival(tape, first=1),
+        autocast_cache_bytes=live_after_forward - saved.bytes,
+        forward_peak=forward_peak,
+        backward_peak=backward_peak,
+        gradient_bytes=gradients,
+        until_backward_ends=lingers,
+        peak_before_loss=peak_before_logits,
+        input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
+        weight_backward_bytes=tape.weight_backward_bytes,
+        grad_hook_peak=arrival(tape),
+        later_grad_hook_peak=arrival(tape, first=1),
     )
 
 
 def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """Run final norm, LM head and loss on the last hidden state, and return the loss.
 
-    ``x``: [residual tokens * streams, hidden]. The logits, [tokens, vocab / tp], are put on ``ctx.kept``: the model's
-    output refers to them until the trainer drops it. The peak is reset before the head, so that FSDP's all-gather of
-    the head can be placed. Source: transformers 5.23, ``LlamaForCausalLM.forward``.
+    ``x``: [residual tokens * streams, hidden]. The logits, [tokens, vocab / tp], are put on ``ctx.model_outputs``: the
+    model's output refers to them until the trainer drops it. The peak is reset before the head, so that FSDP's
+    all-gather of the head can be placed. Source: transformers 5.23, ``LlamaForCausalLM.forward``.
     """
     tape, setting = ctx.tape, ctx.setting
     layers = layers_of(setting.style)
@@ -146,7 +146,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     h, normed = _before_head(ctx, head, h)
     h = enter_tensor_parallel(ctx, h)  # the head's first hook
     h, head_input = _head_input(ctx, head, h)
-    ctx.before = high(tape)
+    ctx.final_norm_peak = high(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
     if head.task is not None:
@@ -159,11 +159,13 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     shape = (shard, head.projection or ctx.hidden)
     weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
-    weight.waits = head.tied and head.trained and (setting.has_grad or setting.stepped is not None)
-    if weight.waits:
-        weight.sink = None  # the tied table is stepped once, after the embedding's backward
+    weight.awaits_tied_gradient = (
+        head.tied and head.trained and (setting.has_grad or setting.optimizer_in_backward is not None)
+    )
+    if weight.awaits_tied_gradient:
+        weight.consume_gradient = None  # the tied table is stepped once, after the embedding's backward
     weights = _with_adapter(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
-    if head.objective.code == OWN or head.objective.fused or head.objective.in_pieces:
+    if head.objective.code == OWN or head.objective.loss_from_hidden_states or head.objective.loss_in_chunks:
         hidden_box = [h]
         del h, normed
         return _loss_of_hidden_states(ctx, head, hidden_box, weights)
@@ -176,11 +178,11 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     del h
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")
-    if head.objective.outside:
+    if head.objective.loss_after_model:
         outputs_box = [logits, normed]
         del logits, normed
         return _trainer_loss(ctx, head, [_model_output(ctx, head, outputs_box)])
-    ctx.kept += [logits, normed] if head.returned else [logits]
+    ctx.model_outputs += [logits, normed] if head.returns_hidden_states else [logits]
     if head.compiled:
         del normed
         return compiled_cross_entropy(tape, logits)
@@ -193,7 +195,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         in_place=head.loss.kind == "in-place",
     )
     del normed, head_input
-    if head.objective.watched:
+    if head.objective.reads_logits:
         _log_metrics(ctx, head, logits)
     return loss
 
@@ -207,7 +209,7 @@ def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value], weights: 
         from memcheck.frameworks.layers import own_losses_of
 
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
-    if head.objective.in_pieces:
+    if head.objective.loss_in_chunks:
         from memcheck.frameworks.transformers.chunked_head import chunked_loss
 
         return chunked_loss(ctx, head, box, weights)
@@ -239,7 +241,7 @@ def _merge_streams(ctx: Context, head: Head, x: Value) -> Value:
     """
     if ctx.setting.streams == 1:
         return x
-    if head.collapses:
+    if head.collapses_streams:
         from memcheck.frameworks.transformers.hyper_connections import collapsed_streams
 
         return collapsed_streams(ctx, x)
@@ -267,8 +269,8 @@ def _model_output(ctx: Context, head: Head, outputs_box: list[Value]) -> Outputs
     del last_hidden
     tape.casts.clear()
     tape.autocast = None
-    outputs = returned(ctx, Outputs(logits, hidden_states, head.all_states), wide=head.objective.wide_outputs)
-    ctx.before = high(tape)
+    outputs = returned(ctx, Outputs(logits, hidden_states, head.all_states), wide=head.objective.fp32_outputs)
+    ctx.final_norm_peak = high(tape)
     tape.reset_peak()
     return outputs
 
@@ -293,14 +295,14 @@ def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
 
     tape, batch, sequence = ctx.tape, ctx.setting.batch, ctx.setting.sequence
     tape.casts.clear()
-    ctx.before = high(tape)
+    ctx.final_norm_peak = high(tape)
     tape.reset_peak()
     outputs = Value(logits.storage, logits.shape, logits.dtype)
-    if head.objective.wide_outputs:
+    if head.objective.fp32_outputs:
         outputs = tape.value(logits.shape, "fp32", "logits in fp32")
         if not head.loss.keep_logits:
             logits.storage = None
-            ctx.kept.clear()
+            ctx.model_outputs.clear()
     entropies(tape, batch * sequence, head.vocab, outputs.dtype)
     shifted = tape.new((batch, sequence - 1, head.vocab), outputs.dtype, "shifted logits")
     del shifted
@@ -325,7 +327,7 @@ def _before_head(ctx: Context, head: Head, h: Value) -> tuple[Value, Value]:
     if head.hidden_cap:
         h = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, h, "softcap"), "tanh"), "softcap")
     out = dropout(ctx.tape, _head_transform(ctx, head, h), head.dropout)
-    return out, h if head.transform else out
+    return out, h if head.transform_activation else out
 
 
 def _head_transform(ctx: Context, head: Head, h: Value) -> Value:
@@ -334,7 +336,7 @@ def _head_transform(ctx: Context, head: Head, h: Value) -> Value:
     ``h``: [tokens, hidden]. Returns [tokens, hidden], or [tokens, projection] if the layer narrows to the table's width
     (ELECTRA). With a middle width there are two dense layers and no norm. Without an activation ``h`` is returned.
     """
-    activation_name, (dense_bias, norm_bias, middle_width) = head.transform, head.transform_biases
+    activation_name, (dense_bias, norm_bias, middle_width) = head.transform_activation, head.transform_biases
     if not activation_name:
         return h
     if middle_width:
@@ -355,18 +357,18 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     Returns [tokens, vocab / tp], or [tokens, vocab] where the loss needs the whole vocabulary.
     """
     tape = ctx.tape
-    if head.widened or weights.weight.dtype != ctx.setting.params:  # `.to(self.lm_head.weight.dtype)`
+    if head.widened or weights.weight.dtype != ctx.setting.param_dtype:  # `.to(self.lm_head.weight.dtype)`
         h = cast(tape, h, weights.weight.dtype)
     logits = linear(tape, h, weights, "lm_head")
     del h
     if head.widened:
         logits = cast(tape, logits, "fp32", "logits.float()")
-    if head.offset:
-        logits = shift(tape, logits, "final_logits_bias", head.offset)
-    if head.scaled or head.softcap:
+    if head.logit_offset_dtype:
+        logits = shift(tape, logits, "final_logits_bias", head.logit_offset_dtype)
+    if head.logit_scale or head.softcap:
         from memcheck.frameworks.transformers.forward_only_pass import capped
 
-        logits = capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
+        logits = capped(ctx, logits, scaled=head.logit_scale, softcap=head.softcap)
     if ctx.tp > 1 and head.loss.kind != "vocab-parallel":
         logits = _gather_vocabulary(ctx, head, logits)
     return logits
@@ -430,7 +432,9 @@ def head_unit(
 
     ``adds``: with gradient accumulation some micro-batch adds to gradients that exist; its curve is ``again``.
     """
-    dtype = setting.stream or setting.params
+    dtype = setting.residual_dtype or setting.param_dtype
     first_curve = _cached_curve(head, setting, dtype, inventory=inventory)
-    adding_curve = _cached_curve(head, setting.later(), dtype, inventory=inventory) if adds else first_curve
-    return Unit(kind="head", name="head and loss", tensors=tensors, fresh=first_curve, again=adding_curve)
+    adding_curve = (
+        _cached_curve(head, setting.for_later_micro_batches(), dtype, inventory=inventory) if adds else first_curve
+    )
+    return Unit(kind="head", name="head and loss", tensors=tensors, first_curve=first_curve, later_curve=adding_curve)

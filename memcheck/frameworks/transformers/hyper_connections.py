@@ -33,7 +33,7 @@ def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
     normed = normalise(ctx, block.input_norm, collapsed)
     attn_output = attention(ctx, block.mixer, normed, x.dtype)
     del normed
-    ctx.named = []
+    ctx.attention_locals = []
     x = _expand(ctx, (post, comb), attn_output, x)
     # the tuple's variables are bound again when the module has returned
     mlp_weights = _connection_weights(ctx, block, x, "ffn_hc")
@@ -66,7 +66,7 @@ def _connection_weights(ctx: Context, block: Block, x: Value, module: str) -> tu
     post = scale(tape, unary(tape, parts[1], "sigmoid"))
     comb = shift(tape, softmax(tape, parts[2].view(rows * streams, streams)), EPSILON)
     del parts, features
-    rounds = block.own.rounds if isinstance(block.own, HyperConnections) else 0
+    rounds = block.extension.rounds if isinstance(block.extension, HyperConnections) else 0
     for _ in range(2 * (rounds or 1) - 1):
         comb = _over_sum(tape, comb, streams)
     return post, comb, collapse(ctx, x, pre)

@@ -26,13 +26,13 @@ def chosen_kernel(attention: str, dtype: str, attention_config: Attention, seque
         return "flash"
     if attention == "eager" or not attention_config.sdpa or attention_config.softcap or attention_config.sinks:
         return "eager"
-    if attention_config.bias:
+    if attention_config.position_bias:
         return "efficient"  # the biases are a mask that wants a gradient
     masked = needs_mask(attention_config, sequence, style)
     grouped = attention_config.kv_heads != attention_config.heads and not isinstance(
         attention_config, ExpandedFalconAttention
     )
-    if grouped and attention_config.fused_form == "index":
+    if grouped and attention_config.fused_qkv_layout == "index":
         # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
         return "math"
     if masked:
@@ -46,9 +46,15 @@ def grouping_of(attention: LatentAttention, heads: int) -> Attention:
     """Return latent attention with expanded keys and values as a module of plain softmax attention."""
     width = attention.qk_nope_head_dim + attention.qk_rope_head_dim
     return Attention(
-        heads, heads, width, dropout=attention.dropout, masked=attention.own is not None, padded=attention.padded,
-        sdpa=attention.sdpa, flash=attention.sdpa,
-    )  # fmt: skip
+        heads,
+        heads,
+        width,
+        dropout=attention.dropout,
+        explicit_mask=attention.extension is not None,
+        mask_per_row=attention.mask_per_row,
+        sdpa=attention.sdpa,
+        flash=attention.sdpa,
+    )
 
 
 def keeps_strides(ctx: Context, attention: Attention) -> bool:
@@ -80,7 +86,7 @@ def turns_in_place(ctx: Context) -> bool:
 def kernel_of(ctx: Context, attention: Attention) -> str:
     """Return the attention kernel of this module in this setting, as in :func:`chosen_kernel`."""
     s = ctx.setting
-    return chosen_kernel(s.attention, ctx.tape.autocast or s.compute, attention, s.sequence, s.style)
+    return chosen_kernel(s.attention, ctx.tape.autocast or s.compute_dtype, attention, s.sequence, s.style)
 
 
 def repeats_kv(ctx: Context, attention: Attention) -> bool:
@@ -103,11 +109,11 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
     if not style.modeling_files:
         return False
     every = (
-        attention.masked
-        or attention.padded
+        attention.explicit_mask
+        or attention.mask_per_row
         or attention.alibi
-        or attention.pictures
-        or isinstance(attention.own, BlockIndexer)
+        or attention.bidirectional_images
+        or isinstance(attention.extension, BlockIndexer)
     )
     return every or (attention.window is not None and sequence >= attention.window)
 
@@ -115,12 +121,12 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
 def shares_mask(attention: Attention, setting: Setting) -> bool:
     """Tell whether each layer's kernel keeps the model's own mask: additive, aligned and in q's dtype."""
     kernel = chosen_kernel(
-        setting.attention, setting.autocast or setting.compute, attention, setting.sequence, setting.style
+        setting.attention, setting.autocast_dtype or setting.compute_dtype, attention, setting.sequence, setting.style
     )
     additive = attention.alibi and isinstance(
         attention, FalconAttention
     )  # Falcon adds ALiBi's bias to the mask of every head
-    narrow = setting.autocast in (None, setting.params)
+    narrow = setting.autocast_dtype in (None, setting.param_dtype)
     return additive and kernel == "efficient" and narrow and not setting.sequence % MASK_ALIGNMENT
 
 
@@ -148,6 +154,6 @@ def additive_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | N
     """
     if not attention.alibi:
         return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")
-    if ctx.setting.autocast is None:
+    if ctx.setting.autocast_dtype is None:
         return None
     return ctx.tape.new((ctx.batch, -(-attention.heads // ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask")

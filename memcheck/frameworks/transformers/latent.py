@@ -48,7 +48,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
     projected = linear(tape, q_input[0], ctx.weights(q_matrix, False), q_matrix.name)
     q = head_view(tape, projected, (b, heads, s, nope + rope))
     del projected
-    if attention.own is None:  # `q_resid` is a variable where an indexer reads it
+    if attention.extension is None:  # `q_resid` is a variable where an indexer reads it
         del q_input
     q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
     if isinstance(attention, ScaledLatentAttention):
@@ -111,13 +111,13 @@ def _index_variables(ctx: Context, attention: LatentAttention, grouping: Attenti
     The model holds the indices itself if it passes them on to later layers.
     """
     variables = []
-    if attention.own is None:
+    if attention.extension is None:
         return []
-    if attention.own.heads:
-        indices = _choose_keys(ctx, attention, attention.own, x)
-        variables += [] if attention.own.passes else [indices]
+    if attention.extension.heads:
+        indices = _choose_keys(ctx, attention, attention.extension, x)
+        variables += [] if attention.extension.passes else [indices]
         del indices
-    return variables + (_mask_of_choice(ctx, attention.own) if kernel_of(ctx, grouping) == "eager" else [])
+    return variables + (_mask_of_choice(ctx, attention.extension) if kernel_of(ctx, grouping) == "eager" else [])
 
 
 def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: Value) -> Storage:
@@ -171,7 +171,7 @@ def _mask_of_choice(ctx: Context, indexer: Indexer) -> list[Storage]:
     int64_indices = tape.new((b, s, min(s, indexer.topk)), "int64", "chosen keys")
     index_mask = tape.new((b, s, s), "bool", "mask of keys that are not chosen")
     del ones, int64_indices
-    return [index_mask, tape.new((b, 1, s, s), ctx.setting.params, "mask of chosen keys")]
+    return [index_mask, tape.new((b, 1, s, s), ctx.setting.param_dtype, "mask of chosen keys")]
 
 
 def _query_input(ctx: Context, attention: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:

@@ -80,13 +80,16 @@ def block(ctx: Context, layer: Block, x: Value) -> Value:
     is_shared_transformer = isinstance(
         layer, SharedTransformerBlock
     )  # the class itself separates shared from own tensors
-    ctx.borrowed, ctx.reused = layer.borrows and not is_shared_transformer, layer.reused and not is_shared_transformer
+    ctx.weights_of_later_layer, ctx.weights_of_earlier_layer = (
+        layer.uses_later_weights and not is_shared_transformer,
+        layer.uses_earlier_weights and not is_shared_transformer,
+    )
     try:
         return block_parts(ctx, layer, x)
     finally:  # a recompute may end early
-        ctx.borrowed = ctx.reused = False
-        ctx.unused = []
-        ctx.biases = []
+        ctx.weights_of_later_layer = ctx.weights_of_earlier_layer = False
+        ctx.unused_outputs = []
+        ctx.position_biases = []
 
 
 def block_parts(ctx: Context, block: Block, x: Value) -> Value:
@@ -98,7 +101,7 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     stream = x.dtype
     if (own_forward := forward_of(block)) is not None:
         return own_forward(ctx, block, x)
-    if isinstance(block.own, HyperConnections):
+    if isinstance(block.extension, HyperConnections):
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
 
         return hyper_block(ctx, block, x)
@@ -110,10 +113,10 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
         from memcheck.frameworks.transformers.cross import cross_half
 
         x = _clamped(ctx, block, cross_half(ctx, block, block.cross, x))
-        del ctx.unused[:-1]  # `hidden_states, _ = ...`: one name for both modules' weights
+        del ctx.unused_outputs[:-1]  # `hidden_states, _ = ...`: one name for both modules' weights
     if block.mlp is not None:
         x = _clamped(ctx, block, _mlp_half(ctx, block, block.mlp, x))
-    if isinstance(block.own, PerLayer):
+    if isinstance(block.extension, PerLayer):
         from memcheck.frameworks.transformers.per_layer import with_per_layer_input
 
         x = with_per_layer_input(ctx, block, x)
@@ -143,7 +146,7 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
     parts = frozenset(mode.removeprefix(PARTS).split(","))
 
     def forward(ctx: Context, x: Value) -> Value:
-        ctx.checkpoints = parts
+        ctx.checkpointed_modules = parts
         return block(ctx, layer, x)
 
     return forward, False
@@ -151,7 +154,7 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
 def _part(ctx: Context, name: str, forward: Forward, x: Value) -> Value:
     """Run one module of the layer, under torch's ``checkpoint_wrapper`` if the plan names the module."""
-    return checkpointed(ctx, forward, x) if name in ctx.checkpoints else forward(ctx, x)
+    return checkpointed(ctx, forward, x) if name in ctx.checkpointed_modules else forward(ctx, x)
 
 
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
@@ -162,8 +165,8 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     """
     if block.mixer is None:
         return x
-    norm_input = cast(ctx.tape, x, ctx.setting.params) if isinstance(block, WideStreamBlock) else x
-    if ctx.setting.table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
+    norm_input = cast(ctx.tape, x, ctx.setting.param_dtype) if isinstance(block, WideStreamBlock) else x
+    if ctx.setting.rotary_table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
         x = norm_input
     h = (
         norm_input
@@ -175,24 +178,24 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
     if block.variables.norm:
-        ctx.unused.append(h)
+        ctx.unused_outputs.append(h)
     if isinstance(block.mixer, BloomAttention):
-        ctx.named.append(h)
+        ctx.attention_locals.append(h)
     module_input = h if block.inner_dropout else None
     h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del module_input
     if block.variables.output and not block.layer_scale:
-        ctx.unused.append(h)
+        ctx.unused_outputs.append(h)
     x = _residual(ctx, block, residual, h)
-    ctx.named = []
+    ctx.attention_locals = []
     return norm(ctx, block.input_norm, x) if block.post_norm else x
 
 
 def _mixed(ctx: Context, block: Block, h: Value, stream: str) -> Value:
     """Run the block's token mixer, or attention and a recurrent mixer in parallel."""
-    if block.mixer is None or block.beside is not None:
+    if block.mixer is None or block.second_mixer is not None:
         return _both_mixers(ctx, block, h, stream)
     return mixer_forward(ctx, block.mixer, h, stream)
 
@@ -203,9 +206,11 @@ def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
     ``h``: [tokens, hidden]. Each output is multiplied by a constant first. Source: modeling_falcon_h1.py.
     """
     tape = ctx.tape
-    if block.beside is None or block.mixer is None:
+    if block.second_mixer is None or block.mixer is None:
         return h
-    recurrent = scale(tape, mixer_forward(ctx, block.beside, scale(tape, h, "ssm multiplier"), stream), "multiplier")
+    recurrent = scale(
+        tape, mixer_forward(ctx, block.second_mixer, scale(tape, h, "ssm multiplier"), stream), "multiplier"
+    )
     attended = scale(tape, mixer_forward(ctx, block.mixer, h, stream), "multiplier")
     return add(tape, recurrent, attended, "both mixers")
 
@@ -230,7 +235,7 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     h = norm(ctx, block.mlp_output_norm, h)
     h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
     if isinstance(block, PictureBlock):
-        h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.params), h, "masked rows")
+        h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.param_dtype), h, "masked rows")
     del module_input
     x = _residual(ctx, block, residual, h)
     del input_variable
@@ -252,7 +257,7 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
             factor = unary(tape, factor, "tanh")
         scaled = mul(tape, factor, h, "layer scale")
         if block.variables.output:
-            ctx.unused.append(scaled)
+            ctx.unused_outputs.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.residual_scale:
         if block.residual_from_norm:
@@ -278,7 +283,7 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if block.mlp_norm is not None and isinstance(block, NormsFirstBlock):
         mlp_input = norm(ctx, block.mlp_norm, x)
     if block.variables.norm:
-        ctx.unused.append(normed)
+        ctx.unused_outputs.append(normed)
     attn_output = mixer_forward(ctx, block.mixer, normed, stream) if block.mixer is not None else None
     del normed
     if attn_output is not None:

@@ -36,13 +36,13 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     identities = moe.identities if isinstance(moe, IdentityMoe) else 0
     classes = moe.experts if identities else moe.experts + 1
     mask = tape.new((tokens, moe.experts_per_token, classes), "int64", "one_hot")
-    local_experts = -(-(moe.experts - identities) // ctx.setting.expert)
-    experts_per_rank = -(-moe.experts // ctx.setting.expert)
-    width = -(-moe.width // ctx.setting.expert_tensor)
+    local_experts = -(-(moe.experts - identities) // ctx.setting.expert_parallel)
+    experts_per_rank = -(-moe.experts // ctx.setting.expert_parallel)
+    width = -(-moe.width // ctx.setting.expert_tensor_parallel)
     *up_tensors, down_tensor = (t for t in moe.tensors if t.group == "experts")
     outputs = 2 * width if moe.gated and len(up_tensors) == 1 else width
     merged: list[Value] = []
-    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.params) for t in (*up_tensors, down_tensor)}
+    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.param_dtype) for t in (*up_tensors, down_tensor)}
     if any(adapters.values()) and not identities:
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",

@@ -93,7 +93,7 @@ def multiplied(ctx: Context, x: Value) -> Value:
 
     The buffer has the dtype in which the model is made, and ``x`` is promoted to it.
     """
-    tape, promoted_dtype = ctx.tape, promote(x.dtype, ctx.setting.buffers)
+    tape, promoted_dtype = ctx.tape, promote(x.dtype, ctx.setting.buffer_dtype)
     out = tape.value(x.shape, promoted_dtype, "in_proj * multipliers")
     if promoted_dtype == x.dtype:
         return operator(tape, out, x, "multipliers backward")

@@ -47,13 +47,13 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if layer_mask is not None:
             window, dtype, sequences = layer_mask
             kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
-        if block.cross is not None and block.cross.attention.padded:
-            dtype = setting.params if setting.attention == "eager" else "bool"
-            cross_bytes = rounded(setting.batch * s * setting.encoded * ITEM_BYTES[dtype])
+        if block.cross is not None and block.cross.attention.mask_per_row:
+            dtype = setting.param_dtype if setting.attention == "eager" else "bool"
+            cross_bytes = rounded(setting.batch * s * setting.encoder_length * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
             bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
-            where_keeps_mask = bool(block.mixer.bias) and block.mixer.padded
+            where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.mask_per_row
             where_keeps_mask = where_keeps_mask and block.mixer.sdpa and setting.attention == "sdpa"
             in_graph = (
                 in_graph
@@ -65,7 +65,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
     unused = 0
     if setting.attention == "eager":
-        unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.params])
+        unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.param_dtype])
     elif setting.attention == "sdpa":
         unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
     if in_graph:
@@ -75,8 +75,8 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
 
 def _table(attention: Attention, setting: Setting) -> int:
     """Return the bytes of DeBERTa's ``rel_embeddings``, or of their gradient (modeling_deberta_v2.py)."""
-    rows = attention.own.rows if isinstance(attention.own, Disentangled) else 0
-    return rounded(rows * setting.hidden * ITEM_BYTES[setting.params])
+    rows = attention.extension.rows if isinstance(attention.extension, Disentangled) else 0
+    return rounded(rows * setting.hidden * ITEM_BYTES[setting.param_dtype])
 
 
 def _bias(attention: Attention, setting: Setting) -> int:
@@ -86,41 +86,45 @@ def _bias(attention: Attention, setting: Setting) -> int:
     fp32, once for all sequences (modeling_mpt.py). MPNet's ``position_bias`` is [batch, heads, sequence, sequence].
     """
     if isinstance(
-        attention.own, Disentangled
+        attention.extension, Disentangled
     ):  # `relative_pos`, [S, S], and the normed table: every layer is given both
         return (
-            rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(attention, setting) if attention.own.rows else 0
+            rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(attention, setting)
+            if attention.extension.rows
+            else 0
         )
-    if attention.bias == "given":
-        return rounded(setting.batch * attention.heads * setting.sequence**2 * ITEM_BYTES[setting.params])
+    if attention.position_bias == "given":
+        return rounded(setting.batch * attention.heads * setting.sequence**2 * ITEM_BYTES[setting.param_dtype])
     if not attention.alibi:
         return 0
-    heads = -(-attention.heads // setting.tensor)
+    heads = -(-attention.heads // setting.tensor_parallel)
     if isinstance(attention, MptAttention):
         return rounded(heads * setting.sequence * ITEM_BYTES["fp32"])
-    return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.params])
+    return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.param_dtype])
 
 
 def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     """Return window, dtype and number of [sequence, sequence] masks of this layer's mask, or None without one."""
     mixer = block.mixer
-    if isinstance(mixer, Attention) and isinstance(mixer.own, Disentangled) and mixer.bidirectional:  # of every pair
-        return None, "int64" if mixer.padded else "fp32", setting.batch
-    if isinstance(mixer, Attention) and mixer.bias == "given" and mixer.padded:
-        return None, setting.params, setting.batch  # additive, of every sequence
+    if (
+        isinstance(mixer, Attention) and isinstance(mixer.extension, Disentangled) and mixer.bidirectional
+    ):  # of every pair
+        return None, "int64" if mixer.mask_per_row else "fp32", setting.batch
+    if isinstance(mixer, Attention) and mixer.position_bias == "given" and mixer.mask_per_row:
+        return None, setting.param_dtype, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)
-    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not mixer.padded):
+    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not mixer.mask_per_row):
         return None
-    compute = setting.autocast or setting.compute
+    compute = setting.autocast_dtype or setting.compute_dtype
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
     if isinstance(mixer, FalconAttention) and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
-        return mixer.window, setting.params, setting.batch * -(-mixer.heads // setting.tensor)
+        return mixer.window, setting.param_dtype, setting.batch * -(-mixer.heads // setting.tensor_parallel)
     if kernel == "eager":
-        return mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.params, setting.batch
-    if isinstance(mixer.own, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
+        return mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.param_dtype, setting.batch
+    if isinstance(mixer.extension, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
         return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        several = mixer.chunked or mixer.padded or mixer.pictures
+        several = mixer.chunked_window or mixer.mask_per_row or mixer.bidirectional_images
         return mixer.window, "bool", setting.batch if several else 1
     return None

@@ -160,7 +160,7 @@ def _after_activation(ctx: Context, mlp: Mlp, acted: Value) -> Value:
     """
     out = dropout(ctx.tape, acted, mlp.inner_dropout)
     if isinstance(mlp, BertMlp):
-        ctx.unused.append(out)
+        ctx.unused_outputs.append(out)
     return out
 
 

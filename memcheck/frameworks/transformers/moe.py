@@ -29,7 +29,7 @@ def moe(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run the sparse block of a family: routed experts, and the shared experts if there are any. ``x``: [tokens,
     hidden].
     """
-    if ctx.setting.dispatcher and ctx.setting.expert > 1:
+    if ctx.setting.dispatcher and ctx.setting.expert_parallel > 1:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
         demand_whole(ctx, moe)
@@ -129,7 +129,7 @@ def routed_experts(
     choice = route(ctx, moe, expert_input)
     if around:
         expert_input = linear(ctx.tape, expert_input, ctx.replicated(around[0]), around[0].name)
-    if ctx.setting.dispatcher and ctx.setting.expert > 1:
+    if ctx.setting.dispatcher and ctx.setting.expert_parallel > 1:
         from memcheck.frameworks.transformers.expert_parallel import dispatched_experts
 
         out = dispatched_experts(ctx, moe, expert_input, choice.scores, choice.indices)
@@ -157,7 +157,7 @@ def experts_beside(ctx: Context, moe: Moe, x: Value, stream: Value) -> Value:
     def normed(name: str, value: Value) -> Value:
         return normalise(ctx, Norm("rmsnorm-fp32-weight", hidden), value, name)
 
-    if ctx.setting.dispatcher and ctx.setting.expert > 1:
+    if ctx.setting.dispatcher and ctx.setting.expert_parallel > 1:
         from memcheck.frameworks.transformers.expert_parallel import demand_whole
 
         demand_whole(ctx, moe)
@@ -208,10 +208,10 @@ def experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices: Storage) -
     hidden, input_dtype = x.shape[-1], x.dtype
     experts_per_token = moe.experts_per_token
     rows = Dim(x.shape[0] * experts_per_token, "T*K")
-    width = -(-moe.width // ctx.setting.expert_tensor)
-    local_experts = -(-moe.experts // ctx.setting.expert)
+    width = -(-moe.width // ctx.setting.expert_tensor_parallel)
+    local_experts = -(-moe.experts // ctx.setting.expert_parallel)
     up_tensor, down_tensor = expert_tensors(moe)
-    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.params) for t in (up_tensor, down_tensor)}
+    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.param_dtype) for t in (up_tensor, down_tensor)}
     merged: list[Value] = []  # parametrize.cached() keeps both to the end of peft's forward around this one
     ids = tape.new((rows,), "int64", "sorted expert ids")
     order = tape.new((rows,), "int64", "sort order")
@@ -258,10 +258,10 @@ def expert_weight(
     A merged matrix is put on ``merged``, because peft's parametrization caches it to the end of its forward.
     """
     weight, factors = ctx.tape.parameter(ctx.parameter(tensor.name, shape)), adapters[tensor.name]
-    if ctx.setting.adapter is not None and ctx.setting.adapter.stacked:
+    if ctx.setting.adapter is not None and ctx.setting.adapter.quantizes_stacked_experts:
         from memcheck.frameworks.transformers.quantised_experts import dequantised
 
-        weight = dequantised(ctx, shape, ctx.setting.adapter.storage)
+        weight = dequantised(ctx, shape, ctx.setting.adapter.quantization_format)
     elif factors is None:
         return weight
     merged.append(weight if factors is None else folded(ctx.tape, weight, factors))

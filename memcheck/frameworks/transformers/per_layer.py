@@ -29,7 +29,9 @@ def look_up(ctx: Context, per_layer: PerLayer, rows: int, x: Value, *, trained: 
     tape, setting = ctx.tape, ctx.setting
     dtype = x.dtype
     table = ctx.register(
-        Parameter("embed_tokens_per_layer", (rows, per_layer.total), setting.params, trained, has_grad=setting.has_grad)
+        Parameter(
+            "embed_tokens_per_layer", (rows, per_layer.total), setting.param_dtype, trained, has_grad=setting.has_grad
+        )
     )
     looked_up = scale(tape, embedding(tape, table, (ctx.tokens,), dtype), "embedding scale")
     weights = Weights(ctx.parameter(PROJECTION, (per_layer.total, setting.hidden)))
@@ -52,7 +54,7 @@ def look_up(ctx: Context, per_layer: PerLayer, rows: int, x: Value, *, trained: 
 
 def with_per_layer_input(ctx: Context, block: Block, x: Value) -> Value:
     """``x + norm(projection(act(gate(x)) * per_layer_input))``; a slice's gradient is as wide as all layers' inputs."""
-    return add(ctx.tape, x, per_layer_part(ctx, block, x), "residual") if isinstance(block.own, PerLayer) else x
+    return add(ctx.tape, x, per_layer_part(ctx, block, x), "residual") if isinstance(block.extension, PerLayer) else x
 
 
 def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
@@ -60,14 +62,14 @@ def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
 
     The layer's input is a slice, and its gradient is as wide as the inputs of all layers.
     """
-    tape, p = ctx.tape, block.own
+    tape, p = ctx.tape, block.extension
     if not isinstance(p, PerLayer):
         return x
     tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     gate, projection = tensors["per_layer_input_gate"], tensors["per_layer_projection"]
     h = linear(tape, x, ctx.replicated(gate), gate.name)
     h = activation(tape, h, p.activation)
-    all_shape, layer_shape, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.params
+    all_shape, layer_shape, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.param_dtype
     all_inputs = Value(None, all_shape, dtype, Leaf())
     layer_input = operator(
         tape, Value(None, layer_shape, dtype), all_inputs, (all_shape, dtype, "slice of per-layer inputs")

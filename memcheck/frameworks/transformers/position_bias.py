@@ -29,20 +29,20 @@ def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The memory-efficient kernel takes the biases as its mask,
     and gives each head a gradient of them. Source: transformers 5.23 modeling_t5.py, T5Attention.
     """
-    if attention.bias == "given":
+    if attention.position_bias == "given":
         return _attend_with_model_biases(ctx, attention, (q, k, v))
     shape = (1, attention.heads, q.shape[2], k.shape[2])
     biases = _biases(ctx, attention, shape, q.dtype)
-    (ctx.named if attention.bias.startswith("own") else ctx.biases).append(biases)
+    (ctx.attention_locals if attention.position_bias.startswith("own") else ctx.position_biases).append(biases)
     if kernel_of(ctx, attention) == "eager":
         return _eager(ctx, attention, (q, k, v), biases)
     tape = ctx.tape
     mask = None
     if not attention.bidirectional:
         biases, mask = _mask_causal(tape, biases)
-    elif attention.padded:
+    elif attention.mask_per_row:
         biases = _mask_padding(ctx, biases)
-    if not attention.bias.endswith("zeros"):
+    if not attention.position_bias.endswith("zeros"):
         biases = copy(tape, biases, "contiguous biases")
     del mask
     if tape.autocast:
@@ -61,20 +61,22 @@ def _biases(ctx: Context, attention: Attention, shape: tuple[int, ...], dtype: s
     a table adds zeros.
     """
     tape, setting = ctx.tape, ctx.setting
-    if attention.bias == "own":
+    if attention.position_bias == "own":
         return _layer_biases(ctx, attention, shape)
-    if attention.bias == "own-zeros":
+    if attention.position_bias == "own-zeros":
         return tape.value(shape, dtype, "zero biases")
-    if attention.bias == "table":
+    if attention.position_bias == "table":
         looked_up = _shared_biases(ctx, attention, shape)
         returns(ctx, [looked_up])
         return looked_up
-    if attention.bias == "shared":
-        return shared(tape, shape, setting.params, needs_grad=setting.trained, starts=setting.gathers)
+    if attention.position_bias == "shared":
+        return shared(
+            tape, shape, setting.param_dtype, needs_grad=setting.trained, starts=setting.starts_shared_gradients
+        )
     # `position_bias.requires_grad = True` where layers are checkpointed
     needs_grad = tape.frame is not None and tape.grad_enabled
-    if attention.bias == "shared-zeros":
-        return shared(tape, shape, dtype, needs_grad=needs_grad, starts=setting.gathers)
+    if attention.position_bias == "shared-zeros":
+        return shared(tape, shape, dtype, needs_grad=needs_grad, starts=setting.starts_shared_gradients)
     zeros = tape.leaf(shape, dtype, "zero biases") if needs_grad else tape.value(shape, dtype, "zero biases")
     returns(ctx, [zeros])
     return zeros
@@ -91,8 +93,8 @@ def _shared_biases(ctx: Context, attention: Attention, shape: tuple[int, ...]) -
     buckets = _buckets(tape, pairs, bidirectional=attention.bidirectional)
     tensor = next(t for t in attention.tensors if t.name.endswith("relative_attention_bias.weight"))
     table = ctx.parameter(tensor.name, tensor.shape)
-    biases = embedding(tape, table, pairs, ctx.setting.params, "position biases")
-    if not ctx.setting.gathers and biases.origin is not None:
+    biases = embedding(tape, table, pairs, ctx.setting.param_dtype, "position biases")
+    if not ctx.setting.starts_shared_gradients and biases.origin is not None:
         saves_nothing = tape.frame is not None and tape.frame.recomputed is None  # a checkpointed forward saves nothing
         return Value(biases.storage, shape, biases.dtype, Gathered() if saves_nothing else Kept(buckets))
     biases = Value(biases.storage, shape, biases.dtype, biases.origin)
@@ -105,7 +107,7 @@ def _layer_biases(ctx: Context, attention: Attention, shape: tuple[int, ...]) ->
     buckets = _buckets(tape, shape[2:], bidirectional=attention.bidirectional, named=True)
     tensor = next(t for t in attention.tensors if t.name.endswith("relative_attention_bias.weight"))
     table = ctx.parameter(tensor.name, tensor.shape)
-    biases = embedding(tape, table, shape[2:], ctx.setting.params, "position biases")
+    biases = embedding(tape, table, shape[2:], ctx.setting.param_dtype, "position biases")
     biases = Value(biases.storage, shape, biases.dtype, biases.origin)
     return operator(tape, Value(biases.storage, shape, biases.dtype), biases, GRAD_UNCHANGED, saves=(buckets,))
 
@@ -155,10 +157,12 @@ def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]
     weights = scale(tape, weights, "attention scaling")
     weights = _add_biases(tape, weights, biases)
     if not attention.bidirectional:
-        weights = shift(tape, weights, "attention mask", setting.params if tape.autocast else setting.compute)
+        weights = shift(
+            tape, weights, "attention mask", setting.param_dtype if tape.autocast else setting.compute_dtype
+        )
     weights = kernels.softmax(tape, weights, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)
-    ctx.unused.append(weights)
+    ctx.unused_outputs.append(weights)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")
 
@@ -250,12 +254,12 @@ def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) ->
     buckets = tape.new(pairs, "int64", "position buckets")
     del named
     table = ctx.register(
-        Parameter("relative_attention_bias", (rows, heads), setting.params, trained, has_grad=setting.has_grad)
+        Parameter("relative_attention_bias", (rows, heads), setting.param_dtype, trained, has_grad=setting.has_grad)
     )
-    biases = embedding(tape, table, pairs, setting.params, "position biases")
+    biases = embedding(tape, table, pairs, setting.param_dtype, "position biases")
     biases = operator(tape, Value(biases.storage, biases.shape, biases.dtype), biases, GRAD_UNCHANGED, saves=(buckets,))
     del buckets
-    copies = tape.new((ctx.batch, heads, *pairs), setting.params, "position biases of every sequence")
+    copies = tape.new((ctx.batch, heads, *pairs), setting.param_dtype, "position biases of every sequence")
     del copies  # held by a variable of the model
     summed_grads = [(biases.shape, biases.dtype, "sum over sequences")] if ctx.batch > 1 else []
     out = Value(x.storage, x.shape, x.dtype)
@@ -273,15 +277,17 @@ def _attend_with_model_biases(ctx: Context, attention: Attention, heads: tuple[V
     shape = (q.shape[0], attention.heads, q.shape[2], k.shape[2])
     scores = kernels.batched(tape, q, k, shape, "attention scores", copied[:2])
     scores = scale(tape, scores, "attention scaling")
-    biases = shared(tape, shape, setting.params, needs_grad=setting.trained, starts=setting.gathers)
+    biases = shared(
+        tape, shape, setting.param_dtype, needs_grad=setting.trained, starts=setting.starts_shared_gradients
+    )
     scores = _add_in_place(tape, scores, biases)
-    if attention.padded:
-        scores = shift(tape, scores, "attention mask", setting.params if tape.autocast else setting.compute)
+    if attention.mask_per_row:
+        scores = shift(tape, scores, "attention mask", setting.param_dtype if tape.autocast else setting.compute_dtype)
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))
     out = copy(tape, out, "contiguous")
-    ctx.named += [scores, weights]
+    ctx.attention_locals += [scores, weights]
     return out
 
 

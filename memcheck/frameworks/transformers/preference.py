@@ -33,16 +33,16 @@ def preference_loss(
         from memcheck.frameworks.transformers.llama_factory import kto_loss, pairwise_loss
 
         llama_factory_loss = kto_loss if objective.name == "kto" else pairwise_loss
-        return llama_factory_loss(ctx, box, batch, second, wide=objective.wide_outputs)
+        return llama_factory_loss(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.code == MS_SWIFT:
-        return _ms_swift_loss(ctx, box, batch, second, wide=objective.wide_outputs)
+        return _ms_swift_loss(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.code == OPEN_INSTRUCT:
-        return _open_instruct_dpo(ctx, box, batch, second, wide=objective.wide_outputs)
+        return _open_instruct_dpo(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.name == "kto":
-        return _kto(ctx, box, batch, second, wide=objective.wide_outputs)
+        return _kto(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.name in ("dpo", "ipo"):
         run = _dpo if objective.code == "trl-0.29" else _dpo_trl_024
-        return run(ctx, box, batch, second, wide=objective.wide_outputs)
+        return run(ctx, box, batch, second, wide=objective.fp32_outputs)
     return _orpo_or_cpo(ctx, box, batch, nll=objective.name != "simpo")
 
 

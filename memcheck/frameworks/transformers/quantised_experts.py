@@ -25,7 +25,7 @@ def dequantised(ctx: Context, shape: tuple[int, int, int], held: str) -> Value:
     tape = ctx.tape
     constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in held else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
-    out = tape.value(shape, ctx.setting.autocast or ctx.setting.compute, "dequantised experts")
+    out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax
     return out
 
@@ -46,13 +46,13 @@ def refuse_experts(job: TrainingJob) -> None:
     adapted = any(".experts." in f".{factors.name}" for stack in stacks for factors in stack)
     adapted = adapted or (job.lora is not None and bool(job.lora.target_parameters))
     cases = (
-        (job.method == "full" or not job.held_in, "without a base in four bits", "choose method: qlora"),
+        (job.method == "full" or not job.base_format, "without a base in four bits", "choose method: qlora"),
         (
-            job.held_in.startswith("int8"),
+            job.base_format.startswith("int8"),
             "in 8 bits, whose dequantised copies Axolotl's hooks never release under recompute,",
             "load the base in four bits",
         ),
-        (not job.held_in.startswith(("nf4", "fp4")), f"in {job.held_in}", "load the base in four bits"),
+        (not job.base_format.startswith(("nf4", "fp4")), f"in {job.base_format}", "load the base in four bits"),
         (adapted, "with adapters of their own", "leave those out"),
         (layout.zero_stage > 1, "that are sharded", "choose parallelism.zero_stage: 0"),
         (layout.expert > 1 or layout.tensor > 1, "on several ranks", "leave the degree out"),

@@ -59,7 +59,7 @@ def partial(ctx: Context, attention: Attention, x: Value, stream: str, tables: t
     rotated, unrotated = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
     rotated = rotate_half(tape, rotated, stream, tables)
     if attention.named_rotary:
-        ctx.named += [x, rotated]
+        ctx.attention_locals += [x, rotated]
     del x
     if rotated.dtype != unrotated.dtype:  # torch.cat promotes
         unrotated = cast(tape, unrotated, rotated.dtype)

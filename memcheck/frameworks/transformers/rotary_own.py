@@ -21,7 +21,7 @@ def rotate_otherwise(ctx: Context, attention: Attention, q: Value, k: Value, str
     if form == "chunks":
         return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back after the rotations
-        tables = ctx.tables
+        tables = ctx.rotary_tables
         table_dtype = tables[0].dtype if tables else "fp32"
         rotated_q, rotated_k = rotate_half(tape, q, table_dtype, tables), rotate_half(tape, k, table_dtype, tables)
         return cast(tape, rotated_q, q.dtype), cast(tape, rotated_k, k.dtype)
@@ -32,7 +32,7 @@ def rotate_otherwise(ctx: Context, attention: Attention, q: Value, k: Value, str
     if form == "pairs-wide":
         return _wide_pairs(ctx, attention, q, k)
     if form == "pairs-each":  # GPT-J casts the tables to the keys' dtype
-        ctx.named += _position_tables(ctx, attention, k.dtype)
+        ctx.attention_locals += _position_tables(ctx, attention, k.dtype)
         rotated_q = partial(ctx, attention, q, k.dtype, layer_tables(ctx, attention, k.dtype))
         return rotated_q, partial(ctx, attention, k, k.dtype, layer_tables(ctx, attention, k.dtype))
     rotated_q, rotated_k = rotate_copies(tape, q), rotate_copies(tape, k)  # ModernBERT
@@ -45,7 +45,7 @@ def _wide_pairs(ctx: Context, attention: Attention, q: Value, k: Value) -> tuple
     The layer repeats the model's tables in their dtype, or in the dtype to which FSDP2 has cast them.
     """
     tape = ctx.tape
-    dtype = ctx.tables[0].dtype if ctx.tables else "fp32"
+    dtype = ctx.rotary_tables[0].dtype if ctx.rotary_tables else "fp32"
     tables = tuple(tape.new((ctx.sequence, attention.rotary_dim), dtype, "repeated rotary table") for _ in range(2))
     rotated_q = rotate_half(tape, q, "fp32", tables)
     rotated_k = rotate_half(tape, k, "fp32", tables)
@@ -59,7 +59,7 @@ def _position_tables(ctx: Context, attention: Attention, dtype: str) -> list[Val
     They are [positions, rotary_dim] or [sequence, rotary_dim]. Source: modeling_gptj.py.
     """
     new, rows_shape = ctx.tape.value, (ctx.sequence, attention.rotary_dim)
-    buffer_positions = attention.own.positions if isinstance(attention.own, PositionTable) else 0
+    buffer_positions = attention.extension.positions if isinstance(attention.extension, PositionTable) else 0
     tables = [
         new((buffer_positions, attention.rotary_dim), "fp32", "embed_positions"),
         new(rows_shape, "int64", "position ids"),

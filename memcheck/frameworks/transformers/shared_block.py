@@ -29,23 +29,27 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     Several layers share the tensors of ``shared``. Its output lives to the layer's end. Source: modeling_zamba2.py.
     """
     tape, a, m = ctx.tape, block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp) or not isinstance(block.beside, Mixer):
+    if not isinstance(a, Attention) or not isinstance(m, Mlp) or not isinstance(block.second_mixer, Mixer):
         return x
     own_tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     for unused_tensor in (t for t in block.extra_tensors if t.fixed):
         ctx.constant(unused_tensor)
-    ctx.borrowed, ctx.reused, ctx.own_adapters = block.borrows, block.reused, True
+    ctx.weights_of_later_layer, ctx.weights_of_earlier_layer, ctx.own_adapters = (
+        block.uses_later_weights,
+        block.uses_earlier_weights,
+        True,
+    )
     try:
         shared = _transformer(ctx, block, a, m, own_tensors, x)
     finally:
-        ctx.borrowed = ctx.reused = ctx.own_adapters = False
+        ctx.weights_of_later_layer = ctx.weights_of_earlier_layer = ctx.own_adapters = False
     shared = linear(tape, shared, ctx.replicated(own_tensors["linear"]), "linear")
     frame = tape.frame
     if frame is not None and frame.recomputed is None and shared.storage is not None:
         # the Mamba layer inside is a checkpoint of its own, which holds its arguments from the first pass on
-        ctx.held.append(shared.storage)
+        ctx.inner_checkpoint_saved.append(shared.storage)
     h = normalise(ctx, block.mixer_output_norm, add(tape, x, shared, "stream + shared"))
-    h = recurrent_mixer(ctx, block.beside, h)
+    h = recurrent_mixer(ctx, block.second_mixer, h)
     out = add(tape, x, h, "residual")
     del shared, h
     return out
@@ -71,11 +75,11 @@ def _adapted(ctx: Context, own: Tensors, name: str, x: Value, output: Value) -> 
     """Add the layer's own low-rank pair to the output of a shared matrix."""
     if f"{name}.0" not in own:
         return output
-    shared_flags = ctx.borrowed, ctx.reused
-    ctx.borrowed = ctx.reused = False
+    shared_flags = ctx.weights_of_later_layer, ctx.weights_of_earlier_layer
+    ctx.weights_of_later_layer = ctx.weights_of_earlier_layer = False
     low_rank = linear(ctx.tape, x, ctx.replicated(own[f"{name}.0"]), name)
     update = linear(ctx.tape, low_rank, ctx.replicated(own[f"{name}.1"]), name)
-    ctx.borrowed, ctx.reused = shared_flags
+    ctx.weights_of_later_layer, ctx.weights_of_earlier_layer = shared_flags
     return add(ctx.tape, output, update, "adapter")
 
 

@@ -19,14 +19,14 @@ def eager_with_sinks(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Without sinks only the maximum is subtracted.
     """
     if attention.scaled_output:
-        s, named = ctx.setting, ctx.unused
-        mask = s.compute if ctx.tape.autocast is None else s.params
+        s, named = ctx.setting, ctx.unused_outputs
+        mask = s.compute_dtype if ctx.tape.autocast is None else s.param_dtype
         return sinks_of.eager_scaled_by_sinks(
             ctx.tape, q, k, v, _sinks(ctx, attention), named, mask_dtype=mask, p_dropout=attention.dropout
         )
     sinks = _sinks(ctx, attention) if attention.sinks else None
-    mask_dtype = ctx.setting.params if ctx.tape.autocast else None
-    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused, mask_dtype=mask_dtype)
+    mask_dtype = ctx.setting.param_dtype if ctx.tape.autocast else None
+    return sinks_of.eager_with_sinks(ctx.tape, q, k, v, sinks, ctx.unused_outputs, mask_dtype=mask_dtype)
 
 
 def _sinks(ctx: Context, attention: Attention) -> Value:

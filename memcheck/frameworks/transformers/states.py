@@ -20,7 +20,7 @@ def rotary_width(architecture: Architecture) -> int:
 def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
     wide = any(wide_width(block) for block, _ in architecture.blocks)
-    return tables(architecture, setting, "fp32" if wide else setting.params)
+    return tables(architecture, setting, "fp32" if wide else setting.param_dtype)
 
 
 def wide_width(block: Block) -> int:

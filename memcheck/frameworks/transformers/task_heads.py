@@ -85,9 +85,9 @@ def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weigh
     setting = ctx.setting
     if setting.adapter is None or not is_saved(matrix.name):
         return ctx.weights(matrix, bias)
-    weight = Parameter(matrix.name, matrix.shape, setting.params, True, has_grad=setting.has_grad)
+    weight = Parameter(matrix.name, matrix.shape, setting.param_dtype, True, has_grad=setting.has_grad)
     bias_parameter = (
-        Parameter(matrix.name + " bias", matrix.shape[:1], setting.params, True, has_grad=setting.has_grad)
+        Parameter(matrix.name + " bias", matrix.shape[:1], setting.param_dtype, True, has_grad=setting.has_grad)
         if bias
         else None
     )
@@ -97,8 +97,8 @@ def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weigh
 def _end_of_forward(ctx: Context) -> None:
     """Assign the peak so far to the forward pass before the label matrix, and reset the tape's peak."""
     highest = high(ctx.tape)
-    if ctx.before is None or highest.bytes > ctx.before.bytes:
-        ctx.before = highest
+    if ctx.final_norm_peak is None or highest.bytes > ctx.final_norm_peak.bytes:
+        ctx.final_norm_peak = highest
     ctx.tape.reset_peak()
 
 
@@ -121,8 +121,8 @@ def _late_mean(ctx: Context, logits: Value) -> Value:
 
 def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:
     s = ctx.setting
-    weight = Parameter("score", (task.labels, ctx.hidden), s.params, trained, has_grad=s.has_grad)
-    bias = Parameter("score.bias", (task.labels,), s.params, trained, has_grad=s.has_grad) if task.bias else None
+    weight = Parameter("score", (task.labels, ctx.hidden), s.param_dtype, trained, has_grad=s.has_grad)
+    bias = Parameter("score.bias", (task.labels,), s.param_dtype, trained, has_grad=s.has_grad) if task.bias else None
     return Weights(ctx.register(weight), ctx.register(bias) if bias is not None else None)
 
 
@@ -133,7 +133,7 @@ def _embedding(ctx: Context, box: list[Value]) -> Value:
     The sum's gradient is an expanded view, which becomes a tensor of the product's dtype before it is multiplied.
     """
     tape, x = ctx.tape, box.pop()
-    ctx.unused.append(x)  # an entry of the trainer's features, to the end of its loss
+    ctx.unused_outputs.append(x)  # an entry of the trainer's features, to the end of its loss
     product = _masked(tape, x)
     rows, hidden = ctx.setting.batch, ctx.hidden
     pooled = tape.value((rows, hidden), "fp32", "pooled sum")

@@ -27,13 +27,13 @@ def attend_to_heads(ctx: Context, attention: Attention, q: Value, k: Value, v: V
     is left out.
     """
     tape, setting = ctx.tape, ctx.setting
-    ranks = setting.context
+    ranks = setting.context_parallel
     arguments = q, k, v  # arguments, to the end
     exchanged = [_all_to_all(ctx, t, ranks) for t in (q, k, v)]
     heads = [_split_heads(t, ranks) for t in exchanged]
     q, k, v = (copy(tape, t, "bs hc_l sl hs") for t in heads)
     del exchanged, heads
-    ctx.setting = setting._replace(context=1, exchanges_heads=False, sequence=setting.sequence * ranks)
+    ctx.setting = setting._replace(context_parallel=1, ulysses=False, sequence=setting.sequence * ranks)
     out = attend(ctx, attention, q, k, v)
     del q, k, v
     ctx.setting = setting

@@ -70,7 +70,7 @@ def _applications(layer: Block, layers: int, groups: int, inner: int) -> tuple[t
     used = [(int(i / (layers / groups)), j) for i in range(layers) for j in range(inner)]
     found: list[tuple[Block, int]] = []
     for i, which in enumerate(used):
-        block = layer._replace(borrows=which in used[i + 1 :], reused=which in used[:i])
+        block = layer._replace(uses_later_weights=which in used[i + 1 :], uses_earlier_weights=which in used[:i])
         if found and found[-1][0] == block:
             found[-1] = (block, found[-1][1] + 1)
         else:

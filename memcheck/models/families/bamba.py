@@ -155,7 +155,7 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
         mlp=FalconH1Mlp(*mlp),
         input_norm=rms_norm(hidden, "input_layernorm"),
         mlp_norm=rms_norm(hidden, "pre_ff_layernorm"),
-        beside=mamba,
+        second_mixer=mamba,
     )
     return decoder(
         config, size, ((block, size.layers),), tied=False, final_norm=rms_norm(hidden, "model.final_layernorm"),

@@ -42,7 +42,7 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=True,
         rotary_dim=0,
         alibi=True,
-        fused_form="heads",
+        fused_qkv_layout="heads",
         sdpa=False,
         returns_weights=True,
         flash=False,

@@ -100,7 +100,7 @@ def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Dis
         for kind, name in zip(SCORES, ("pos_proj", "pos_q_proj"), strict=True):
             if kind in positions.scores:
                 own += linear(f"{module}.{name}", hidden, hidden, "attention", "column", bias=kind == "p2c")
-    return found._replace(qkv_bias=False, own=positions, tensors=(*own, *found.tensors[-2:]))
+    return found._replace(qkv_bias=False, extension=positions, tensors=(*own, *found.tensors[-2:]))
 
 
 def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
@@ -134,7 +134,7 @@ def _attention(config: ConfigReader, size: StackDimensions, positions: Disentang
         softmax_fp32=False,
         sdpa=False,
         flash=False,
-        own=positions,
+        extension=positions,
     )
     own: tuple[ParameterTensor, ...] = ()
     if positions.rows and not positions.shared:

@@ -58,7 +58,7 @@ def _assemble(
     returns_choice = config.model_type == "glm_moe_dsa"
     heads, width = config.integer("index_n_heads"), config.integer("index_head_dim")
     indexer = Indexer(heads=0, head_dim=width, topk=topk, passes=returns_choice)
-    attention = attention._replace(own=indexer)
+    attention = attention._replace(extension=indexer)
     indexed_attention = _indexed(hidden, attention, indexer._replace(heads=heads))
     moe = sigmoid_experts(config, hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
@@ -88,4 +88,4 @@ def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> Laten
         *linear(f"{module}.weights_proj", heads, hidden, "attention", "none"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
-    return attention._replace(tensors=attention.tensors + fixed, own=indexer)
+    return attention._replace(tensors=attention.tensors + fixed, extension=indexer)

@@ -83,7 +83,7 @@ def read(config: ConfigReader) -> Architecture:
             flash=False,
             dropout=dropout,
             tensors=_attention_tensors(size, compressor),
-            own=compressor,
+            extension=compressor,
         )
         experts = HashedMoe(*moe) if kind[1] else moe
         return Block(
@@ -92,7 +92,7 @@ def read(config: ConfigReader) -> Architecture:
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
             mlp_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             extra_tensors=connection_tensors,
-            own=HyperConnections(sinkhorn_iterations),
+            extension=HyperConnections(sinkhorn_iterations),
         )
 
     config.note(NOTE)

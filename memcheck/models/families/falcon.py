@@ -39,8 +39,8 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0 if alibi else None,
         alibi=alibi,
         softmax_fp32=False,
-        masked=True,
-        fused_form="index" if new_decoder or size.kv_heads != size.heads else "heads",
+        explicit_mask=True,
+        fused_qkv_layout="index" if new_decoder or size.kv_heads != size.heads else "heads",
         returns_weights=True,
         dropout=config.dropout("attention_dropout"),
     )

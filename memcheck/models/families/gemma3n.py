@@ -68,7 +68,7 @@ def read(config: ConfigReader) -> Architecture:
             mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
             extra_tensors=layer_tensors,
-            own=per_layer,
+            extension=per_layer,
         )
 
     kv_modes = kv_sharing_modes(attention_types, kv_shared_layers)

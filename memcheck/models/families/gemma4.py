@@ -86,7 +86,7 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
             mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
             mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
             extra_tensors=per_layer_tensors(hidden, per_layer_width),
-            own=per_layer,
+            extension=per_layer,
             scaled_output=True,
         )
 

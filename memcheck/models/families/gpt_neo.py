@@ -32,7 +32,7 @@ def read(config: ConfigReader) -> Architecture:
         sdpa=False,
         fp32_scores=True,
         returns_weights=True,
-        own=HeldMask(size.positions),
+        extension=HeldMask(size.positions),
         dropout=config.dropout("attention_dropout"),
     )
     width = config.optional_integer("intermediate_size") or 4 * hidden

@@ -29,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
         returns_weights=True,
         fp32_scores=True,
         named_rotary=True,
-        own=PositionTable(size.positions),
+        extension=PositionTable(size.positions),
         dropout=config.dropout("attn_pdrop"),
     )
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden

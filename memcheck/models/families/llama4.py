@@ -57,7 +57,7 @@ def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention,
         rotary_interleaved=True,
         rotary_form="complex",
         flash=False,
-        chunked=True,
+        chunked_window=True,
         softmax_fp32=False,
         dropout=config.dropout("attention_dropout"),
     )

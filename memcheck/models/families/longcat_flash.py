@@ -36,7 +36,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp_norm=rms_norm(hidden, "post_attention_layernorm.0"),
         mixer_output_norm=rms_norm(hidden, "input_layernorm.1"),
         mlp_output_norm=rms_norm(hidden, "post_attention_layernorm.1"),
-        beside=second,
+        second_mixer=second,
     )
     note_mtp_layers(config, ("num_nextn_predict_layers", "mtp_num_layers"))
     return decoder(

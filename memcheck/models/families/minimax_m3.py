@@ -105,7 +105,7 @@ def _with_indexer(config: ConfigReader, hidden: int, nested_keys: dict[str, obje
         vector(f"{module}.k_norm.weight", width, "norm"),
     )
     fixed = tuple(t._replace(fixed=True) for t in tensors)
-    return attention._replace(tensors=attention.tensors + fixed, own=BlockIndexer(heads, width))
+    return attention._replace(tensors=attention.tensors + fixed, extension=BlockIndexer(heads, width))
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:

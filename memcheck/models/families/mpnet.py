@@ -25,7 +25,7 @@ def read(config: ConfigReader) -> Architecture:
         bidirectional=True,
         sdpa=False,
         flash=False,
-        bias="given",
+        position_bias="given",
     )
     buckets = config.integer("relative_attention_num_buckets", default=32)
     table = ParameterTensor("mpnet.encoder.relative_attention_bias.weight", (buckets, size.heads), "position")

@@ -22,7 +22,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = grouped_attention(
         size,
         PROJECTIONS,
-        fused_form="slices",
+        fused_qkv_layout="slices",
         rotary_dim=int(size.head_dim * config.rotary_fraction()),
         rotary_form="cat",
         window=config.window(),

@@ -174,7 +174,7 @@ class _T5Layers:
             bidirectional=bidirectional,
             softmax_fp32=False,
             flash=False,
-            bias=bias,
+            position_bias=bias,
             tensors=(ParameterTensor(name, shape, "position"),) if table else (),
         )
 

@@ -94,7 +94,7 @@ class _Stack:
         def build_layer(span: int | None) -> Block:
             # a mask of ones comes with the ids, so that a window's mask is of each sequence
             block = Block(
-                mixer=attention._replace(window=span, chunked=span is not None),
+                mixer=attention._replace(window=span, chunked_window=span is not None),
                 mlp=mlp,
                 input_norm=rms_norm(h, "pre_self_attn_layernorm", NORM),
                 mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),

@@ -44,7 +44,7 @@ def read(config: ConfigReader) -> Architecture:
         mixer=mamba2(hidden, dimensions), mlp=None, input_norm=rms_norm(hidden, "input_layernorm"), mlp_norm=None
     )
     hybrid = _hybrid(config, size, bias=bias)._replace(
-        beside=mamba2(hidden, dimensions, "mamba_decoder.mamba"),
+        second_mixer=mamba2(hidden, dimensions, "mamba_decoder.mamba"),
         mixer_output_norm=rms_norm(hidden, "mamba_decoder.input_layernorm"),
     )
     number = config.integer("num_mem_blocks", default=1)
@@ -68,8 +68,12 @@ def in_turn(
             seen += 1
             # the last of each holds the tensors
             spare = len(range(mine, every, number)) - 1
-            block = hybrid._replace(borrows=seen <= every - number, reused=seen > number, own=SparePairs(spare))
-            if not block.borrows:
+            block = hybrid._replace(
+                uses_later_weights=seen <= every - number,
+                uses_earlier_weights=seen > number,
+                extension=SparePairs(spare),
+            )
+            if not block.uses_later_weights:
                 block = block._replace(extra_tensors=_with_idle(block, len(range(mine, named, number)) - spare - 1))
         if blocks and blocks[-1][0] == block:
             blocks[-1] = (block, blocks[-1][1] + 1)

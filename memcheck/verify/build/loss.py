@@ -88,7 +88,7 @@ def make_loss(job: TrainingJob, model: nn.Module, inner: nn.Module, watch: Watch
         return _chunked(model, inner, watch, job.loss.chunks)
     if kind == "vocab-parallel" or not job.loss.upcast:
         return _on_logits(model, upcast=job.loss.upcast, keep=keep)
-    return _standard(model, keep=keep, masks=job.masks and reads_both_ways(job))
+    return _standard(model, keep=keep, masks=job.needs_attention_mask and reads_both_ways(job))
 
 
 def reads_both_ways(job: TrainingJob) -> bool:

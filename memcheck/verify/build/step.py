@@ -57,7 +57,7 @@ def token_batches(job: TrainingJob, architecture: Architecture, count: int) -> l
         columns = (job.head.columns,) if job.head.columns > 1 else ()
         ids = (*columns, batch, job.sequence_length)
         return [(torch.randint(0, vocabulary, ids), labels_of(job, batch, job.sequence_length)) for _ in range(count)]
-    shape = labels = (batch // job.joined, job.sequence_length * job.joined)
+    shape = labels = (batch // job.sequences_per_row, job.sequence_length * job.sequences_per_row)
     if encoder is not None:
         shape, labels = (batch, encoder_length(job, encoder)), (batch, target_length(job, encoder))
         if encoder.channels:

@@ -127,7 +127,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], job: TrainingJob, mesh: Mes
     ranks = mesh["replicate", "shard"] if job.layout.data > job.layout.shard_group else mesh["shard"]
     for block in blocks:
         fully_shard(block, mesh=ranks, mp_policy=policy, reshard_after_forward=job.layout.reshard_after_forward)
-    for ends, reshards in _carved(model, job) if job.carves_ends else ():
+    for ends, reshards in _carved(model, job) if job.groups_embedding_and_head else ():
         fully_shard(ends, mesh=ranks, mp_policy=policy, reshard_after_forward=reshards)
     fully_shard(model, mesh=ranks, mp_policy=policy)  # FSDP2 itself keeps the root gathered until backward is over
 

@@ -225,7 +225,7 @@ def _trace_rank(
         stack.enter_context(exchanges(job.layout.gpus_per_node))
         ranks = stack.enter_context(_meshes(job, architecture))
         with (
-            fake_tensors(masks=job.masks, values=sees(job, architecture)),
+            fake_tensors(masks=job.needs_attention_mask, values=sees(job, architecture)),
             flat_parameters() if uses_flat_parameters(job) else nullcontext(),
         ):
             in_place = outside_gradient_dtype(job) is not None or _adds_wholes(job, architecture)

@@ -77,7 +77,7 @@ def _always(context: RuleContext, job: TrainingJob) -> bool:
 
 def _compares(context: RuleContext, job: TrainingJob) -> bool:
     """Whether a second copy of the model runs forward in every step."""
-    return any(each.role == "reference" for each in job.companions)
+    return any(each.role == "reference" for each in job.auxiliary_models)
 
 
 def _gathers_reference(context: RuleContext, job: TrainingJob) -> bool:
@@ -230,9 +230,9 @@ def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
     if job.loss.kind == "standard" and "vocab-parallel" in losses and job.layout.tensor > 1:
         change = {"training.loss.kind": "vocab-parallel"}
         yield CandidateChange("loss", "compute the loss on shards of the vocabulary", change, numerics=EQUIVALENT)
-    if job.objective.in_model:
+    if job.objective.loss_in_model:
         return
-    if job.objective.watched:
+    if job.objective.reads_logits:
         title = "compute head and loss in chunks (`loss_type: chunked_nll`, since TRL 1.4, its default since 1.7)"
         yield CandidateChange("loss", title, {"training.loss.kind": "chunked"}, numerics=EQUIVALENT)
         return
@@ -299,7 +299,7 @@ def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
     if framework is None or mode == "full":
         if framework is not None:
             yield from _more_recompute(framework, job)
-        if job.held_in == "int8" and not job.checkpointing.reentrant:
+        if job.base_format == "int8" and not job.checkpointing.reentrant:
             title = "checkpoint with use_reentrant, without a graph that holds the inputs of int8 products"
             yield CandidateChange("reentrant", title, {"training.activation_checkpointing.reentrant": True})
         return
@@ -385,11 +385,11 @@ def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
         yield CandidateChange(
             "method", "train LoRA adapters only", {"training.method": "lora"}, cost=METHOD, numerics=OTHER
         )
-    if job.method != "full" and job.held_in[:3] not in FOUR_BITS and base_stated(context):
+    if job.method != "full" and job.base_format[:3] not in FOUR_BITS and base_stated(context):
         if FOUR_BITS[0] in framework.adapters.bases:
             change: dict[str, object] = {"training.base": FOUR_BITS[0]}
             yield CandidateChange("method", "hold the base in 4 bits", change, cost=METHOD, numerics=OTHER)
-    elif not job.held_in and "qlora" in framework.methods:
+    elif not job.base_format and "qlora" in framework.methods:
         title = "train LoRA adapters over a 4-bit base"
         yield CandidateChange("method", title, {"training.method": "qlora"}, cost=METHOD, numerics=OTHER)
 

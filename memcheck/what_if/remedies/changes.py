@@ -275,7 +275,7 @@ def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[Candi
     moments, framework = critical(context), context.framework
     if framework is None:
         return
-    if moments & {"load", "init"} and job.held_in:
+    if moments & {"load", "init"} and job.base_format:
         if framework.runs_transformers and shards_parameters(job.layout, framework):
             for place, title in QUANTISED.items():
                 if place != job.initialization.place:

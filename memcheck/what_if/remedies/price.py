@@ -320,7 +320,7 @@ class Pricer:
         job, gpu = resolved.job, resolved.gpu
         if isinstance(job, InferenceJob):
             return 0
-        key = (job.layout, job.recipe, job.optimizer, job.method, job.held_in, job.parameter_offload)
+        key = (job.layout, job.recipe, job.optimizer, job.method, job.base_format, job.parameter_offload)
         floor = self._floors.get(key)
         if floor is None:
             floor = self._floors[key] = states_floor(job)

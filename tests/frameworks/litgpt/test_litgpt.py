@@ -59,8 +59,8 @@ def _instants(each: TrainingJob) -> dict[str, Instant]:
 @pytest.mark.parametrize(("model", "batch"), list(TRACED))
 def test_a_lora_layer_keeps_what_litgpt_was_traced_to_keep(model: str, batch: int) -> None:
     """To the byte but for what a CPU trace has otherwise."""
-    layer = _units(_job(model, micro_batch_size=batch, lora={"rank": 32}))[2].fresh
-    assert abs(layer.saved + RANDOM_STATE - TRACED[model, batch]) <= STATISTICS
+    layer = _units(_job(model, micro_batch_size=batch, lora={"rank": 32}))[2].first_curve
+    assert abs(layer.saved_bytes + RANDOM_STATE - TRACED[model, batch]) <= STATISTICS
 
 
 def test_adapters_default_to_the_scripts_arguments() -> None:
@@ -72,23 +72,25 @@ def test_adapters_default_to_the_scripts_arguments() -> None:
 
 def test_no_dropout_keeps_the_norm_instead_of_dropped_values_and_mask() -> None:
     """One byte per value less: the mask."""
-    with_mask, without = (_units(_job(lora={"rank": 8}, options={"lora_dropout": p}))[2].fresh for p in (0.1, 0))
-    assert with_mask.saved - without.saved == 2 * 512 * 4096
+    with_mask, without = (_units(_job(lora={"rank": 8}, options={"lora_dropout": p}))[2].first_curve for p in (0.1, 0))
+    assert with_mask.saved_bytes - without.saved_bytes == 2 * 512 * 4096
 
 
 def test_four_bit_layers_keep_their_inputs_until_the_next_logits() -> None:
     """bitsandbytes 0.42 hangs them on the graph: inputs of qkv, proj, fc and the MLP's proj, 6h + 2f a token."""
     quantized = _units(_job(method="qlora", optimizer="paged-adamw"))
-    layer = quantized[2].fresh
-    assert layer.outlives == 2 * 512 * (6 * 4096 + 2 * 11008)
-    assert quantized[1].fresh.outlives == layer.outlives - 2 * 512 * 2 * 4096, "nothing below the first qkv is trained"
-    assert _units(_job())[2].fresh.outlives == 0
+    layer = quantized[2].first_curve
+    assert layer.until_graph_freed == 2 * 512 * (6 * 4096 + 2 * 11008)
+    assert quantized[1].first_curve.until_graph_freed == layer.until_graph_freed - 2 * 512 * 2 * 4096, (
+        "nothing below the first qkv is trained"
+    )
+    assert _units(_job())[2].first_curve.until_graph_freed == 0
 
 
 def test_the_graph_of_the_step_before_counts_in_forward_but_not_in_backward() -> None:
     """Its inputs go when the model's output replaces the old one; this step's stay after backward."""
     each = _job(method="qlora", optimizer="paged-adamw")
-    outlives = sum(u.fresh.outlives for u in _units(each))
+    outlives = sum(u.first_curve.until_graph_freed for u in _units(each))
     instants = {name: i.allocated_bytes for name, i in _instants(each).items()}
     assert instants["loss"] == max(instants.values())
     resting, logits = instants["init"], 2 * 512 * 32000 * 4

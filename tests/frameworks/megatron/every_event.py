@@ -70,7 +70,7 @@ def events(rank: Rank, passes: Sequence[Pass]) -> Iterator[Event]:
             if index != one.chunk and not (count or first):
                 live["temporaries"] += between(units)
             for unit in units:
-                live.update({name: count * n for name, n in unit.fresh.saved_components})
+                live.update({name: count * n for name, n in unit.first_curve.saved_components})
             passes = index == one.chunk and not one.forward
             live["activations"] += (count + passes) * rank.cached_output * (units[-1].kind != "head")
         if not first:
@@ -85,7 +85,7 @@ def events(rank: Rank, passes: Sequence[Pass]) -> Iterator[Event]:
 
 def between(units: Sequence[Unit]) -> int:
     """What layers of a chunk with nothing in flight keep of their last pass."""
-    return sum(unit.fresh.lingers for unit in units if unit.kind == "block")
+    return sum(unit.first_curve.until_backward_ends for unit in units if unit.kind == "block")
 
 
 Highs = Iterator[tuple[str, str, Counter[str]]]
@@ -96,21 +96,29 @@ def _forward(rank: Rank, chunk: int, live: Counter[str]) -> Highs:
     """Unit by unit; every unit leaves what it saves."""
     for index, unit in enumerate(rank.chunks[chunk]):
         extra = rank.extras[chunk][index] if rank.extras else NO_EXTRA
-        now = live + Counter(dict(unit.fresh.forward.components)) + Counter(communication_buffers=extra.forward)
-        yield "loss" if unit.kind == "head" else "forward", f"{unit.fresh.forward.label} in {unit.name}", now
-        live.update(dict(unit.fresh.saved_components))
+        now = (
+            live
+            + Counter(dict(unit.first_curve.forward_peak.components))
+            + Counter(communication_buffers=extra.forward)
+        )
+        yield "loss" if unit.kind == "head" else "forward", f"{unit.first_curve.forward_peak.label} in {unit.name}", now
+        live.update(dict(unit.first_curve.saved_components))
 
 
 def _backward(rank: Rank, chunk: int, live: Counter[str]) -> Highs:
     """Unit by unit from the last; every unit takes what it has saved."""
     for unit in rank.chunks[chunk]:
-        live.update(dict(unit.fresh.saved_components))
+        live.update(dict(unit.first_curve.saved_components))
     for index, unit in reversed(list(enumerate(rank.chunks[chunk]))):
         extra = rank.extras[chunk][index] if rank.extras else NO_EXTRA
-        live.subtract(dict(unit.fresh.saved_components))
-        now = live + Counter(dict(unit.fresh.backward.components)) + Counter(communication_buffers=extra.backward)
-        yield "backward", f"{unit.fresh.backward.label} in {unit.name}", now
-        live["temporaries"] += unit.fresh.lingers
+        live.subtract(dict(unit.first_curve.saved_components))
+        now = (
+            live
+            + Counter(dict(unit.first_curve.backward_peak.components))
+            + Counter(communication_buffers=extra.backward)
+        )
+        yield "backward", f"{unit.first_curve.backward_peak.label} in {unit.name}", now
+        live["temporaries"] += unit.first_curve.until_backward_ends
 
 
 def highest(rank: Rank, passes: Sequence[Pass]) -> dict[str, list[Event]]:

@@ -129,7 +129,7 @@ def layer_curve(architecture: Architecture, setting: Setting, *, layer: int = 0,
     """The memory curve of one layer."""
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
-        rows //= setting.tensor
+        rows //= setting.tensor_parallel
     block = architecture.layers()[layer]
 
     def forward(ctx: Context, x: Value) -> Value:
@@ -150,7 +150,7 @@ def setting(
         hidden=hidden,
         attention=attention,
         has_grad=True,
-        main_grad="fp32",
+        main_grad_dtype="fp32",
         options=tuple(sorted(options.items())),  # type: ignore[attr-defined]
     )
     return base._replace(**changes)  # type: ignore[arg-type]

@@ -32,20 +32,20 @@ def test_an_adapted_layer_keeps_what_adapters_multiply(tensor: int) -> None:
     the gathered ones on, and keeps this rank's.
     """
     config = adapted(tensor=tensor, sequence_parallel=tensor > 1)
-    found = layer_curve(llama_8b(), config).saved
+    found = layer_curve(llama_8b(), config).saved_bytes
     own = 4 * H // tensor if tensor > 1 else 0
     assert found == TOKENS * ((4 * H + 4 * Q + 4 * K + 6 * F + 8 + 4 * A) // tensor + own + 4 * H + 8 * RANK)
 
 
 def test_a_frozen_layer_keeps_no_inputs_of_products() -> None:
     """With adapters of the projection alone: both norms' inputs, attention, the MLP's activation, and one output of the rank."""
-    found = layer_curve(llama_8b(), adapted(("linear_proj",))).saved
+    found = layer_curve(llama_8b(), adapted(("linear_proj",))).saved_bytes
     assert found == TOKENS * (4 * H + 4 * Q + 4 * K + 4 * F + 8 + 4 * A + 2 * RANK)
 
 
 def test_dropout_keeps_masks_and_second_inputs() -> None:
     """A byte for each input of an adapter; norms and attention keep their outputs beside the dropped copies."""
-    plain, dropped = (layer_curve(llama_8b(), adapted(dropout=p)).saved for p in (0.0, 0.1))
+    plain, dropped = (layer_curve(llama_8b(), adapted(dropout=p)).saved_bytes for p in (0.0, 0.1))
     assert dropped - plain == TOKENS * (H + Q + H + F + 2 * Q + 4 * H)
 
 
@@ -54,7 +54,9 @@ def test_the_local_spec_gathers_for_the_adapter() -> None:
     whole = {"transformer_impl": "local"}
     config = adapted(("linear_qkv",), tensor=2, sequence_parallel=True, options=whole, attention="fused")
     bare = setting(H, sequence=TOKENS, tensor=2, sequence_parallel=True, options=whole, trained=False)
-    assert layer_curve(llama_8b(), config).saved - layer_curve(llama_8b(), bare).saved == TOKENS * (2 * H + 2 * RANK)
+    assert layer_curve(llama_8b(), config).saved_bytes - layer_curve(llama_8b(), bare).saved_bytes == TOKENS * (
+        2 * H + 2 * RANK
+    )
 
 
 def test_only_adapters_have_gradients_and_states() -> None:
@@ -115,13 +117,13 @@ BRIDGE = {"bridge_backend": "mcore-bridge"}
 def test_mcore_bridges_adapters_keep_nothing_gathered(tensor: int) -> None:
     """8 h + 4 q + 4 k + 6 f + 8 + 4 a + 8 r bytes a token, all divided: both normalised inputs are this rank's tokens."""
     config = adapted(tensor=tensor, sequence_parallel=tensor > 1, options=BRIDGE)
-    found = layer_curve(llama_8b(), config).saved
+    found = layer_curve(llama_8b(), config).saved_bytes
     assert found * tensor == TOKENS * (8 * H + 4 * Q + 4 * K + 6 * F + 8 + 4 * A + 8 * RANK)
 
 
 def test_mcore_bridges_outputs_of_the_rank_are_whole_without_sequence_parallelism() -> None:
     """Residual stream, normalised inputs and four outputs of the rank are whole on every tensor rank."""
-    found = layer_curve(llama_8b(), adapted(tensor=2, options=BRIDGE)).saved
+    found = layer_curve(llama_8b(), adapted(tensor=2, options=BRIDGE)).saved_bytes
     assert found == TOKENS * ((4 * Q + 4 * K + 6 * F + 4 * A) // 2 + 8 * H + 8 + 8 * RANK)
 
 
@@ -161,7 +163,7 @@ def test_rows_without_padding_lie_end_to_end() -> None:
     rows = {"attention_backend": "flash"}
     batch = layer_curve(llama_8b(), setting(H, sequence=TOKENS // 4, batch=4, attention="flash", options=rows))
     one = layer_curve(llama_8b(), setting(H, sequence=TOKENS, attention="flash", options=rows))
-    assert batch.backward.bytes > one.backward.bytes
+    assert batch.backward_peak.bytes > one.backward_peak.bytes
     model = llama_8b(1)
     laid = {**rows, "padding_free": True}
     found = [megatron_setting(job(model, grid(1), micro_batch_size=4, options=o), model) for o in (rows, laid)]

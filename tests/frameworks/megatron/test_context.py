@@ -38,17 +38,17 @@ def attention(kind: str, ways: int, sides: AttentionWidths = SIDES, **options: o
 def test_a_rank_keeps_its_share(kind: str) -> None:
     """A share of q, k, v, the output and its statistics, as if the sequence were that short."""
     rows = TOKENS // 4
-    whole = attention("", 1).saved
+    whole = attention("", 1).saved_bytes
     assert whole == TOKENS * (Q + 2 * K + Q + LSE)
-    assert attention(kind, 4).saved == rows * (Q + 2 * K + Q + LSE)
+    assert attention(kind, 4).saved_bytes == rows * (Q + 2 * K + Q + LSE)
 
 
 def test_an_exchange_of_heads_keeps_its_results() -> None:
     """Ulysses: the exchanged q, k and v are kept instead, and the output before its way back."""
     rows = TOKENS // 4
-    kept = attention("a2a", 4).saved
+    kept = attention("a2a", 4).saved_bytes
     assert kept == rows * (Q + 2 * K + Q + LSE)
-    ring = attention("a2a+p2p", 4, hierarchical_context_parallel_sizes=(2, 2)).saved
+    ring = attention("a2a+p2p", 4, hierarchical_context_parallel_sizes=(2, 2)).saved_bytes
     assert ring == kept
 
 
@@ -57,9 +57,9 @@ def test_a_ring_has_every_steps_buffers_at_once() -> None:
     ways, rows = 8, TOKENS // 8
     curve = attention("p2p", ways)
     local = rows * (Q + 2 * K + Q + LSE)
-    assert curve.forward.bytes == local + ways * rows * (2 * K + Q + LSE)
+    assert curve.forward_peak.bytes == local + ways * rows * (2 * K + Q + LSE)
     step = rows * (2 * Q + Q + 2 * K)  # fp32 dQ, dQ, dK, dV
-    assert curve.backward.bytes == curve.saved + rows * (Q + Q + 2 * 4 * K) + step
+    assert curve.backward_peak.bytes == curve.saved_bytes + rows * (Q + Q + 2 * 4 * K) + step
 
 
 def test_a_kernel_that_expands_has_gradients_per_query_head() -> None:
@@ -67,7 +67,7 @@ def test_a_kernel_that_expands_has_gradients_per_query_head() -> None:
     rows = TOKENS // 8
     ring = attention("p2p", 8)
     expanding = attention("p2p", 8, sides=SIDES._replace(expands=True))
-    assert expanding.backward.bytes - ring.backward.bytes == 2 * rows * Q
+    assert expanding.backward_peak.bytes - ring.backward_peak.bytes == 2 * rows * Q
 
 
 def test_a_ring_of_fewer_ranks_needs_fewer_buffers() -> None:
@@ -76,15 +76,15 @@ def test_a_ring_of_fewer_ranks_needs_fewer_buffers() -> None:
     options = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": (4, 2)}
     assert ring_ranks(setting(1, context=8, options=options)) == 2
     mixed = attention("a2a+p2p", 8, hierarchical_context_parallel_sizes=(4, 2))
-    assert mixed.forward.bytes < attention("p2p", 8).forward.bytes
+    assert mixed.forward_peak.bytes < attention("p2p", 8).forward_peak.bytes
 
 
 def test_gathered_keys_span_the_whole_sequence() -> None:
     """all_gather: k and v of every token twice while they are reordered, and their gradients in the backward."""
     ways = 8
     curve = attention("all_gather", ways)
-    assert curve.forward.bytes > 3 * TOKENS * K
-    assert curve.backward.bytes > 2 * 3 * TOKENS * K
+    assert curve.forward_peak.bytes > 3 * TOKENS * K
+    assert curve.backward_peak.bytes > 2 * 3 * TOKENS * K
 
 
 def test_layers_that_exchange_differently_are_refused() -> None:
@@ -104,7 +104,7 @@ def test_longer_context_groups_shorten_the_sequence() -> None:
     def saved(config: Setting) -> int:
         from tests.frameworks.megatron.models import layer_curve
 
-        return layer_curve(llama_8b(), config).saved
+        return layer_curve(llama_8b(), config).saved_bytes
 
     alone = saved(setting(4096, sequence=TOKENS))
     assert saved(setting(4096, sequence=TOKENS // 4, context=4)) * 4 == pytest.approx(alone, rel=1e-3)

@@ -50,7 +50,7 @@ def _replayed(
     options: dict[str, object] = {"gradient_accumulation_fusion": False, "bridge_backend": backend}
     own = setting(hidden, batch=batch, sequence=sequence, attention="flash", options=options)
     tape = Tape()
-    ctx = Context(tape, own._replace(has_grad=False, main_grad=None, context=context))
+    ctx = Context(tape, own._replace(has_grad=False, main_grad_dtype=None, context_parallel=context))
     x = Value(tape.new((batch * sequence, hidden), "bf16", "input"), (batch * sequence, hidden), "bf16", Leaf())
     assert x.storage is not None
     given = x.storage.bytes

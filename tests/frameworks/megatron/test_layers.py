@@ -35,7 +35,7 @@ def test_an_unfused_layer_with_dropout_is_the_papers(tensor: int, parallel: bool
     config = setting(
         h, batch=b, sequence=s, attention="local", tensor=tensor, sequence_parallel=parallel, options=options
     )
-    found = layer_curve(gpt(hidden=h, heads=a), config, recompute=recompute == "full").saved
+    found = layer_curve(gpt(hidden=h, heads=a), config, recompute=recompute == "full").saved_bytes
     want = layer_activations(s, b, h, a, tensor=tensor, sequence_parallel=parallel, recompute=recompute)
     if recompute == "full" and parallel:
         want //= tensor  # the paper's table leaves 2 s b h whole; the residual stream is divided
@@ -51,30 +51,32 @@ def test_a_llama_layer_under_transformer_engine(tensor: int) -> None:
     """
     h, q, k, f, a, tokens = 4096, 4096, 1024, 14336, 32, 8192
     config = setting(h, sequence=tokens, tensor=tensor, sequence_parallel=tensor > 1)
-    found = layer_curve(llama_8b(), config).saved
+    found = layer_curve(llama_8b(), config).saved_bytes
     assert found == tokens * (8 * h + 4 * q + 4 * k + 6 * f + 8 + 4 * a) // tensor
 
 
 def test_tensor_parallelism_alone_leaves_the_norms_whole() -> None:
     """Without sequence parallelism inputs and outputs of both norms stay undivided."""
     h, q, k, f, a, tp, tokens = 4096, 4096, 1024, 14336, 32, 4, 8192
-    found = layer_curve(llama_8b(), setting(h, sequence=tokens, tensor=tp)).saved
+    found = layer_curve(llama_8b(), setting(h, sequence=tokens, tensor=tp)).saved_bytes
     assert found == tokens * (8 * h + 8) + tokens * (4 * q + 4 * k + 6 * f + 4 * a) // tp
 
 
 def test_flash_attention_copies_batches() -> None:
     """FlashAttention wants the batch first: with two sequences its output is kept before and after the transposition."""
     h, tokens = 4096, 8192
-    fused = layer_curve(llama_8b(), setting(h, batch=2, sequence=tokens // 2)).saved
-    flash = layer_curve(llama_8b(), setting(h, batch=2, sequence=tokens // 2, attention="flash")).saved
+    fused = layer_curve(llama_8b(), setting(h, batch=2, sequence=tokens // 2)).saved_bytes
+    flash = layer_curve(llama_8b(), setting(h, batch=2, sequence=tokens // 2, attention="flash")).saved_bytes
     assert flash - fused == 2 * h * tokens
 
 
 def test_ulysses_keeps_the_exchanged_output_too() -> None:
     """cp_comm_type a2a: the output is kept before the all-to-all for attention, after it for the projection."""
     h, tokens = 4096, 4096
-    alone = layer_curve(llama_8b(), setting(h, sequence=tokens, context=4, options={"cp_comm_type": "p2p"})).saved
-    swapped = layer_curve(llama_8b(), setting(h, sequence=tokens, context=4, options={"cp_comm_type": "a2a"})).saved
+    alone = layer_curve(llama_8b(), setting(h, sequence=tokens, context=4, options={"cp_comm_type": "p2p"})).saved_bytes
+    swapped = layer_curve(
+        llama_8b(), setting(h, sequence=tokens, context=4, options={"cp_comm_type": "a2a"})
+    ).saved_bytes
     assert swapped - alone == 2 * h * tokens
 
 
@@ -96,7 +98,7 @@ def test_latent_attention_and_experts() -> None:
     dense = 4 * h + 4 + 2 * 2 * shared + 2 * shared
     maps = 4 * (2 * e + 1)
     experts = n * (2 * h + 4 * m + 2 * m + 2)
-    found = layer_curve(deepseek_v2(), config, layer=1).saved
+    found = layer_curve(deepseek_v2(), config, layer=1).saved_bytes
     assert found == pytest.approx(t * (attention + router + dense + maps) + experts, abs=64 * 512)
 
 
@@ -104,7 +106,7 @@ def test_a_z_loss_keeps_the_routers_logits() -> None:
     """Both ends of its logsumexp, in the router's dtype."""
     for options, size in (({}, 2), ({"moe_router_dtype": "fp32"}, 4)):
         plain, with_loss = (
-            layer_curve(deepseek_v2(), setting(5120, options=options | more), layer=1).saved
+            layer_curve(deepseek_v2(), setting(5120, options=options | more), layer=1).saved_bytes
             for more in ({}, {"moe_z_loss_coeff": 1e-3})
         )
         assert with_loss - plain == pytest.approx(4096 * (160 + 1) * size, abs=1024)
@@ -113,8 +115,10 @@ def test_a_z_loss_keeps_the_routers_logits() -> None:
 def test_imbalance_reaches_the_experts_only() -> None:
     """The busiest rank's experts keep more; attention and router do not."""
     options = {"moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True}
-    even = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1).saved
-    busy = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options, expert_imbalance=1.5), layer=1).saved
+    even = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1).saved_bytes
+    busy = layer_curve(
+        deepseek_v2(), setting(5120, expert=8, options=options, expert_imbalance=1.5), layer=1
+    ).saved_bytes
     assert busy - even == pytest.approx(4096 * 6 * 0.5 * (2 * 5120 + 6 * 1536 + 2), rel=0.001)
 
 
@@ -139,7 +143,7 @@ def test_selective_recompute_drops_what_it_names(module: str, saving: int) -> No
     whole = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
     options |= {"recompute_granularity": "selective", "recompute_modules": (module,)}
     less = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
-    assert whole.saved - less.saved == pytest.approx(saving, abs=2 * MIB)
+    assert whole.saved_bytes - less.saved_bytes == pytest.approx(saving, abs=2 * MIB)
 
 
 def test_recomputing_the_whole_mixture_keeps_its_input() -> None:
@@ -149,30 +153,30 @@ def test_recomputing_the_whole_mixture_keeps_its_input() -> None:
     options |= {"recompute_granularity": "selective", "recompute_modules": ("moe",)}
     less = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
     tokens, routed, hidden, expert = 4096, 6 * 4096, 5120, 1536
-    assert whole.saved - less.saved > 2 * routed * (hidden + 3 * expert) + 2 * tokens * 6 * expert
-    assert less.backward.bytes > whole.saved
+    assert whole.saved_bytes - less.saved_bytes > 2 * routed * (hidden + 3 * expert) + 2 * tokens * 6 * expert
+    assert less.backward_peak.bytes > whole.saved_bytes
 
 
 def test_saved_activations_can_be_distributed() -> None:
     """distribute_saved_activations keeps one tensor rank's share of a checkpoint's input."""
-    alone = layer_curve(llama_8b(), setting(4096, tensor=4), recompute=True).saved
+    alone = layer_curve(llama_8b(), setting(4096, tensor=4), recompute=True).saved_bytes
     config = setting(4096, tensor=4, options={"distribute_saved_activations": True})
-    assert layer_curve(llama_8b(), config, recompute=True).saved * 4 == alone
+    assert layer_curve(llama_8b(), config, recompute=True).saved_bytes * 4 == alone
 
 
 def test_fp8_halves_what_linear_layers_keep() -> None:
     """Inputs of fp8 products are kept in one byte; the norms' inputs and the activation's input stay in bf16."""
     h, f, tokens = 4096, 14336, 4096
-    wide = layer_curve(llama_8b(), setting(h)).saved
+    wide = layer_curve(llama_8b(), setting(h)).saved_bytes
     options = {"fp8_format": "hybrid", "fp8_recipe": "tensorwise"}
-    narrow = layer_curve(llama_8b(), setting(h, options=options)).saved
+    narrow = layer_curve(llama_8b(), setting(h, options=options)).saved_bytes
     assert wide - narrow == tokens * (2 * h + f)
 
 
 def test_fused_accumulation_makes_no_weight_gradient() -> None:
     """With gradient_accumulation_fusion backward allocates no dW; without it, one weight's worth at a time."""
-    fused = layer_curve(llama_8b(), setting(4096)).backward
-    plain = layer_curve(llama_8b(), setting(4096, options={"gradient_accumulation_fusion": False})).backward
+    fused = layer_curve(llama_8b(), setting(4096)).backward_peak
+    plain = layer_curve(llama_8b(), setting(4096, options={"gradient_accumulation_fusion": False})).backward_peak
     assert plain.bytes - fused.bytes <= 2 * 28672 * 4096
     assert not any("dW" in row[0] for row in fused.inventory)
 
@@ -180,6 +184,6 @@ def test_fused_accumulation_makes_no_weight_gradient() -> None:
 def test_swiglu_input_may_be_stored_in_fp8() -> None:
     """activation_func_fp8_input_store keeps the activation's input in one byte per element."""
     f, tokens = 14336, 4096
-    wide = layer_curve(llama_8b(), setting(4096)).saved
-    narrow = layer_curve(llama_8b(), setting(4096, options={"activation_func_fp8_input_store": True})).saved
+    wide = layer_curve(llama_8b(), setting(4096)).saved_bytes
+    narrow = layer_curve(llama_8b(), setting(4096, options={"activation_func_fp8_input_store": True})).saved_bytes
     assert wide - narrow == 2 * f * tokens

@@ -125,7 +125,7 @@ def test_bytes_per_logit(options: dict[str, object], item: int) -> None:
         MegatronHead(vocabulary, None, tied=False), setting(1024, sequence=tokens, tensor=tensor, options=options)
     )
     logits = tokens * vocabulary // tensor
-    assert curve.forward.bytes == pytest.approx(item * logits, rel=0.035)
+    assert curve.forward_peak.bytes == pytest.approx(item * logits, rel=0.035)
 
 
 def test_a_tied_weights_gradient_waits_for_the_embeddings() -> None:
@@ -134,7 +134,7 @@ def test_a_tied_weights_gradient_waits_for_the_embeddings() -> None:
     tied = megatron_head_curve(MegatronHead(131072, None, tied=True), setting(1024, options=options))
     apart = megatron_head_curve(MegatronHead(131072, None, tied=False), setting(1024, options=options))
     fused = megatron_head_curve(MegatronHead(131072, None, tied=True), setting(1024))
-    assert (tied.lingers, apart.lingers, fused.lingers) == (2 * 131072 * 1024, 0, 0)
+    assert (tied.until_backward_ends, apart.until_backward_ends, fused.until_backward_ends) == (2 * 131072 * 1024, 0, 0)
 
 
 def test_recompute_methods() -> None:

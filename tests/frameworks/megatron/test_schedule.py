@@ -43,7 +43,14 @@ def ranks(draw: st.DrawFn, chunks: int) -> Rank:
             forward, backward = saved + draw(size), saved + draw(size)  # what is saved is there at the highest point
             components = (("activations", saved),) if saved else ()
             curve = Curve(
-                saved, (), components, 0, high("up", forward), high("down", backward), 0, lingers=draw(size) // 5
+                saved,
+                (),
+                components,
+                0,
+                high("up", forward),
+                high("down", backward),
+                0,
+                until_backward_ends=draw(size) // 5,
             )
             kind, extra = draw(st.sampled_from(("block", "block", "head"))), Extra(draw(size) // 3, draw(size) // 3)
             for layer in range(draw(st.integers(1, 9))):

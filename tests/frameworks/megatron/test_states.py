@@ -174,11 +174,11 @@ def test_the_heads_gradient_buffer_comes_with_its_product() -> None:
     case = setting(hidden, sequence=tokens, options={"gradient_accumulation_fusion": False})
     plain = megatron_head_curve(MegatronHead(vocabulary, None, tied=False), case)
     made = megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient="fp32"), case)
-    assert plain.backward.label == made.backward.label == "gradient of logits"
-    assert made.backward.bytes == plain.backward.bytes
+    assert plain.backward_peak.label == made.backward_peak.label == "gradient of logits"
+    assert made.backward_peak.bytes == plain.backward_peak.bytes
     short = case._replace(sequence=64)
     apart, with_buffer = (
-        megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient=d), short).backward.bytes
+        megatron_head_curve(MegatronHead(vocabulary, None, tied=False, main_gradient=d), short).backward_peak.bytes
         for d in (None, "fp32")
     )
     assert with_buffer - apart > 3 * vocabulary * hidden

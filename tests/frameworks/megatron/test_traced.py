@@ -48,7 +48,7 @@ def test_forward_ends_with_the_traced_activations(
         options=options,
     )
     model = llama_8b(layers)
-    saved = layer_curve(model, config, recompute=recompute == "full").saved
+    saved = layer_curve(model, config, recompute=recompute == "full").saved_bytes
     rows = batch * sequence // (tensor if parallel else 1)
     final_norm = 2 * 2 * rows * 4096 + 4 * rows
     plan = job(model, grid(tensor, tensor=tensor), micro_batch_size=batch, sequence_length=sequence)

@@ -35,7 +35,7 @@ def _always(kind: str, recipe: str) -> int:
     assert isinstance(a, Architecture)
     part = Part(first=0, last=a.num_layers, embedding=True, head=True)
     setting = base_setting(job, a, None)
-    assert setting.params == "bf16"
+    assert setting.param_dtype == "bf16"
     return sum(each.bytes for each in ModelBuffers(job, a, part, setting).always())
 
 

@@ -44,17 +44,17 @@ def test_a_compiled_block_keeps_what_the_partitioner_keeps(case: str) -> None:
     """Beside its input, to the byte."""
     kept = sum(size for _, size in RECORDED["blocks"][case])
     block_input = 2 * TOKENS * SIZES[case.partition("/")[0]][0]
-    assert _curve(case).saved - block_input == kept - RANDOM_STATE
+    assert _curve(case).saved_bytes - block_input == kept - RANDOM_STATE
 
 
 @CASES
 def test_a_compiled_block_never_needs_more_than_an_eager_one(case: str) -> None:
     """Kept less, and reached no higher where activations are more than gradients."""
     compiled, eager = (_curve(case, sequence=16384, compiled=each) for each in (True, False))
-    assert compiled.saved < eager.saved
-    assert compiled.forward.bytes <= eager.forward.bytes
-    assert compiled.backward.bytes <= eager.backward.bytes
-    assert compiled.gradients == eager.gradients, "the same parameters have gradients"
+    assert compiled.saved_bytes < eager.saved_bytes
+    assert compiled.forward_peak.bytes <= eager.forward_peak.bytes
+    assert compiled.backward_peak.bytes <= eager.backward_peak.bytes
+    assert compiled.gradient_bytes == eager.gradient_bytes, "the same parameters have gradients"
 
 
 @pytest.mark.parametrize("setting", [{"tensor": 2}, {"frozen": ("mlp",)}, {"style": TRANSFORMERS}])
@@ -73,9 +73,11 @@ def test_a_compiled_loss_keeps_logits_and_two_numbers_a_row() -> None:
     setting = Setting(TITAN, 1, TOKENS, 512)
     logits, hidden = 2 * TOKENS * VOCABULARY, 2 * TOKENS * 512
     curve = head_curve(head, setting, "bf16")
-    assert curve.saved == logits + hidden + kept + 512, "the loss itself is a block of 512 bytes"
+    assert curve.saved_bytes == logits + hidden + kept + 512, "the loss itself is a block of 512 bytes"
     eager = head_curve(head._replace(compiled=False), setting, "bf16")
-    assert eager.backward.bytes - curve.backward.bytes == pytest.approx(4 * logits, rel=1e-3), "12 and 4 bytes a value"
+    assert eager.backward_peak.bytes - curve.backward_peak.bytes == pytest.approx(4 * logits, rel=1e-3), (
+        "12 and 4 bytes a value"
+    )
 
 
 @pytest.mark.torch

@@ -39,15 +39,15 @@ def _units(**training: Any) -> list[Unit]:
 
 def test_a_layer_keeps_keys_and_values_at_every_query_head() -> None:
     """Two norms in pieces (8h + 4), four tensors of attention's width, the logsumexp, 8f of the feed-forward."""
-    layer = _units()[1].fresh
-    assert layer.saved == TOKENS * (16 * HIDDEN + 8 * WIDTH + 8 * QUERY + 4 * HEADS + 8)
+    layer = _units()[1].first_curve
+    assert layer.saved_bytes == TOKENS * (16 * HIDDEN + 8 * WIDTH + 8 * QUERY + 4 * HEADS + 8)
 
 
 def test_the_default_loss_makes_logits_in_pieces_and_holds_them_all() -> None:
     """bf16 logits once, and fp32 log-probabilities of every piece unless the loss is compiled."""
-    eager, compiled = _units()[-1].fresh, _units(compile=True)[-1].fresh
+    eager, compiled = _units()[-1].first_curve, _units(compile=True)[-1].first_curve
     logits = TOKENS * VOCABULARY
-    assert eager.saved - compiled.saved == pytest.approx((4 - 2) * logits, rel=1e-2)
+    assert eager.saved_bytes - compiled.saved_bytes == pytest.approx((4 - 2) * logits, rel=1e-2)
 
 
 def test_only_the_chunked_loss_is_compiled() -> None:
@@ -58,10 +58,10 @@ def test_only_the_chunked_loss_is_compiled() -> None:
 
 def test_recomputation_wraps_the_compiled_layer() -> None:
     """Each layer keeps its input only; what its backward reaches is the compiled layer's."""
-    full = _units(compile=True, activation_checkpointing="full")[1].fresh
-    eager = _units(activation_checkpointing="full")[1].fresh
-    assert full.saved == eager.saved == 2 * TOKENS * HIDDEN
-    assert full.backward.bytes < eager.backward.bytes
+    full = _units(compile=True, activation_checkpointing="full")[1].first_curve
+    eager = _units(activation_checkpointing="full")[1].first_curve
+    assert full.saved_bytes == eager.saved_bytes == 2 * TOKENS * HIDDEN
+    assert full.backward_peak.bytes < eager.backward_peak.bytes
 
 
 def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> None:
@@ -77,12 +77,12 @@ def test_four_bit_training_leaves_embedding_and_norms_in_the_recipe_dtype() -> N
 
 def test_the_linear_loss_lets_go_of_each_pieces_logits() -> None:
     """LinearCrossEntropyLoss keeps the same log-probabilities, and no bf16 logits but one piece's beside them."""
-    linear, chunked = _units(loss="fused-linear")[-1].fresh, _units(loss="chunked")[-1].fresh
+    linear, chunked = _units(loss="fused-linear")[-1].first_curve, _units(loss="chunked")[-1].first_curve
     logits = TOKENS * VOCABULARY
-    assert linear.saved == pytest.approx(chunked.saved, abs=4 * TOKENS * HIDDEN)
-    assert chunked.forward.bytes - linear.forward.bytes == pytest.approx(2 * 7 / 8 * logits, rel=5e-2)
-    more = _units(loss={"kind": "fused-linear", "chunks": 32})[-1].fresh
-    assert more.forward.bytes < linear.forward.bytes
+    assert linear.saved_bytes == pytest.approx(chunked.saved_bytes, abs=4 * TOKENS * HIDDEN)
+    assert chunked.forward_peak.bytes - linear.forward_peak.bytes == pytest.approx(2 * 7 / 8 * logits, rel=5e-2)
+    more = _units(loss={"kind": "fused-linear", "chunks": 32})[-1].first_curve
+    assert more.forward_peak.bytes < linear.forward_peak.bytes
 
 
 def test_ends_that_are_sharded_apart_are_not_gathered_all_the_time() -> None:

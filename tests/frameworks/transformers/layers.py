@@ -42,13 +42,13 @@ def curve_of(
     setting = {"style": TRANSFORMERS, "batch": 1, "sequence": tokens, **setting}
     s = Setting(hidden=architecture.hidden_size, **setting)
     rows = s.batch * s.sequence
-    if s.sequence_parallel and s.tensor > 1:
-        rows //= s.tensor
+    if s.sequence_parallel and s.tensor_parallel > 1:
+        rows //= s.tensor_parallel
     forward, checkpoint = layers_of(s.style).recomputing(block, recompute)
-    return replay(forward, s, (rows, s.hidden), s.params, recompute=checkpoint)
+    return replay(forward, s, (rows, s.hidden), s.param_dtype, recompute=checkpoint)
 
 
 def saved_per_token(config: Mapping[str, Any], layer: int = 0, **how: Any) -> float:
     """Bytes per token that the layer keeps from its forward to its backward."""
     tokens = how.get("tokens", TOKENS)
-    return curve_of(config, layer, **how).saved / (how.get("batch", 1) * how.get("sequence", tokens))
+    return curve_of(config, layer, **how).saved_bytes / (how.get("batch", 1) * how.get("sequence", tokens))

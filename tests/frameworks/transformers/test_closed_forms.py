@@ -316,7 +316,7 @@ def test_lightning_attention_keeps_scores_within_blocks() -> None:
     mapping = config(
         "minimax", num_local_experts=R.e, num_experts_per_tok=R.k, layer_types=["linear_attention", "full_attention"]
     )
-    short = curve_of(mapping, 0, sequence=1024).saved / 1024
-    long = curve_of(mapping, 0, sequence=4096).saved / 4096
+    short = curve_of(mapping, 0, sequence=1024).saved_bytes / 1024
+    long = curve_of(mapping, 0, sequence=4096).saved_bytes / 4096
     # all blocks but one keep their decayed queries and keys
     assert long - short == pytest.approx(4 * SIZE.q * (1 / 4 - 1 / 16), rel=1e-3)

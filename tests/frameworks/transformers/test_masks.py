@@ -55,7 +55,7 @@ def test_a_biased_mask_is_kept_by_every_kernel_or_cast_for_each() -> None:
     setting = Setting(TRANSFORMERS, 2, S, architecture.hidden_size)
     kept = model_masks(architecture.layers(), setting)
     assert (kept.graph, kept.variables) == (2 * heads * S * S * 2, 2 * heads * S * 2)
-    cast = model_masks(architecture.layers(), setting._replace(params="fp32", autocast="bf16"))
+    cast = model_masks(architecture.layers(), setting._replace(param_dtype="fp32", autocast_dtype="bf16"))
     assert (cast.graph, cast.variables) == (0, 2 * heads * S * S * 4 + 2 * heads * S * 4)
     ragged = model_masks(architecture.layers(), setting._replace(sequence=S - 1))
     assert ragged.graph == 0
