@@ -72,8 +72,8 @@ def optimizer_on_host(job: TrainingJob) -> tuple[tuple[str, int], ...]:
     states = per_node * STATES_PER_PARAMETER[job.optimizer.name] * DTYPE_BYTES[job.recipe.optimizer_states]
     if job.optimizer.offload != "cpu":
         return ()
-    found = (("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4))
-    return tuple((name, count) for name, count in found if count)
+    components = (("optimizer_states", states), ("master_weights", per_node * 4), ("gradients", per_node * 4))
+    return tuple((name, count) for name, count in components if count)
 
 
 def block(n_bytes: int, pinned: bool) -> int:

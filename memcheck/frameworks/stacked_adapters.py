@@ -35,30 +35,33 @@ def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
     """
     if adapter is None:
         return ()
-    found = [
+    adapters = [
         Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
         for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(moe)]
         if names_parameter(adapter.target_parameters, t.name)
     ]
     if not moe.stacked_adapters:
-        return tuple(found)
+        return tuple(adapters)
     if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not isinstance(moe, IdentityMoe):
         router = _router(moe)
-        found.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
+        adapters.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
     stacked = stacked_experts(moe)
     for tensor, ranks in zip(stacked, (2, 1), strict=False):
-        if any(factors.name == tensor.name for factors in found):
+        if any(factors.name == tensor.name for factors in adapters):
             continue
         if targets_experts(adapter, "down_proj" if tensor is stacked[-1] else "gate_proj"):
             rank = ranks * adapter.rank * tensor.shape[0]
-            found.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
-    return tuple(found)
+            adapters.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
+    return tuple(adapters)
 
 
-def expert_adapters(moe: Moe, adapter: Adapter, ways: int = 1) -> list[LocalTensor]:
-    """The tensors of those adapters on a rank; whole experts on each of ``ways`` ranks have other ones than peft's."""
-    if ways > 1:
-        return factors_resting(moe, adapter, ways)
+def expert_adapters(moe: Moe, adapter: Adapter, expert_ranks: int = 1) -> list[LocalTensor]:
+    """Return the tensors of the adapters of stacked experts on one rank.
+
+    ``expert_ranks``: with expert parallelism a rank has whole experts, whose adapters differ from peft's.
+    """
+    if expert_ranks > 1:
+        return factors_resting(moe, adapter, expert_ranks)
     return [
         LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
         for factors in adapted_tensors(adapter, moe)
@@ -78,8 +81,8 @@ def _unread_adapter(moe: Moe, adapter: Adapter) -> list[LocalTensor]:
     name = router.name.removesuffix(".weight")
     if not adapts(adapter, name):
         return []
-    found = adapter_tensors(router, router.shape, adapter)
-    return [t._replace(trained=False) for t in found]
+    adapters = adapter_tensors(router, router.shape, adapter)
+    return [t._replace(trained=False) for t in adapters]
 
 
 def stacked_experts(moe: Moe) -> list[ParameterTensor]:
@@ -117,15 +120,15 @@ def demand_both(adapter: Adapter | None, moe: Moe) -> None:
         raise UnsupportedError(message, help, POINTER)
 
 
-def factors_here(moe: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors, ...]:
+def factors_here(moe: Moe, adapter: Adapter | None, expert_ranks: int) -> tuple[Factors, ...]:
     """A [experts here, inputs, rank] and B [experts here, rank, outputs] of up (with gate) and of down; or none.
 
-    ``ways``: ranks over which whole experts are dealt out.
+    ``expert_ranks``: ranks over which whole experts are dealt out.
     """
     stacked = stacked_experts(moe)
     if adapter is None or not any(names_parameter(adapter.target_parameters, t.name) for t in stacked):
         return ()
-    rank, local = adapter.expert_rank or adapter.rank, -(-moe.experts // ways)
+    rank, local = adapter.expert_rank or adapter.rank, -(-moe.experts // expert_ranks)
     hidden = prod(stacked[-1].shape) // (moe.experts * moe.width)
     wide = 2 * moe.width if moe.gated else moe.width
     path = stacked[0].name.rpartition(".")[0]
@@ -135,13 +138,13 @@ def factors_here(moe: Moe, adapter: Adapter | None, ways: int) -> tuple[Factors,
     )
 
 
-def factors_resting(moe: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
+def factors_resting(moe: Moe, adapter: Adapter, expert_ranks: int) -> list[LocalTensor]:
     """The adapters of stacked experts as one rank holds them: FSDP2 divides them after it has divided the experts
-    (``parallelizer.py``, _moe_shard_placement). ``ways``: FSDP ranks.
+    (``parallelizer.py``, _moe_shard_placement). ``expert_ranks``: FSDP ranks.
     """
     return [
         LocalTensor(
-            name=f"{f.name}_{end}",
+            name=f"{factors.name}_{end}",
             shape=shape,
             trained=True,
             dtype=adapter.dtype,
@@ -149,6 +152,6 @@ def factors_resting(moe: Moe, adapter: Adapter, ways: int) -> list[LocalTensor]:
             matrix=True,
             divided=1,
         )
-        for f in factors_here(moe, adapter, ways)
-        for end, shape in (("A", f.down), ("B", f.up))
+        for factors in factors_here(moe, adapter, expert_ranks)
+        for end, shape in (("A", factors.down), ("B", factors.up))
     ]

@@ -47,7 +47,7 @@ def idle_tower_tensors(architecture: Architecture) -> tuple[LocalTensor, ...]:
     from memcheck.frameworks.torch.tower_tensors import idle_blocks
 
     tensors: list[LocalTensor] = []
-    for block, n, _ in idle_blocks(architecture, sees=False):
+    for block, n, _ in idle_blocks(architecture, has_pictures=False):
         tensors += n * whole_block_tensors(block, TensorPlacement(trained=False))
     return tuple(tensors)
 

@@ -57,8 +57,8 @@ def adapted_block(
 
     ``expert``: expert-parallel ranks; ``on_rank``: what a rank has of a tensor of one of the block's modules.
     """
-    found: list[LocalTensor] = []
-    own = {t.name for t, _ in block_component_tensors(block)}
+    tensors: list[LocalTensor] = []
+    own_names = {t.name for t, _ in block_component_tensors(block)}
     # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
     shares = isinstance(block, SharedTransformerBlock)
     for t, component in named_tensors(block) if shares else block_component_tensors(block):
@@ -66,13 +66,13 @@ def adapted_block(
         quantized = (t.linear or (tensor.expert and adapter.stores_quantized(tensor.shape))) and adapter.quantizes(
             t.name
         )
-        if t.name in own:
-            found.append(tensor._replace(dtype=adapter.quantization_format if quantized else None))
+        if t.name in own_names:
+            tensors.append(tensor._replace(dtype=adapter.quantization_format if quantized else None))
         if t.linear and len(tensor.shape) == 2:
-            found += layer_adapters(component, t, tensor.shape, adapter)
+            tensors += layer_adapters(component, t, tensor.shape, adapter)
     if isinstance(block.mlp, Moe):
-        found += expert_adapters(block.mlp, adapter, expert)
-    return (*found, *spare_adapters(block, adapter))
+        tensors += expert_adapters(block.mlp, adapter, expert)
+    return (*tensors, *spare_adapters(block, adapter))
 
 
 def layer_adapters(
@@ -81,7 +81,7 @@ def layer_adapters(
     """Return the adapters of one linear layer of local ``shape``; those of an indexer get no gradient."""
     if not _adaptable(component, adapter, t.name):
         return []
-    return [found._replace(trained=not t.fixed) for found in adapter_tensors(t, shape, adapter)]
+    return [adapter_tensor._replace(trained=not t.fixed) for adapter_tensor in adapter_tensors(t, shape, adapter)]
 
 
 def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
@@ -97,8 +97,8 @@ def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
     if not isinstance(block.extension, SparePairs):
         return []
     pairs = [t for t in block.extra_tensors if "_adapter." in t.name]
-    found = [each for t in pairs for each in layer_adapters(None, t, t.shape, adapter)]
-    return block.extension.layers * [each._replace(trained=False) for each in found]
+    adapters = [adapter_tensor for t in pairs for adapter_tensor in layer_adapters(None, t, t.shape, adapter)]
+    return block.extension.layers * [adapter_tensor._replace(trained=False) for adapter_tensor in adapters]
 
 
 def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
@@ -132,30 +132,33 @@ def _projections(architecture: Architecture) -> list[ParameterTensor]:
     return [t for t in architecture.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
 
 
-def head_adapters(lora: Lora, architecture: Architecture, tensor: int) -> tuple[LocalTensor, ...]:
+def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) -> tuple[LocalTensor, ...]:
     """Adapters on the layer before the head, and on the head if targets name it; ``all-linear`` leaves the head out.
-    ``tensor``: tensor-parallel ranks.
+    ``tensor_parallel``: tensor-parallel ranks.
 
     A layer that pools for labels has adapters unless peft trains it whole. A layer whose result is unused has adapters
     as well; those never get a gradient.
     """
-    found = [
-        each
+    adapters = [
+        adapter_tensor
         for t in architecture.head_tensors
         if architecture.head_transform and t.linear
-        for each in _adapters(lora, t)
+        for adapter_tensor in _adapters(lora, t)
     ]
     if architecture.task is not None:
-        found += [
-            each for t in task_tensors(architecture) if t.linear and not is_saved(t.name) for each in _adapters(lora, t)
+        adapters += [
+            adapter_tensor
+            for t in task_tensors(architecture)
+            if t.linear and not is_saved(t.name)
+            for adapter_tensor in _adapters(lora, t)
         ]
-        unread = (each for t in architecture.task.idle if t.linear for each in _adapters(lora, t))
-        found += [each._replace(trained=False) for each in unread]
+        unread = (adapter_tensor for t in architecture.task.idle if t.linear for adapter_tensor in _adapters(lora, t))
+        adapters += [adapter_tensor._replace(trained=False) for adapter_tensor in unread]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
     if architecture.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
-        shape = (-(-architecture.vocab_size // tensor), head_width(architecture))
-        found += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
-    return tuple(found)
+        shape = (-(-architecture.vocab_size // tensor_parallel), head_width(architecture))
+        adapters += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
+    return tuple(adapters)
 
 
 def _adapters(lora: Lora, t: ParameterTensor) -> list[LocalTensor]:

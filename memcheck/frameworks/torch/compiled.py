@@ -22,14 +22,25 @@ from memcheck.record import Record
 
 def is_traced(block: Block, setting: Setting) -> bool:
     """Whether the block is of the kind whose partition was traced."""
-    a, m = block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp) or block.parallel or setting.tensor_parallel > 1:
+    attention, mlp = block.mixer, block.mlp
+    if (
+        not isinstance(attention, Attention)
+        or not isinstance(mlp, Mlp)
+        or block.parallel
+        or setting.tensor_parallel > 1
+    ):
         return False
-    plain = a.query_norm is None and not a.sinks and not a.softcap and not a.qkv_bias and not a.out_bias
-    norms = (block.input_norm, block.mlp_norm)
-    rms = all(n is not None and n.kind == "rmsnorm" for n in norms)
-    full = setting.trained and not setting.frozen_modules and setting.adapter is None
-    return plain and rms and full and a.rotary_dim > 0 and m.gated and not m.bias
+    plain_attention = (
+        attention.query_norm is None
+        and not attention.sinks
+        and not attention.softcap
+        and not attention.qkv_bias
+        and not attention.out_bias
+    )
+    layer_norms = (block.input_norm, block.mlp_norm)
+    all_rmsnorm = all(layer_norm is not None and layer_norm.kind == "rmsnorm" for layer_norm in layer_norms)
+    fully_trained = setting.trained and not setting.frozen_modules and setting.adapter is None
+    return plain_attention and all_rmsnorm and fully_trained and attention.rotary_dim > 0 and mlp.gated and not mlp.bias
 
 
 class _Sizes(Record):
@@ -50,31 +61,31 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
 
     ``repeated``: keys and values are copied to every query head, and kept as that.
     """
-    tape, a, m = ctx.tape, block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp):
+    tape, attention, mlp = ctx.tape, block.mixer, block.mlp
+    if not isinstance(attention, Attention) or not isinstance(mlp, Mlp):
         raise TypeError(block)
-    width = m.tensors[-1].shape[1]
-    heads = a.heads if repeated else a.kv_heads
-    rows = (a.heads + 2 * a.kv_heads) * a.head_dim
-    n = _Sizes(
+    width = mlp.tensors[-1].shape[1]
+    heads = attention.heads if repeated else attention.kv_heads
+    projected = (attention.heads + 2 * attention.kv_heads) * attention.head_dim
+    sizes = _Sizes(
         tokens=ctx.tokens,
         hidden=ctx.hidden,
-        query=a.heads * a.head_dim,
-        keys=heads * a.head_dim,
-        projected=rows,
+        query=attention.heads * attention.head_dim,
+        keys=heads * attention.head_dim,
+        projected=projected,
         width=width,
         dtype=x.dtype,
     )
-    weights = _weights(ctx, a, m)
-    kept, saved = _forward(tape, n, a, mode)
-    out = tape.value((n.tokens, n.hidden), n.dtype, "residual")
-    first = x.storage
+    weights = _weights(ctx, attention, mlp)
+    forward_variables, saved = _forward(tape, sizes, attention, mode)
+    out = tape.value((sizes.tokens, sizes.hidden), sizes.dtype, "residual")
+    block_input = x.storage
 
     def run(box: list[Storage]) -> list[Storage | None]:
-        return _backward(tape, n, weights, saved, box)
+        return _backward(tape, sizes, weights, saved, box)
 
-    del kept
-    out = tape.record(out, (x, *(tape.parameter(w) for w in weights)), run, saves=(first,))
+    del forward_variables
+    out = tape.record(out, (x, *(tape.parameter(weight) for weight in weights)), run, saves=(block_input,))
     if isinstance(out.origin, Node):
         out.origin.hands_over_gradient = True
     return out
@@ -110,45 +121,45 @@ def _gated_matrices(mlp: Mlp) -> list[ParameterTensor]:
     return [*first, down]
 
 
-def _forward(tape: Tape, n: _Sizes, attention: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
+def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
     """The forward graph's buffers; returns those that live until its output exists, and those kept for backward."""
 
-    def new(columns: int, label: str, dtype: str = n.dtype) -> Storage:
-        return tape.new((n.tokens, columns), dtype, label)
+    def new(columns: int, label: str, dtype: str = sizes.dtype) -> Storage:
+        return tape.new((sizes.tokens, columns), dtype, label)
 
     saved: dict[str, Storage] = {}
-    normed = new(n.hidden, "norm")
-    qkv = new(n.projected, "qkv")
+    normed = new(sizes.hidden, "norm")
+    qkv = new(sizes.projected, "qkv")
     if mode == "none":
         saved["normed"] = normed
     del normed
-    q, k, v = new(n.query, "q"), new(n.keys, "k"), new(n.keys, "v")
-    saved["attention"] = new(n.query, "varlen attention")
-    saved["logsumexp"] = tape.new((n.tokens, attention.heads), "fp32", "varlen attention logsumexp")
+    q, k, v = new(sizes.query, "q"), new(sizes.keys, "k"), new(sizes.keys, "v")
+    saved["attention"] = new(sizes.query, "varlen attention")
+    saved["logsumexp"] = tape.new((sizes.tokens, attention.heads), "fp32", "varlen attention logsumexp")
     if mode == "none":
         saved.update(q=q, k=k, v=v)
     else:
         saved["qkv"] = qkv
     del q, k, v, qkv
-    projected = new(n.hidden, "wo")
-    normed = new(n.hidden, "norm")
-    saved["w1"] = new(n.width, "w1")
-    third = new(n.width, "w3")
-    product = new(n.width, "silu * w3")
+    projected = new(sizes.hidden, "wo")
+    normed = new(sizes.hidden, "norm")
+    saved["w1"] = new(sizes.width, "w1")
+    third = new(sizes.width, "w3")
+    product = new(sizes.width, "silu * w3")
     if mode == "none":
-        statistics = {f"rstd {i}": tape.new((n.tokens, 1), "fp32", "rstd") for i in (1, 2)}
+        statistics = {f"rstd {i}": tape.new((sizes.tokens, 1), "fp32", "rstd") for i in (1, 2)}
         saved.update(statistics, wo=projected, hidden=normed, w3=third, product=product)
     del third
-    return [normed, projected, product, new(n.hidden, "w2")], saved
+    return [normed, projected, product, new(sizes.hidden, "w2")], saved
 
 
 def _backward(
-    tape: Tape, n: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
+    tape: Tape, sizes: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
 ) -> list[Storage | None]:
     """The backward graph: every saved tensor is freed after its last use (boxed arguments)."""
 
     def new(columns: int, label: str) -> Storage:
-        return tape.new((n.tokens, columns), n.dtype, label)
+        return tape.new((sizes.tokens, columns), sizes.dtype, label)
 
     def gradient(i: int) -> Storage:
         return tape.new(weights[i].shape, weights[i].dtype, weights[i].name + " dW")
@@ -157,38 +168,38 @@ def _backward(
         return saved.pop(name) if name in saved else new(columns, f"{name}, again")
 
     norm1, norm2 = gradient(0), gradient(1)
-    projected, hidden = again("wo", n.hidden), again("hidden", n.hidden)
-    third, product = again("w3", n.width), again("product", n.width)
+    projected, hidden = again("wo", sizes.hidden), again("hidden", sizes.hidden)
+    third, product = again("w3", sizes.width), again("product", sizes.width)
     w2 = gradient(6)
-    inner = new(n.width, "w2 dX")
+    inner = new(sizes.width, "w2 dX")
     del product
-    d1, d3 = new(n.width, "w1 gradient"), new(n.width, "w3 gradient")
+    d1, d3 = new(sizes.width, "w1 gradient"), new(sizes.width, "w3 gradient")
     del inner, third
     saved.pop("w1")
     w3 = gradient(5)
-    through3 = new(n.hidden, "w3 dX")
+    through3 = new(sizes.hidden, "w3 dX")
     del d3
     w1 = gradient(4)
-    through1 = new(n.hidden, "w1 dX")
+    through1 = new(sizes.hidden, "w1 dX")
     del d1, hidden
-    residual = new(n.hidden, "norm backward")
+    residual = new(sizes.hidden, "norm backward")
     box.clear()
     del through1, through3, projected
     wo = gradient(3)
-    inner = new(n.query, "wo dX")
-    q = again("q", n.query)
-    k, v = again("k", n.keys), again("v", n.keys)
+    inner = new(sizes.query, "wo dX")
+    q = again("q", sizes.query)
+    k, v = again("k", sizes.keys), again("v", sizes.keys)
     saved.pop("qkv", q)
-    dq, dk, dv = (new(c, "attention backward") for c in (n.query, n.keys, n.keys))
+    dq, dk, dv = (new(c, "attention backward") for c in (sizes.query, sizes.keys, sizes.keys))
     del inner, q, k, v
     del saved["attention"], saved["logsumexp"]
-    dqkv = new(n.projected, "qkv gradient")
+    dqkv = new(sizes.projected, "qkv gradient")
     del dq, dk, dv
-    normed = again("normed", n.hidden)
+    normed = again("normed", sizes.hidden)
     wqkv = gradient(2)
-    through = new(n.hidden, "wqkv dX")
+    through = new(sizes.hidden, "wqkv dX")
     del normed, dqkv
-    dx = new(n.hidden, "block input gradient")
+    dx = new(sizes.hidden, "block input gradient")
     del through, residual
     saved.clear()
     return [dx, norm1, norm2, wqkv, wo, w1, w3, w2]

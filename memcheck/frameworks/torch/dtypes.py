@@ -62,13 +62,13 @@ def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...], *, trained
     """The tensors, those of these names in fp32, or what is ``trained``. Adapters have a dtype of their own."""
     if not (names or trained):
         return tensors
-    found = tuple(
+    in_fp32 = tuple(
         t._replace(dtype="fp32")
         if (trained and t.trained) or (t.dtype is None and any(name in t.name for name in names))
         else t
         for t in tensors
     )
-    return tensors if found == tensors else found
+    return tensors if in_fp32 == tensors else in_fp32
 
 
 def stream_dtype(setting: Setting) -> str:

@@ -27,7 +27,7 @@ from memcheck.models.types import Architecture, Attention, Block
 from memcheck.record import Record
 
 ADDED = ("shared", "shared-zeros")
-"""Biases that the first layer of the stack has made."""
+"""Kinds of position bias that the first layer of the stack computes, and that later layers add."""
 
 
 class EncoderUnits(Record):
@@ -45,40 +45,44 @@ def encoder_units(
     encoder: Encoder,
     base: Setting,
     *,
-    table: bool,
+    table_trained: bool,
     adds: bool,
     inventory: bool,
 ) -> EncoderUnits:
     """Return the units of an encoder in forward order: its input, its layers, its last norm.
 
-    ``table``: the embedding is trained. A layer has a graph if it or anything before it is trained.
+    ``table_trained``: the embedding is trained. A layer has a graph if it or anything before it is trained.
     """
     narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
     setting = encoder_setting(job, encoder, base)._replace(casts_batch_features=narrowed)
     entry = setting._replace(residual_dtype=None) if widens_inside(architecture, setting) else setting
-    source = _source(job, architecture, encoder, entry, table=table, adds=adds, inventory=inventory)
-    rows = source.first_curve.extra_output_bytes
+    source = _source(job, architecture, encoder, entry, table_trained=table_trained, adds=adds, inventory=inventory)
+    input_bytes = source.first_curve.extra_output_bytes
     runs = [(source, 1, 0)]
-    below = ((table or is_hooked(job, architecture)) and not encoder.channels) or setting.trained
+    input_needs_grad = ((table_trained or is_hooked(job, architecture)) and not encoder.channels) or setting.trained
     index, last = 0, encoder.num_layers - 1
-    for block, times in encoder.blocks:
-        left = times
-        while left:
+    for block, count_of_block in encoder.blocks:
+        layers_left = count_of_block
+        while layers_left:
             layer = (setting if index else entry)._replace(
-                needs_input_gradient=below, starts_shared_gradients=index == last
+                needs_input_gradient=input_needs_grad, starts_shared_gradients=index == last
             )
             mode = recompute_mode(job, index)
-            unit = sharing(block_unit(job, block, layer, mode, adds, inventory), block, layer, mode, rows)
-            output_grad = below or setting.trained or reaches(setting, block)
-            alone = output_grad != below or index == last or (index == 0 and entry is not setting)
-            has_last = index + left - 1 == last  # the last layer is a run of its own
-            count = 1 if alone else left - has_last
+            unit = sharing(block_unit(job, block, layer, mode, adds, inventory), block, layer, mode, input_bytes)
+            output_grad = input_needs_grad or setting.trained or reaches(setting, block)
+            own_run = output_grad != input_needs_grad or index == last or (index == 0 and entry is not setting)
+            has_last = index + layers_left - 1 == last  # the last layer is a run of its own
+            count = 1 if own_run else layers_left - has_last
             runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
-            below, index, left = output_grad, index + count, left - count
+            input_needs_grad, index, layers_left = output_grad, index + count, layers_left - count
     runs.append(
-        (_end(job, encoder, setting._replace(needs_input_gradient=below), adds=adds, inventory=inventory), 1, 0)
+        (
+            _end(job, encoder, setting._replace(needs_input_gradient=input_needs_grad), adds=adds, inventory=inventory),
+            1,
+            0,
+        )
     )
-    return EncoderUnits(tuple(runs), below or setting.trained)
+    return EncoderUnits(tuple(runs), input_needs_grad or setting.trained)
 
 
 def encoder_setting(job: TrainingJob, encoder: Encoder, base: Setting) -> Setting:
@@ -92,7 +96,7 @@ def _source(
     encoder: Encoder,
     setting: Setting,
     *,
-    table: bool,
+    table_trained: bool,
     adds: bool,
     inventory: bool,
 ) -> Unit:
@@ -101,17 +105,18 @@ def _source(
     Its variable ``inputs_embeds`` counts as ``returned``.
     """
     code = encoder_code(setting.style)
-    hooked = not table and is_hooked(job, architecture)
-    trained = table and (setting.trained or not encoder.words)
+    hooked = not table_trained and is_hooked(job, architecture)
+    trained = table_trained and (setting.trained or not encoder.words)
     words = Words(rows=architecture.vocab_size, width=architecture.embedding_size, trained=trained, leaf=hooked)
-    held = sum(t.count for t in encoder.stem)
-    held += 0 if encoder.channels or encoder.words else words.rows * words.width
-    seen = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
-    require_covered(seen, held, "what stands in front of the encoder", job.framework.name)
+    expected_numel = sum(t.count for t in encoder.stem)
+    expected_numel += 0 if encoder.channels or encoder.words else words.rows * words.width
+    touched_tensors = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
+    require_covered(touched_tensors, expected_numel, "what stands in front of the encoder", job.framework.name)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
     settings = [setting, setting.for_later_micro_batches()] if adds else [setting]
     curves = [
-        code.source_curve(encoder, words, each, inventory)._replace(taken_gradient_bytes=biases) for each in settings
+        code.source_curve(encoder, words, curve_setting, inventory)._replace(taken_gradient_bytes=biases)
+        for curve_setting in settings
     ]
     masks = _held_masks(job, encoder, setting)[1]
     curves = [curve._replace(extra_output_bytes=curve.extra_output_bytes + masks) for curve in curves]
@@ -139,20 +144,20 @@ def _rows(ctx: Context) -> Value:
 
 
 @lru_cache(maxsize=512)
-def end_curve(encoder: Encoder, setting: Setting, given_out: bool, inventory: bool) -> Curve:
+def end_curve(encoder: Encoder, setting: Setting, is_returned: bool, inventory: bool) -> Curve:
     """Replay the encoder's last norm and return its memory curve.
 
     Its output stays until every layer of the decoder has read it, and its gradient sums the gradients of all of them.
-    ``given_out``: the model's output refers to it as well (``encoder_last_hidden_state``).
+    ``is_returned``: the model's output refers to it as well (``encoder_last_hidden_state``).
     """
     shape, dtype = (Dim(setting.batch * setting.sequence, "E"), Dim(setting.hidden, "h")), stream_dtype(setting)
     code = encoder_code(setting.style)
-    found = replay(lambda ctx, x: code.end(ctx, encoder, x), setting, shape, dtype, inventory=inventory)
+    curve = replay(lambda ctx, x: code.end(ctx, encoder, x), setting, shape, dtype, inventory=inventory)
     dtype = setting.encoder_output_dtype or dtype
     output = rounded_bytes(shape, dtype)
-    found = keeping(found, output, (("encoder's output", shape, dtype, output, "activations", 1),))
-    return found._replace(
-        taken_gradient_bytes=found.output_gradient_bytes, until_backward_ends=output if given_out else 0
+    curve = keeping(curve, output, (("encoder's output", shape, dtype, output, "activations", 1),))
+    return curve._replace(
+        taken_gradient_bytes=curve.output_gradient_bytes, until_backward_ends=output if is_returned else 0
     )
 
 
@@ -168,10 +173,15 @@ def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0
 
 @lru_cache(maxsize=1024)
 def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int) -> Curve:
+    """Return a layer's curve with the bytes of shared tensors: who keeps them alive, and where their gradients are
+    summed.
+
+    ``rows``: bytes of a variable of the stack's forward. ``mode``: the recompute mode.
+    """
     biases, zeros = shared_biases(block, setting)
-    first = isinstance(block.mixer, Attention) and block.mixer.position_bias == "table"
+    computes_biases = isinstance(block.mixer, Attention) and block.mixer.position_bias == "table"
     returned = curve.extra_output_bytes + rows
-    if mode != "none" and first:
+    if mode != "none" and computes_biases:
         # arguments of the checkpointed layers that follow, which hold them to their backward; zeros are a leaf that
         # wants a gradient: its AccumulateGrad holds both until the loop lets go of the loss
         curve, returned = (
@@ -180,21 +190,21 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
             ),
             rows,
         )
-    elif mode == "none" and not first:
+    elif mode == "none" and not computes_biases:
         # the kernel keeps a copy of the zeros, with the mask
         masked = block.cross is not None and block.cross.attention.mask_per_row
         returned += biases + (zeros if masked or setting.attention == "eager" else 0)
-    hands = 0
+    handed_gradients = 0
     if setting.starts_shared_gradients:
-        hands = biases + given_biases(block, setting) if setting.trained else 0
-        hands += zeros if mode != "none" else 0
-        hands += encoded_bytes(setting) if setting.encoder_output_grad and reads_encoded(block) else 0
+        handed_gradients = biases + given_biases(block, setting) if setting.trained else 0
+        handed_gradients += zeros if mode != "none" else 0
+        handed_gradients += encoded_bytes(setting) if setting.encoder_output_grad and reads_encoded(block) else 0
     gradients = curve.gradient_bytes
-    if first and not setting.starts_shared_gradients and setting.trained and not setting.has_grad:
+    if computes_biases and not setting.starts_shared_gradients and setting.trained and not setting.has_grad:
         mixer = block.mixer
         tables = [t for t in mixer.tensors if t.group == "position"] if isinstance(mixer, Attention) else []
         gradients += sum(rounded_bytes(t.shape, setting.param_dtype) for t in tables)
-    return curve._replace(extra_output_bytes=returned, left_gradient_bytes=hands, gradient_bytes=gradients)
+    return curve._replace(extra_output_bytes=returned, left_gradient_bytes=handed_gradients, gradient_bytes=gradients)
 
 
 def reads_encoded(block: Block) -> bool:
@@ -232,24 +242,24 @@ def encoded_bytes(setting: Setting) -> int:
     return rounded(setting.batch * setting.encoder_length * setting.hidden * ITEM_BYTES[dtype])
 
 
-def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, grad: bool, mode: str) -> Unit:
+def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, table_trained: bool, mode: str) -> Unit:
     """Return the unit of the decoder's embedding, whose backward follows that of all layers with shared biases.
 
-    ``grad``: its table is trained. The gradient of a table that the encoder shares waits in AccumulateGrad's buffer for
-    the encoder's gradient. ``mode``: the recompute mode.
+    ``table_trained``: its table is trained. The gradient of a table that the encoder shares waits in AccumulateGrad's
+    buffer for the encoder's gradient. ``mode``: the recompute mode.
     """
     encoder = architecture.encoder
     biases, zeros = shared_biases(architecture.blocks[0][0], base)
-    takes = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
-    stays = zeros if mode != "none" else 0
+    waiting_gradients = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
+    kept_zeros = zeros if mode != "none" else 0
     fresh = unit.first_curve._replace(
-        taken_gradient_bytes=takes, until_backward_ends=unit.first_curve.until_backward_ends + stays
+        taken_gradient_bytes=waiting_gradients, until_backward_ends=unit.first_curve.until_backward_ends + kept_zeros
     )
     again = unit.later_curve._replace(
-        taken_gradient_bytes=takes, until_backward_ends=unit.later_curve.until_backward_ends + stays
+        taken_gradient_bytes=waiting_gradients, until_backward_ends=unit.later_curve.until_backward_ends + kept_zeros
     )
-    shared = encoder is not None and not encoder.channels and not encoder.words
-    if grad and unit.later_curve is not unit.first_curve and shared:
+    encoder_shares_table = encoder is not None and not encoder.channels and not encoder.words
+    if table_trained and unit.later_curve is not unit.first_curve and encoder_shares_table:
         table = rounded(architecture.vocab_size * architecture.embedding_size * ITEM_BYTES[base.param_dtype])
         again = again._replace(until_backward_ends=again.until_backward_ends + table)
     return unit._replace(first_curve=fresh, later_curve=fresh if unit.later_curve is unit.first_curve else again)
@@ -260,11 +270,11 @@ def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encode
 
     The labels that are shifted to the right count as well (``_shift_right``). The decoder's token ids do not.
     """
-    rows, item = job.rows * encoder_length(job, encoder), DTYPE_BYTES[job.recipe.params]
-    found = rounded(8 * rows)
+    rows, element_bytes = job.rows * encoder_length(job, encoder), DTYPE_BYTES[job.recipe.params]
+    input_bytes = rounded(8 * rows)
     if encoder.channels:  # two rows of features are one of the encoder's: its second convolution has a stride of two
-        found = rounded(2 * rows * encoder.channels * item)
-    return found + (
+        input_bytes = rounded(2 * rows * encoder.channels * element_bytes)
+    return input_bytes + (
         rounded(8 * job.rows * target_length(job, encoder)) if architecture.positions_each and encoder.channels else 0
     )
 

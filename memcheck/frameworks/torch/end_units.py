@@ -39,7 +39,7 @@ def embedding_unit(
     """Return the unit of the embedding. ``trained``: some tensor of it is; ``tied``: the head uses its table."""
     vocab = -(-architecture.table_rows // base.tensor_parallel)
     adapter = placement_of(job, "projector").adapter if architecture.embedders else None
-    e = Embedding(
+    embedding = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
         architecture.table_rows if base.style.modeling_files else vocab,
@@ -77,20 +77,20 @@ def embedding_unit(
         relative=architecture.relative_positions,
     )
     dtype = embedded_dtype(architecture, base)
-    full = e._replace(
+    full = embedding._replace(
         vocab=architecture.table_rows,
         embedders_adapter=None,
         embedders_trained=bool(architecture.embedders),
         pictures=0,
     )
     _demand_embedding(architecture, full, whole(base), job.framework.name)
-    fresh = _cached_embedding(e, base, dtype, inventory=inventory)
-    again = _cached_embedding(e, base.for_later_micro_batches(), dtype, inventory=inventory) if adds else fresh
+    fresh = _cached_embedding(embedding, base, dtype, inventory=inventory)
+    again = _cached_embedding(embedding, base.for_later_micro_batches(), dtype, inventory=inventory) if adds else fresh
     if architecture.biases[0] and base.trained:
         from memcheck.frameworks.torch.encoder import given_biases
 
-        waits = given_biases(architecture.blocks[0][0], base)
-        fresh, again = (curve._replace(taken_gradient_bytes=waits) for curve in (fresh, again))
+        bias_gradients = given_biases(architecture.blocks[0][0], base)
+        fresh, again = (curve._replace(taken_gradient_bytes=bias_gradients) for curve in (fresh, again))
     return Unit(
         "embedding", "embedding", embedding_unit_tensors(job, architecture, setting_placement(base)), fresh, again
     )
@@ -98,7 +98,8 @@ def embedding_unit(
 
 @lru_cache(maxsize=256)
 def _demand_embedding(architecture: Architecture, embedding: Embedding, setting: Setting, framework: str) -> None:
-    held = (
+    """Check that the replay of the embedding reads every element of its tensors; raise an error otherwise."""
+    expected_numel = (
         sum(t.numel for t in embedding_tensors(architecture, 1, True))
         - multiplied_by_head(architecture)
         - unused_in_embedding(architecture)
@@ -106,14 +107,17 @@ def _demand_embedding(architecture: Architecture, embedding: Embedding, setting:
     if architecture.embedders:
         from memcheck.models.parameters import embedder_tensors
 
-        held += sum(t.count for t in embedder_tensors(architecture))
-    seen = touched(lambda ctx: embedding_forward(ctx, embedding, embedded_dtype(architecture, setting)), setting)
-    require_covered(seen, held, "the embedding", framework)
+        expected_numel += sum(t.count for t in embedder_tensors(architecture))
+    touched_tensors = touched(
+        lambda ctx: embedding_forward(ctx, embedding, embedded_dtype(architecture, setting)), setting
+    )
+    require_covered(touched_tensors, expected_numel, "the embedding", framework)
 
 
 @lru_cache(maxsize=256)
 def _demand_head(architecture: Architecture, head: Head, setting: Setting, framework: str) -> None:
-    held = (
+    """Check that the replay of the head reads every element of its tensors; raise an error otherwise."""
+    expected_numel = (
         sum(t.numel for t in head_tensors(architecture, 1, False, True, (True, True)))
         + multiplied_by_head(architecture)
         - unused_in_head(architecture)
@@ -123,7 +127,7 @@ def _demand_head(architecture: Architecture, head: Head, setting: Setting, frame
         shape, dtype = (ctx.tokens * setting.streams, ctx.hidden), stream_dtype(setting)
         head_forward(ctx, head, Value(ctx.tape.new(shape, dtype, "last hidden state"), shape, dtype, Leaf()))
 
-    require_covered(touched(run, setting), held, "the head", framework)
+    require_covered(touched(run, setting), expected_numel, "the head", framework)
 
 
 def head_unit(
@@ -132,16 +136,17 @@ def head_unit(
     base: Setting,
     part: Part,
     adds: bool,
-    outside: str | None,
-    before: tuple[int, int],
+    gradient_dtype: str | None,
+    graph_and_inputs: tuple[int, int],
     inventory: bool,
 ) -> Unit:
-    """Final norm, head and loss.
+    """Return the unit of final norm, head and loss.
 
-    ``outside``: dtype to which autograd casts the gradient of the head's weights where the root's forward has not used
-    them; ``before``: bytes of the graph before it that outlive a backward, and of layers' inputs that nothing saved.
+    ``gradient_dtype``: dtype to which autograd casts the gradient of the head's weights where the root's forward has
+    not used them. ``graph_and_inputs``: bytes of the layers' graph that outlive a backward, and bytes of layers' inputs
+    that nothing saved.
     """
-    head = head_of(job, architecture, base, part, outside, before)
+    head = head_of(job, architecture, base, part, gradient_dtype, graph_and_inputs)
     tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.embedding)
     setting = base._replace(frozen_modules=(*base.frozen_modules, "norm")) if "norm" in job.freeze else base
     _demand_head(architecture, head._replace(objective=Objective(), second=None), whole(base), job.framework.name)
@@ -153,10 +158,13 @@ def head_of(
     architecture: Architecture,
     base: Setting,
     part: Part,
-    outside: str | None,
-    before: tuple[int, int],
+    gradient_dtype: str | None,
+    graph_and_inputs: tuple[int, int],
 ) -> Head:
-    """Return the description of final norm, head and loss. ``outside``, ``before``: see :func:`head_unit`."""
+    """Return the description of final norm, head and loss, from which the unit is replayed.
+
+    ``gradient_dtype``, ``graph_and_inputs``: see :func:`head_unit`.
+    """
     tied = is_tied(architecture, base.tensor_parallel) and part.embedding and not saves_copy(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, architecture)) or saves_copy(job, HEAD)
     loss = job.loss._replace(upcast=False) if architecture.narrow_loss else job.loss
@@ -185,14 +193,14 @@ def head_of(
         shared_gradient_width=architecture.per_layer.total if architecture.per_layer is not None else 0,
         logit_offset_dtype=job.recipe.params if isinstance(architecture, BartModel) else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=before[0],
-        grad_dtype=outside,
+        graph_before=graph_and_inputs[0],
+        grad_dtype=gradient_dtype,
         collapses_streams=architecture.collapses,
         projection=head_width(architecture) if head_width(architecture) != architecture.hidden_size else 0,
     )
     if architecture.task is not None:
         return head._replace(task=architecture.task, trained=trained or base.adapter is not None)
-    return _with_objective(job, architecture, base, head, before[1]) if job.objective.code else head
+    return _with_objective(job, architecture, base, head, graph_and_inputs[1]) if job.objective.code else head
 
 
 def run_head(ctx: Context, head: Head, x: Value) -> Value:

@@ -18,19 +18,20 @@ from memcheck.models.types import Architecture, Block
 
 
 def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:
-    """The forward pass without gradients that each micro-batch runs in addition to its own; None where
-    there is none.
+    """Return the forward pass without gradients that each micro-batch runs in addition to its own; None without one.
+
+    It runs a reference or teacher (``companions``), or the trained model with its adapters off.
     """
     objective = job.objective
     if not objective.forward_only_pass:
         return None
     companion = next(iter(job.auxiliary_models), None)
-    other = companion.architecture if companion is not None else architecture
-    own = companion is None
+    run_architecture = companion.architecture if companion is not None else architecture
+    is_trained_model = companion is None
     dtype = job.recipe.compute if not job.recipe.autocast else (companion.dtype if companion else job.recipe.params)
     trained = companion is not None
     setting = base._replace(
-        hidden=other.hidden_size,
+        hidden=run_architecture.hidden_size,
         param_dtype=dtype,
         compute_dtype=dtype,
         adapter=None,
@@ -39,83 +40,107 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         needs_input_gradient=False,
         external_input=False,
         has_grad=True,
-        liger=base.liger if own else None,
+        liger=base.liger if is_trained_model else None,
     )
-    layers, casts = passing(checked_architecture(alone(job, companion), other) if companion else other, setting)
+    layers, cast_bytes = passing(
+        checked_architecture(alone(job, companion), run_architecture) if companion else run_architecture, setting
+    )
     gathered = 0
     if uses_fsdp(job):
         wrapped = companion is not None and is_wrapped(job, companion)
         gathered = gathered_whole(job, companion) if companion is not None and wrapped else 0
         if companion is not None and wrapped and by_layer(job):
-            whole = base._replace(trained=True, frozen_modules=(), adapter=None, hidden=other.hidden_size)
-            found = _fullest(alone(job, companion), other, whole)
-            gathered = found.gathered + found.flat
+            full_setting = base._replace(
+                trained=True, frozen_modules=(), adapter=None, hidden=run_architecture.hidden_size
+            )
+            largest_group = _fullest(alone(job, companion), run_architecture, full_setting)
+            gathered = largest_group.gathered + largest_group.flat
             # as it is copied out the flat buffer of the layer before is there, too, and nothing of the layer itself
-            between = passing(other._replace(blocks=()), setting)[0]
-            between += rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
-            layers = max(layers, found.flat + between)
-        layers += layer_gathers(job, architecture, base) if own else 0
+            between = passing(run_architecture._replace(blocks=()), setting)[0]
+            between += rounded_bytes((setting.batch * setting.sequence, run_architecture.hidden_size), dtype)
+            layers = max(layers, largest_group.flat + between)
+        layers += layer_gathers(job, architecture, base) if is_trained_model else 0
     elif companion is not None and is_zero3(job):
         gathered = gathered_by_engine(job, companion)
     head = ForwardOnlyHead(
-        vocab=other.vocab_size,
-        hidden=other.hidden_size,
-        bias=other.head_bias,
-        final_norm=other.final_norm,
-        softcap=other.final_softcap,
-        scaled=other.logit_scale,
+        vocab=run_architecture.vocab_size,
+        hidden=run_architecture.hidden_size,
+        bias=run_architecture.head_bias,
+        final_norm=run_architecture.final_norm,
+        softcap=run_architecture.final_softcap,
+        scaled=run_architecture.logit_scale,
         dtype=dtype,
         trained=trained,
     )
-    states = (other.num_layers + 1) * rounded_bytes((setting.batch * setting.sequence, other.hidden_size), dtype)
-    passed = ForwardOnlyPass(head=head, setting=setting, layers=layers, casts=casts, gathered=gathered, states=states)
-    if other.vision is None:
-        return passed
+    states = (run_architecture.num_layers + 1) * rounded_bytes(
+        (setting.batch * setting.sequence, run_architecture.hidden_size), dtype
+    )
+    forward_pass = ForwardOnlyPass(
+        head=head, setting=setting, layers=layers, casts=cast_bytes, gathered=gathered, states=states
+    )
+    if run_architecture.vision is None:
+        return forward_pass
     from memcheck.frameworks.torch.tower_units import seen_again
 
-    highest, seen, given_out = seen_again(job, other, setting)
-    return passed._replace(layers=max(layers, highest - seen), seen=seen, given_out=given_out)
+    highest, tower_variables, given_out = seen_again(job, run_architecture, setting)
+    return forward_pass._replace(
+        layers=max(layers, highest - tower_variables), seen=tower_variables, given_out=given_out
+    )
 
 
 def layer_gathers(job: TrainingJob, architecture: Architecture, base: Setting) -> int:
-    """A layer's parameters, their flat buffer and that of the layer before: the root's are gathered anyway."""
-    found = _fullest(job, architecture, base)
-    return found.gathered + 2 * found.flat
+    """Return the bytes of a layer's gathered parameters, its flat buffer and that of the layer before.
+
+    The root's parameters are gathered all step, and do not count.
+    """
+    largest_group = _fullest(job, architecture, base)
+    return largest_group.gathered + 2 * largest_group.flat
 
 
 def _fullest(job: TrainingJob, architecture: Architecture, base: Setting) -> Group:
-    """The group of the layer that gathers most."""
-    most, leaves = NO_GROUP, job.framework.fsdp2.leaves_whole_experts
+    """Return the FSDP group of the layer whose parameters and flat buffers take most bytes while gathered."""
+    largest_group, leaves_whole_experts = NO_GROUP, job.framework.fsdp2.leaves_whole_experts
     for block, _ in architecture.blocks:
-        divided = [
+        sharded = [
             shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, setting_placement(base))
         ]
-        casts, waits = all_gather_dtype(job) is not None, job.recipe.reduce
-        found = fsdp_group(
-            divided, job.recipe, casts_every_tensor=casts, accumulation_dtype=waits, leaves_whole_experts=leaves
+        casts_every_tensor, accumulation_dtype = all_gather_dtype(job) is not None, job.recipe.reduce
+        layer_group = fsdp_group(
+            sharded,
+            job.recipe,
+            casts_every_tensor=casts_every_tensor,
+            accumulation_dtype=accumulation_dtype,
+            leaves_whole_experts=leaves_whole_experts,
         )
-        most = max(most, found, key=lambda one: one.gathered + 2 * one.flat)
-    return most
+        largest_group = max(largest_group, layer_group, key=lambda group: group.gathered + 2 * group.flat)
+    return largest_group
 
 
 @lru_cache(maxsize=512)
 def passing(architecture: Architecture, setting: Setting) -> tuple[int, int]:
-    """A forward pass through all layers without gradients: its highest point, and autocast's copies at its end."""
+    """Return the peak bytes of a forward pass through all layers without gradients, and of autocast's copies at its
+    end.
+
+    Autocast caches a copy of each weight until the pass is over, so that later layers run on top of earlier copies.
+    """
     tokens, a = setting.batch * setting.sequence, architecture
     stream = rounded_bytes((tokens, a.hidden_size), setting.param_dtype)
-    around = model_states_of(setting.style).rotary_tables(a, setting)
-    around += stream if setting.style.modeling_files else 0  # `inputs_embeds`
-    around += masks_of(a, setting)
-    most = casts = 0
-    for block, times in a.blocks:
-        high, more = _layer(block, setting)
-        most = max(most, casts + (times - 1) * more + high)
-        casts += times * more
-    return most + around, casts
+    model_variables = model_states_of(setting.style).rotary_tables(a, setting)
+    model_variables += stream if setting.style.modeling_files else 0  # `inputs_embeds`
+    model_variables += masks_of(a, setting)
+    highest = cast_bytes = 0
+    for block, count in a.blocks:
+        layer_peak, layer_casts = _layer(block, setting)
+        highest = max(highest, cast_bytes + (count - 1) * layer_casts + layer_peak)
+        cast_bytes += count * layer_casts
+    return highest + model_variables, cast_bytes
 
 
 @lru_cache(maxsize=1024)
 def _layer(block: Block, setting: Setting) -> tuple[int, int]:
+    """Return the peak bytes of one layer's forward without gradients, and the bytes of its autocast copies of
+    weights.
+    """
     tape = Tape(autocast=setting.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, setting)
@@ -127,8 +152,8 @@ def _layer(block: Block, setting: Setting) -> tuple[int, int]:
     x.storage = y.storage = None
     for value in (*ctx.extra_outputs, *ctx.unused_outputs, *ctx.attention_locals):
         value.storage = None
-    casts = sum(value.storage.bytes for value in tape.casts.values() if value.storage is not None)
-    return peak, casts
+    cast_bytes = sum(value.storage.bytes for value in tape.casts.values() if value.storage is not None)
+    return peak, cast_bytes
 
 
 def hidden_states(job: TrainingJob, architecture: Architecture, tokens: int, dtype: str) -> int:

@@ -58,10 +58,10 @@ def _dtype(job: TrainingJob, tensor: LocalTensor) -> str:
 def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
     """AssertionError: FSDP expects uniform original parameter dtype (_fsdp_param_group.py, _init_mp_dtypes)."""
     for tensors in groups:
-        found = sorted({_dtype(job, t) for t in tensors if t.trained})
-        if len(found) > 1:
+        dtypes = sorted({_dtype(job, t) for t in tensors if t.trained})
+        if len(dtypes) > 1:
             odd = next(t.name for t in tensors if t.trained and t.dtype is not None and t.dtype != job.recipe.params)
-            message = f"FSDP2 trains no {' and '.join(found)} in one group: `{odd}` alone stays in fp32"
+            message = f"FSDP2 trains no {' and '.join(dtypes)} in one group: `{odd}` alone stays in fp32"
             yield Stop(message, "/training/precision", _in_one_dtype(job))
             return
 
@@ -109,11 +109,11 @@ def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> 
     if job.base_format:
         return
     for tensors in groups:
-        together = [t for t in tensors if not (t.trained and has_adapter_units(job))]
-        found = sorted({_dtype(job, t) for t in together})
-        if len(found) > 1:
-            odd = next(t.name for t in together if _dtype(job, t) != job.recipe.params)
-            message = f"FSDP1 flattens no {' and '.join(found)} into one tensor: `{odd}` alone stays in fp32"
+        flat_tensors = [t for t in tensors if not (t.trained and has_adapter_units(job))]
+        dtypes = sorted({_dtype(job, t) for t in flat_tensors})
+        if len(dtypes) > 1:
+            odd = next(t.name for t in flat_tensors if _dtype(job, t) != job.recipe.params)
+            message = f"FSDP1 flattens no {' and '.join(dtypes)} into one tensor: `{odd}` alone stays in fp32"
             yield Stop(message, "/training/precision", _in_one_dtype(job))
             return
 
@@ -146,10 +146,10 @@ def _late_head(job: TrainingJob, ends: tuple[LocalTensor, ...]) -> Iterator[Stop
     """RuntimeError: size mismatch. After the root's forward its parameters are views of a shard (_flat_param.py,
     reshard); those of strategies that do not reshard are left as they are.
     """
-    own = job.lora is not None and any(
+    head_trained_apart = job.lora is not None and any(
         t.trained and t.name.startswith("lm_head") and ".lora_" not in t.name for t in ends
     )
-    if job.loss.kind == "chunked" and job.layout.reshard_after_forward and not own:
+    if job.loss.kind == "chunked" and job.layout.reshard_after_forward and not head_trained_apart:
         yield Stop(
             "FSDP1 has put the root's shard in place of the head when the model's forward returns, and a chunked loss "
             "runs the head after that",

@@ -22,7 +22,10 @@ STACKED_IN_FILES = ("dbrx", "gpt_oss", "llama4_text", "llama4")
 
 
 def loaded(job: TrainingJob, total: int) -> int:
-    """Weights that keep their dtype are mapped files; what transformers stacks is a copy in each process."""
+    """Return the host bytes of a process while it loads weights of ``total`` bytes.
+
+    Weights that keep their dtype are memory-mapped files. Only the experts that transformers stacks are copied.
+    """
     return total if job.initialization.weights != job.recipe.params else _stacked(job)
 
 
@@ -35,7 +38,10 @@ def _stacked(job: TrainingJob) -> int:
 
 
 def states(job: TrainingJob) -> Components:
-    """FSDP2 takes gradients and states along, whether the plan names them or not."""
+    """Return the bytes on the host of offloaded parameters, gradients and optimizer states of a node's ranks.
+
+    FSDP2's parameter offload includes gradients and states, even if the plan does not name them.
+    """
     if job.parameter_offload != "cpu":
         return optimizer_on_host(job)
     layout = job.layout
@@ -50,6 +56,7 @@ def whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
 
 @lru_cache(maxsize=64)
 def _whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
+    """Return the model's tensors; a model without layers in memcheck counts as layers of equal size."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
     model = job.architecture
@@ -61,7 +68,7 @@ def _whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
 
 @lru_cache(maxsize=1024)
 def _shards(job: TrainingJob) -> tuple[int, int, int]:
-    """Parameters, gradients and optimizer states of a rank that would hold every layer."""
+    """Return the pinned bytes of parameters, gradients and optimizer states of a rank that would hold every layer."""
     shards = sharding(job)
     parameters = gradients = states = 0
     tensors = whole_tensors(job)
@@ -77,9 +84,9 @@ def _shards(job: TrainingJob) -> tuple[int, int, int]:
     return parameters, gradients, states
 
 
-def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
-    """A full state dict is gathered on rank 0; parts are copied to save in parallel alone."""
-    model, states = ("parameters", whole.parameters), ("optimizer_states", whole.optimizer_states)
+def saving(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
+    """Return what a checkpoint copies to the host: a full state dict on rank 0, or each rank's part if asynchronous."""
+    model, states = ("parameters", unsharded.parameters), ("optimizer_states", unsharded.optimizer_states)
     if job.checkpoint.state_dict != "full":
         if not job.checkpoint.asynchronous:
             return NO_SAVING

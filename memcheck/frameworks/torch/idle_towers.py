@@ -33,67 +33,81 @@ NOTHING_RUNS = Curve(
 def idle_units(
     job: TrainingJob, architecture: Architecture, base: Setting, pictures: Pictures
 ) -> list[tuple[Unit, int, int]]:
-    """Units whose weights are resident and do not run, each with how many are alike and the first one's number."""
-    idle = idle_blocks(architecture, sees=pictures.rows > 0)
+    """Return the units whose weights are resident and do not run, as (unit, how many are equal, number of the
+    first).
+    """
+    idle = idle_blocks(architecture, has_pictures=pictures.rows > 0)
     return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
 
 
 def told_apart(
-    resting: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
+    idle: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
 ) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
-    """Idle units, and SigLIP's attention pooling. The pooling runs after the layers although its rows are unused. It is
-    a module of its own for FSDP (``_no_split_modules``); its keys and values of all rows are live with its parameters.
+    """Split idle units into those that do not run, and SigLIP's attention pooling.
+
+    The pooling runs after the layers, although no loss reads its output. It is an FSDP unit of its own
+    (``_no_split_modules``). Its keys and values of all rows are alive with its gathered parameters.
     """
-    found = [run for run in resting if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
+    pooling = [run for run in idle if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
     rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
     highest = Peak(6 * rows, "keys and values", (("activations", 6 * rows),))
     curve = NOTHING_RUNS._replace(forward_peak=highest)
     runs = []
-    for unit, _, _ in found:
+    for unit, _, _ in pooling:
         kind = "idle" if unit.kind == IDLE else unit.kind
         runs.append((unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve), 1, 0))
-    return [run for run in resting if run not in found], runs
+    return [run for run in idle if run not in pooling], runs
 
 
 def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
-    """Idle weights: no gradient reaches them, so that they have no optimizer state either. What is no layer is in the
-    root's group, which is gathered for all that runs.
+    """Return the unit of a block that does not run: it has no gradient and no optimizer state.
+
+    A block that is not a layer is in the root's FSDP group, which is gathered all step.
     """
     kind = IDLE if idle_group(job, block) == "layer" else "beside"
-    held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
-    return Unit(kind=kind, name="idle layer", tensors=held, first_curve=NOTHING_RUNS, later_curve=NOTHING_RUNS)
+    tensors = idle_tensors(job, block, setting.adapter, trained=setting.trained)
+    return Unit(kind=kind, name="idle layer", tensors=tensors, first_curve=NOTHING_RUNS, later_curve=NOTHING_RUNS)
 
 
 def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
-    """A layer after the features: it runs, and its graph is in the tower's output as long as that lives."""
+    """Return the unit of a tower layer that runs after the layer whose output is read.
+
+    Its graph lives as long as the tower's output.
+    """
     architecture = job.architecture
     vision = architecture.vision if isinstance(architecture, Architecture) else None
-    given = vision is not None and gives_towers(job, vision)
-    curve = passing_curve(block, setting, recompute, given, inventory)
-    held = idle_tensors(job, block, setting.adapter, trained=setting.trained)
-    return Unit(kind="idle", name="idle layer", tensors=held, first_curve=curve, later_curve=curve)
+    is_returned = vision is not None and gives_towers(job, vision)
+    curve = passing_curve(block, setting, recompute, is_returned, inventory)
+    tensors = idle_tensors(job, block, setting.adapter, trained=setting.trained)
+    return Unit(kind="idle", name="idle layer", tensors=tensors, first_curve=curve, later_curve=curve)
 
 
 @lru_cache(maxsize=512)
-def passing_curve(block: Block, setting: Setting, recompute: str, given: bool, inventory: bool) -> Curve:
+def passing_curve(block: Block, setting: Setting, recompute: str, is_returned: bool, inventory: bool) -> Curve:
     """Replay a layer whose output nothing reads. ``returned``: its graph and output, which ``last_hidden_state`` is.
 
-    ``given``: the model's output has it, so that the copies of weights in its graph outlive autocast's own.
+    ``is_returned``: the model's output has it, so that the copies of weights in its graph outlive autocast's own.
     """
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
     shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
     x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.needs_input_gradient else None)
-    forward, whole = layers_of(setting.style).recomputing(block, recompute)
-    y = checkpointed(ctx, forward, x) if whole else forward(ctx, x)
-    highest, held = high(tape), tape.live - rounded_bytes(shape, dtype)  # the features count as the projector's input
+    forward, is_checkpointed = layers_of(setting.style).recomputing(block, recompute)
+    y = checkpointed(ctx, forward, x) if is_checkpointed else forward(ctx, x)
+    highest, held_bytes = (
+        high(tape),
+        tape.live - rounded_bytes(shape, dtype),
+    )  # the features count as the projector's input
     del y
     x.storage = None
     ctx.extra_outputs.clear()
-    graph = setting.needs_input_gradient or setting.trained or setting.adapter is not None
-    casts = 0 if given and graph else tape.live
+    has_graph = setting.needs_input_gradient or setting.trained or setting.adapter is not None
+    cast_bytes = 0 if is_returned and has_graph else tape.live
     tape.casts.clear()
     features = rounded_bytes(shape, dtype)  # there while the layer is gathered
     return NOTHING_RUNS._replace(
-        forward_peak=highest, autocast_cache_bytes=casts, extra_output_bytes=held - casts, input_bytes=features
+        forward_peak=highest,
+        autocast_cache_bytes=cast_bytes,
+        extra_output_bytes=held_bytes - cast_bytes,
+        input_bytes=features,
     )

@@ -24,7 +24,7 @@ from memcheck.record import Record
 
 
 class Reading(Record):
-    """What reads the image tokens."""
+    """How the language model's cross-attention layers read the image tokens."""
 
     batch: int
     sequence: int
@@ -37,11 +37,11 @@ class Reading(Record):
 
 
 def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bool, inventory: bool) -> Unit:
-    """What runs between the two kinds of layers."""
+    """Return the unit of the modules between a tower's local layers and its global layers."""
     block = as_block(vision.between_tensors)
     run = tower_forward(vision.kind).between
-    seen = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
-    require_covered(seen, elements(block), "what stands between a tower's layers", job.framework.name)
+    touched_tensors = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
+    require_covered(touched_tensors, elements(block), "what stands between a tower's layers", job.framework.name)
     fresh = between_curve(vision, setting, inventory)
     again = between_curve(vision, setting.for_later_micro_batches(), inventory) if adds else fresh
     tensors = part_tensors(block, setting)
@@ -62,7 +62,10 @@ def between_curve(vision: Vision, setting: Setting, inventory: bool) -> Curve:
 
 
 def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
-    """What the language model reads. Its linear layers save it as it is; adapters of another dtype a copy."""
+    """Return how the language model reads the image tokens.
+
+    Its linear layers save them as they are. Adapters of another dtype save a copy. ``dtype``: of the image tokens.
+    """
     adapter = setting.adapter
     saves = setting.trained or (adapter is not None and bool(adapter.targets) and adapter.module_dtype == dtype)
     return Reading(
@@ -71,18 +74,28 @@ def reading_of(setting: Setting, dtype: str, *, recomputed: bool) -> Reading:
 
 
 def reading_unit(
-    job: TrainingJob, vision: Vision, setting: Setting, reading: Reading, waits: int, *, adds: bool, inventory: bool
+    job: TrainingJob,
+    vision: Vision,
+    setting: Setting,
+    reading: Reading,
+    waiting_gradients: int,
+    *,
+    adds: bool,
+    inventory: bool,
 ) -> Unit:
-    """The projector, and the masks over what it makes. ``waits``: bytes of gradients that earlier layers take."""
+    """Return the unit of the projector and of the cross-attention mask over its image tokens.
+
+    ``waiting_gradients``: bytes of gradients of earlier layers' outputs, which wait for those layers' backward.
+    """
     block = as_block(vision.projector)
     project = tower_forward(vision.kind).project
-    seen = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
-    require_covered(seen, elements(block), "the projector", job.framework.name)
+    touched_tensors = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
+    require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
     curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.for_later_micro_batches())]
     fresh, again = (
-        (curve._replace(left_gradient_bytes=waits) for curve in curves)
+        (curve._replace(left_gradient_bytes=waiting_gradients) for curve in curves)
         if adds
-        else 2 * (curves[0]._replace(left_gradient_bytes=waits),)
+        else 2 * (curves[0]._replace(left_gradient_bytes=waiting_gradients),)
     )
     tensors = part_tensors(block, setting)
     return Unit(kind="projector", name="projector and masks", tensors=tensors, first_curve=fresh, later_curve=again)
@@ -92,32 +105,32 @@ def reading_unit(
 def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory: bool) -> Curve:
     """Replay the projector and ``_prepare_cross_attention_mask`` of modeling_mllama.py."""
     dtype = setting.autocast_dtype or setting.param_dtype
-    stated = (reading.batch, reading.sequence, reading.rows)
-    held = setting.autocast_dtype is None and not reading.rows % MASK_ALIGNMENT
+    mask_shape = (reading.batch, reading.sequence, reading.rows)
+    is_aligned = setting.autocast_dtype is None and not reading.rows % MASK_ALIGNMENT
 
     def run(ctx: Context, x: Value) -> Value:
         tape = ctx.tape
         y = tower_forward(vision.kind).project(ctx, vision, x)
-        repeated = tape.new(stated, "int64", "repeat_interleave")
-        wide = tape.new(stated, "fp32", "inverted mask")
-        inverted = tape.new(stated, ctx.setting.param_dtype, "to") if ctx.setting.param_dtype != "fp32" else wide
+        repeated = tape.new(mask_shape, "int64", "repeat_interleave")
+        wide = tape.new(mask_shape, "fp32", "inverted mask")
+        inverted = tape.new(mask_shape, ctx.setting.param_dtype, "to") if ctx.setting.param_dtype != "fp32" else wide
         del wide
-        chosen = tape.new(stated, "bool", "to bool")
-        mask = tape.value(stated, ctx.setting.param_dtype, "mask of pictures")
+        chosen = tape.new(mask_shape, "bool", "to bool")
+        mask = tape.value(mask_shape, ctx.setting.param_dtype, "mask of pictures")
         del repeated, inverted, chosen
         ctx.extra_outputs.append(mask)
         return y
 
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
-    found = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input_bytes=0)
+    curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)._replace(freed_input_bytes=0)
     tokens = (reading.batch * reading.rows, vision.outputs)
     output = rounded_bytes(tokens, dtype)
     if reading.saved or reading.recomputed:
-        found = keeping(found, output, (("image tokens", tokens, dtype, output, "activations", 1),))
+        curve = keeping(curve, output, (("image tokens", tokens, dtype, output, "activations", 1),))
     else:  # a variable
-        found = found._replace(extra_output_bytes=found.extra_output_bytes + output)
-    if held or reading.recomputed:  # by the graph of every layer that reads it
-        size = rounded_bytes(stated, setting.param_dtype)
-        entry = ("mask of pictures", stated, setting.param_dtype, size, "activations", 1)
-        found = keeping(found, size, (entry,))._replace(extra_output_bytes=found.extra_output_bytes - size)
-    return found._replace(taken_gradient_bytes=found.output_gradient_bytes)
+        curve = curve._replace(extra_output_bytes=curve.extra_output_bytes + output)
+    if is_aligned or reading.recomputed:  # by the graph of every layer that reads it
+        size = rounded_bytes(mask_shape, setting.param_dtype)
+        entry = ("mask of pictures", mask_shape, setting.param_dtype, size, "activations", 1)
+        curve = keeping(curve, size, (entry,))._replace(extra_output_bytes=curve.extra_output_bytes - size)
+    return curve._replace(taken_gradient_bytes=curve.output_gradient_bytes)

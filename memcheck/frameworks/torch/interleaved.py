@@ -63,13 +63,13 @@ class ChunkPass(Record):
 
 
 def chunk_parts(num_layers: int, layout: Layout, rank: int) -> tuple[Part, ...]:
-    """What each chunk of a rank holds, in the order of the forward."""
+    """Return the layers and ends of each chunk of a pipeline rank, in the order of the forward."""
     all_parts = stage_parts(num_layers, layout.pipeline * layout.virtual_stages, layout.fewer_layers)
     return tuple([all_parts[stage] for stage in stages_of(layout, rank)])
 
 
 def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
-    """The numbers of a rank's stages."""
+    """Return the numbers of the stages that a pipeline rank holds, one for each of its chunks."""
     ranks = layout.pipeline
     if layout.pipeline_schedule == "dualpipe" and layout.virtual_stages > 1:
         return rank, 2 * ranks - 1 - rank
@@ -77,7 +77,7 @@ def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
 
 
 def enough_micro_batches(layout: Layout, micro_batches: int) -> int:
-    """Micro-batches beyond which others repeat those before."""
+    """Return the number of micro-batches after which further ones repeat earlier ones, and cannot change the peak."""
     rounds = max(1, micro_batches // layout.pipeline)
     return micro_batches // rounds * min(rounds, ROUNDS)
 
@@ -92,36 +92,49 @@ def distinct_passes(layout: Layout, rank: int, micro_batches: int) -> tuple[Chun
 
 @lru_cache(maxsize=512)
 def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
+    """Return the passes of a rank that differ; the key of the cache of :func:`distinct_passes`.
+
+    ``ranks``: of the pipeline. ``chunks``: of one rank.
+    """
     rounds = max(1, micro_batches // ranks)
     all_passes = list(
         _all_passes(ORDERS.get(schedule, _interleaved)(ranks, chunks, rank, micro_batches), chunks, micro_batches)
     )
     most_in_flight = sum(all_passes[0].others) + 1
     all_in_flight = most_in_flight == micro_batches * chunks
-    found: list[list[ChunkPass]] = [[], [], []]
+    passes_by_kind: list[list[ChunkPass]] = [[], [], []]
     for chunk in reversed(range(chunks)):
-        passes_of_chunk = [each for each in all_passes if each.chunk == chunk]
-        also_gathered = max((each.also_gathered for each in passes_of_chunk), key=len)
+        passes_of_chunk = [chunk_pass for chunk_pass in all_passes if chunk_pass.chunk == chunk]
+        also_gathered = max((chunk_pass.also_gathered for chunk_pass in passes_of_chunk), key=len)
         first, middle, last = passes_of_chunk[0], passes_of_chunk[1:-1], passes_of_chunk[-1]
-        found[0].append(first._replace(also_gathered=also_gathered, muted=rounds > 1 or chunk < chunks - 1))
+        passes_by_kind[0].append(first._replace(also_gathered=also_gathered, muted=rounds > 1 or chunk < chunks - 1))
         if middle:
-            middle_passes = [max(middle, key=lambda each: sum(each.others))]
+            middle_passes = [max(middle, key=lambda chunk_pass: sum(chunk_pass.others))]
             if schedule in ORDERS:  # a micro-batch that waits holds more in layers, and less in the head
-                middle_passes = list({(each.others, each.waiting): each for each in middle}.values())
+                middle_passes = list(
+                    {(chunk_pass.others, chunk_pass.waiting): chunk_pass for chunk_pass in middle}.values()
+                )
             muted = all_in_flight or (rounds == 1 and chunk < chunks - 1)
-            found[1] += [each._replace(also_gathered=also_gathered, muted=muted) for each in middle_passes]
+            passes_by_kind[1] += [
+                chunk_pass._replace(also_gathered=also_gathered, muted=muted) for chunk_pass in middle_passes
+            ]
         if not first.last:
-            found[2].append(
+            passes_by_kind[2].append(
                 last._replace(also_gathered=also_gathered, muted=all_in_flight or (rounds == 1 and chunk < chunks - 1))
             )
     if rounds > 1:
-        return tuple(each for some in found for each in some)
-    return tuple(sorted((each for some in found for each in some), key=lambda each: -each.chunk))
+        return tuple(chunk_pass for passes in passes_by_kind for chunk_pass in passes)
+    return tuple(
+        sorted(
+            (chunk_pass for passes in passes_by_kind for chunk_pass in passes), key=lambda chunk_pass: -chunk_pass.chunk
+        )
+    )
 
 
 def input_backwards_ahead(layout: Layout, rank: int) -> tuple[int, int]:
-    """The number of backwards of inputs alone that a rank runs before any of weights, and the number that each further
-    micro-batch adds.
+    """Return how many backwards of inputs alone a rank runs: a fixed number, and the number per micro-batch.
+
+    Both come from the actions of two and of three rounds. (0, 0) if the schedule does not split the backward.
     """
     order = ORDERS.get(layout.pipeline_schedule)
     if order is None:
@@ -139,7 +152,11 @@ Action = tuple[str, int]
 
 
 def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Iterator[ChunkPass]:
-    """Every pass, in the order of the backward."""
+    """Yield every pass of a rank in the order of its backwards.
+
+    Counts, chunk by chunk, the micro-batches in flight, the backwards done, and those that wait for their backward of
+    the weights.
+    """
     in_flight, done, waiting = [0] * chunks, [0] * chunks, [0] * chunks
     for number, (kind, chunk) in enumerate(actions):
         if kind == "F":
@@ -151,8 +168,8 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
             continue
         done[chunk] += 1
         others = [count - (index == chunk) for index, count in enumerate(in_flight)]
-        following = dict.fromkeys(each for _, each in actions[number:])
-        also_gathered = tuple([each for each in following if each != chunk][: GATHERED - 1])
+        following = dict.fromkeys(next_chunk for _, next_chunk in actions[number:])
+        also_gathered = tuple([next_chunk for next_chunk in following if next_chunk != chunk][: GATHERED - 1])
         yield ChunkPass(
             chunk=chunk,
             first=done[chunk] == 1,
@@ -168,7 +185,10 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
 
 
 def _interleaved(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """Interleaved 1F1B, in the order in which a rank runs it."""
+    """Return the forwards and backwards of interleaved 1F1B in the order in which a rank runs them.
+
+    After the warm-up forwards, forwards and backwards alternate (schedules.py, _get_1f1b_rank_ops).
+    """
     round_size = micro_batches // max(1, micro_batches // ranks)
     total_passes = micro_batches * chunks
     warm_up = min((chunks - 1) * round_size + 2 * (ranks - 1 - rank), total_passes)
@@ -181,8 +201,10 @@ def _interleaved(ranks: int, chunks: int, rank: int, micro_batches: int) -> list
 
 
 def _zero_bubble(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """One more forward ahead for each rank that follows; as many backwards of inputs as there are earlier ranks, then
-    one of weights.
+    """Return the actions of interleaved zero bubble (ScheduleInterleavedZeroBubble) in the order in which a rank runs
+    them.
+
+    The backward of the weights of a micro-batch runs ``rank`` steps after the backward of its inputs.
     """
     round_size = micro_batches // max(1, micro_batches // ranks)
     total_passes = micro_batches * chunks
@@ -200,7 +222,10 @@ def _zero_bubble(ranks: int, chunks: int, rank: int, micro_batches: int) -> list
 
 
 def _dualpipe(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """DualPipeV: chunk 0 from the front, chunk 1 from the back (_calculate_single_rank_operations, step by step)."""
+    """Return the actions of DualPipeV: chunk 0 is a stage of the first half, chunk 1 its mirror in the second half.
+
+    The steps are those of ScheduleDualPipeV (_calculate_single_rank_operations).
+    """
     actions: list[Action] = [("F", 0)] * (2 * (ranks - rank - 1)) + [("F", 0), ("F", 1)] * (rank + 1)
     actions += [("I", 1), ("W", 1), ("F", 1)] * (ranks - rank - 1)
     actions += [("F", 0), ("B", 1), ("F", 1), ("B", 0)] * max(0, micro_batches - 2 * ranks + rank + 1)
@@ -221,8 +246,9 @@ def _dualpipe(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Ac
 
 
 def _unsplit_first_stage(actions: list[Action], rank: int) -> list[Action]:
-    """The first stage's backward, which is not split: it runs as a whole where that of its weights would (stage.py,
-    backward_weight_one_chunk).
+    """Return the actions with an unsplit backward of the first stage, whose inputs need no gradient.
+
+    It runs where the backward of its weights would (stage.py, backward_weight_one_chunk). Other ranks are unchanged.
     """
     if rank:
         return actions
@@ -241,8 +267,10 @@ class ChunkStep(Step):
         self.split = self.unreduced = False
 
     def run_pass(self, chunk_pass: ChunkPass, other_bytes: int) -> None:
-        """A micro-batch's pass, whose backward is split or whole. FSDP2's hooks run on every gradient that exists after
-        it. ``other_bytes``: what other micro-batches hold.
+        """Record one micro-batch's pass through the chunk, whose backward is split or whole.
+
+        FSDP2's hooks run on every gradient that exists after it. ``other_bytes``: the place of the bytes that other
+        micro-batches hold.
         """
         self.split = chunk_pass.split
         if self.unreduced and not chunk_pass.split:
@@ -251,12 +279,17 @@ class ChunkStep(Step):
         self.run_micro_batch(micro_batch, other_bytes, muted=chunk_pass.muted)
 
     def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
-        """The graph stays, with the gradients from which those of the weights are computed."""
+        """Keep the graph, and the gradients from which those of the weights are computed, after a backward of
+        inputs.
+        """
         if self.split:
             self._hold_graph_of(curve, 1)
 
     def end_backward(self, micro_batch: MicroBatch) -> None:
-        """The backward of the weights. The gradients of all micro-batches are reduced after the last one's."""
+        """Record the backward of the weights, which releases the graph.
+
+        The gradients of all micro-batches are reduced after the last one's.
+        """
         if not self.split:
             return
         self.recorder.mark("backward", "gradients of the weights")
@@ -270,8 +303,10 @@ class ChunkStep(Step):
         self.recorder.hold("temporaries", curve.weight_backward_bytes, sign)
 
     def _keep_unreduced(self, sign: int) -> None:
-        """Gradients of weights that FSDP2's hooks have not seen, in the dtype in which they wait: the next
-        micro-batch's backward of inputs adds to them. Those of the last stage's layers follow all of its round's.
+        """Hold (``sign`` 1) or release (-1) gradients of weights that FSDP2's hooks have not seen.
+
+        They wait in their own dtype until the next micro-batch's backward of inputs. On the last stage only the head's
+        wait: the layers' backwards of weights follow all backwards of their round.
         """
         self.unreduced = sign > 0
         first_unit = len(self.units) - 1 if self.units[-1].kind == "head" else 0
@@ -290,8 +325,10 @@ def record_chunks(
     recorder: Recorder,
     first_strategy_size: int,
 ) -> None:
-    """Every pass in its order. ``runs``: those of all chunks; ``root``: the group of embedding or of norm and head;
-    ``first_strategy_size``: the place of the first size of the strategy's own.
+    """Record one step of a rank with several chunks: every pass of ``schedule.passes`` in its order.
+
+    ``runs``: those of all chunks. ``root``: the group of embedding, or of norm and head. ``sizes``: one entry per
+    chunk. ``first_strategy_size``: the place of the first size of the data-parallel strategy's own buffers.
     """
     steps: list[ChunkStep] = []
     start = 0
@@ -310,12 +347,12 @@ def record_chunks(
         step.parallel.begin_step()
     held_by_others = [list(chunk_sizes.held) for chunk_sizes in sizes]
     for chunk_pass in schedule.passes:
-        own = steps[chunk_pass.chunk]
-        if chunk_pass.first and own.units[-1].kind == "head":
-            own.hold_previous_graph(1)
+        chunk_step = steps[chunk_pass.chunk]
+        if chunk_pass.first and chunk_step.units[-1].kind == "head":
+            chunk_step.hold_previous_graph(1)
         for other in chunk_pass.also_gathered:
             steps[other].parallel.hold_gathered(1)
-        own.run_pass(chunk_pass, held_by_others[chunk_pass.chunk].pop(0))
+        chunk_step.run_pass(chunk_pass, held_by_others[chunk_pass.chunk].pop(0))
         for other in chunk_pass.also_gathered:
             steps[other].parallel.hold_gathered(-1)
     recorder.mark("optimizer", "optimizer step")
@@ -341,11 +378,11 @@ def chunked_step(
     ]
     sizes = []
     for chunk, (chunk_runs, chunk_buffers) in enumerate(zip(runs, buffers, strict=True)):
-        passes_of_chunk = [each for each in passes if each.chunk == chunk]
+        passes_of_chunk = [chunk_pass for chunk_pass in passes if chunk_pass.chunk == chunk]
         others = tuple(
             [
-                _weighted_sum(each.others, saved) + _weighted_sum(each.waiting, extra_until_weight_backward)
-                for each in passes_of_chunk
+                _weighted_sum(chunk_pass.others, saved) + _weighted_sum(chunk_pass.waiting, extra_until_weight_backward)
+                for chunk_pass in passes_of_chunk
             ]
         )
         sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=others))
@@ -356,8 +393,9 @@ def chunked_step(
 
 
 def kept_input_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> tuple[Always, ...]:
-    """The gradients of received inputs, which ``.grad`` keeps after a backward of inputs alone. Since torch 2.15 the
-    inputs themselves are freed.
+    """Return the gradients of received inputs, which ``.grad`` keeps after a backward of inputs alone.
+
+    Since torch 2.15 the inputs themselves are freed, with their gradients.
     """
     fixed, per_micro_batch = input_backwards_ahead(job.layout, rank)
     if job.casts_gradients or not fixed + per_micro_batch:
@@ -366,8 +404,10 @@ def kept_input_gradients(job: TrainingJob, rank: int, buffers: ModelBuffers) -> 
 
 
 def _extra_until_weight_backward(unit: Unit) -> int:
-    """What a micro-batch that waits for the backward of the weights holds beyond what was saved: gradients. What the
-    loss has saved is gone: the graph is let go of from its end to the first matrix.
+    """Return the bytes that a micro-batch holds beyond its saved tensors while its backward of the weights is pending.
+
+    These are the gradients of the matrix products' outputs. The loss's saved tensors are subtracted: the graph is freed
+    from its end to the first matrix.
     """
     freed_by_loss = dict(unit.first_curve.saved_components).get("logits_and_loss", 0) if unit.kind == "head" else 0
     return unit.first_curve.weight_backward_bytes - freed_by_loss
@@ -378,7 +418,9 @@ def _weighted_sum(counts: tuple[int, ...], sizes: list[int]) -> int:
 
 
 def _saved_by_micro_batch(runs: list[Run], buffers: ModelBuffers) -> int:
-    """Bytes that a micro-batch in flight holds in a chunk's units, and in its stage's cache."""
+    """Return the bytes that one micro-batch in flight holds in a chunk: saved tensors, and the stage's cached
+    output.
+    """
     return (
         buffers.per_micro_batch
         + buffers.border.output

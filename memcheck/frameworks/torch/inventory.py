@@ -34,30 +34,30 @@ def largest_tensors(
     def put(inventory: Inventory, times: int) -> None:
         for label, shape, dtype, n_bytes, component, copies in inventory if times else ():
             key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
-            g = groups.setdefault(key, [0, 0])
-            g[0] += times * copies
-            g[1] += times * n_bytes
+            count_and_bytes = groups.setdefault(key, [0, 0])
+            count_and_bytes[0] += times * copies
+            count_and_bytes[1] += times * n_bytes
 
     from memcheck.frameworks.torch.load_and_save import sharding_at
 
-    cut = sharding_at(job, peak.name)
-    held = peak.components_bytes.get("optimizer_states")
+    shards = sharding_at(job, peak.name)
+    has_states = peak.components_bytes.get("optimizer_states")
     for run in runs:
         for t in run.unit.tensors:
-            mine = shard_numel_of(job, t, cut.parameters, cut.flat)
+            shard_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
             dtype = resident_dtype(job, t)
-            size = weight_bytes(t, dtype, mine)
-            rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, mine, dtype)]
-            if is_updated(job, t) and held:
-                mine, dtype = shard_numel_of(job, t, cut.optimizer, cut.flat), states_dtype(job, t)
-                states = optimizer_state_bytes(t, mine, job.optimizer.name, dtype)
-                rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, mine, dtype))
+            size = weight_bytes(t, dtype, shard_numel)
+            rows = [("adapters" if ".lora_" in t.name else "parameters", "", size, shard_numel, dtype)]
+            if is_updated(job, t) and has_states:
+                shard_numel, dtype = shard_numel_of(job, t, shards.optimizer, shards.flat), states_dtype(job, t)
+                states = optimizer_state_bytes(t, shard_numel, job.optimizer.name, dtype)
+                rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, shard_numel, dtype))
             for component, of, n_bytes, elements, stated in rows:
                 if n_bytes:
                     shape = resident_shape(t, elements, stated, n_bytes)
-                    g = groups.setdefault((of + t.name, shape, component), [0, 0])
-                    g[0] += run.times
-                    g[1] += run.times * n_bytes
+                    count_and_bytes = groups.setdefault((of + t.name, shape, component), [0, 0])
+                    count_and_bytes[0] += run.times
+                    count_and_bytes[1] += run.times * n_bytes
     if peak.name in ("forward", "loss", "backward"):
         where = peak.operation.rpartition(" in ")[2]
         for run in runs:
@@ -67,8 +67,8 @@ def largest_tensors(
             if before < run.times:
                 put(high.inventory if high is not None else (), 1)
                 break
-    found = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in found)
+    largest = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in largest)
 
 
 def resident_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
@@ -76,11 +76,11 @@ def resident_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int)
 
     Omits the dtype where the bytes are not those of one or two copies in it: a quantised tensor also has scales.
     """
-    whole = f"[{', '.join(map(str, tensor.shape))}]"
-    each = elements * DTYPE_BYTES[dtype]
-    plain = any(0 <= n_bytes - copies * each < 1024 * copies for copies in (1, 2))
-    part = "" if elements >= tensor.numel else f"1/{round(tensor.numel / elements)} of "
-    return f"{part}{whole} {dtype}" if plain else f"{part}{whole}"
+    shape = f"[{', '.join(map(str, tensor.shape))}]"
+    copy_bytes = elements * DTYPE_BYTES[dtype]
+    is_unquantised = any(0 <= n_bytes - copies * copy_bytes < 1024 * copies for copies in (1, 2))
+    fraction = "" if elements >= tensor.numel else f"1/{round(tensor.numel / elements)} of "
+    return f"{fraction}{shape} {dtype}" if is_unquantised else f"{fraction}{shape}"
 
 
 RECIPES = "docs/internals/memory-model.md, bytes per parameter of each stack"
@@ -92,18 +92,18 @@ SHARDING = {
 
 def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: Peak | None) -> tuple[Formula, ...]:
     """One formula per component that is alive at the peak."""
-    found: list[Formula] = []
+    formulas: list[Formula] = []
     at_peak = peak.components_bytes
-    found += _states(job, units, peak)
+    formulas += _states(job, units, peak)
     if at_peak.get("activations"):
         source = job.framework.style.source
-        found += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
+        formulas += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component) and high is not None:
             rows = tuple(r for r in high.inventory if r[4] == component)
-            found.append(sum_of(component, rows, at_peak[component], f"live during {peak.operation}"))
+            formulas.append(sum_of(component, rows, at_peak[component], f"live during {peak.operation}"))
     if at_peak.get("communication_buffers"):
-        found.append(
+        formulas.append(
             Formula(
                 "communication_buffers",
                 "gathered parameters + flat gather buffers + reduce-scatter inputs alive at the peak",
@@ -113,12 +113,13 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
                 "DistributedDataParallel reducer, DeepSpeed stage*.py",
             )
         )
-    return tuple(found)
+    return tuple(formulas)
 
 
 def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]:
+    """Return one formula for each of parameters, gradients, master weights and optimizer states alive at the peak."""
     recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
-    known = {  # layers that are alike share their tensors
+    numels_by_unit = {  # layers that are alike share their tensors
         id(u.tensors): (
             sum([t.numel for t in u.tensors]),
             sum([t.numel for t in u.tensors if t.trained]),
@@ -126,7 +127,7 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
         )
         for u in {id(u.tensors): u for u in units}.values()
     }
-    total, trained, updated = (sum([known[id(u.tensors)][which] for u in units]) for which in (0, 1, 2))
+    total, trained, updated = (sum([numels_by_unit[id(u.tensors)][which] for u in units]) for which in (0, 1, 2))
     count = STATES_PER_PARAMETER[job.optimizer.name]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     rows = (
@@ -145,35 +146,35 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
             f"{count} x {DTYPE_BYTES[recipe.optimizer_states]} B ({recipe.optimizer_states})",
         ),
     )
-    found = []
-    for component, elements, ways, width in rows:
+    formulas = []
+    for component, elements, ranks, width in rows:
         if not at_peak.get(component):
             continue
-        shards = f" / {ways} ranks" if ways > 1 else ""
+        shards = f" / {ranks} ranks" if ranks > 1 else ""
         text = "sum over tensors of elements / shards x bytes, each block rounded up to 512 B"
         if component == "gradients":
             text += "; only those that exist at the peak"
         if peak.name == "save":
             text += "; all of them, in addition to this rank's shards"
-        found.append(
+        formulas.append(
             Formula(
                 component,
                 text,
                 f"{elements:,} elements{shards} x {width}",
                 bytes=at_peak[component],
-                source=f"{RECIPES}; {SHARDING[cut.flat]}" if ways > 1 else RECIPES,
+                source=f"{RECIPES}; {SHARDING[cut.flat]}" if ranks > 1 else RECIPES,
             )
         )
-    return found
+    return formulas
 
 
 def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
     """Units whose saved tensors are alive while the unit at the peak runs."""
     where = peak.operation.rpartition(" in ")[2]
-    found: list[UnitsInFlight] = []
+    in_flight: list[UnitsInFlight] = []
     for unit in units:
         if unit.name == where:
             break
         if unit.first_curve.saved_bytes:
-            found.append(UnitsInFlight(unit))
-    return found
+            in_flight.append(UnitsInFlight(unit))
+    return in_flight

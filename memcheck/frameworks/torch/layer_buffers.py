@@ -20,6 +20,7 @@ def layer_tables(job: TrainingJob, architecture: Architecture, part: Part) -> li
 
 
 def _table(job: TrainingJob, words: int, block: Block) -> int:
+    """Return the bytes of the buffers of one layer. ``words``: rows of the vocabulary."""
     mixer = block.mixer
     if isinstance(block.mlp, HashedMoe):
         return rounded(words * block.mlp.experts_per_token * ITEM_BYTES["int64"])
@@ -40,11 +41,11 @@ def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, settin
     tokens = setting.batch * setting.sequence
     layers = architecture.layers()[part.first : part.last]
     mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
-    indexers = [m.extension for m in mixers if m.extension is not None and m.extension.passes]
-    sizes = [rounded(4 * tokens * min(setting.sequence, each.topk)) for each in indexers if each.heads]
+    indexers = [mixer.extension for mixer in mixers if mixer.extension is not None and mixer.extension.passes]
+    sizes = [rounded(4 * tokens * min(setting.sequence, indexer.topk)) for indexer in indexers if indexer.heads]
     if not sizes:
         return 0, 0
     if job.checkpointing.mode == "none":  # a layer that chooses is given the choice before it, too
         return 0, sizes[-1] + (sizes[-2] if indexers[-1].heads and len(sizes) > 1 else 0)
-    own = sizes.pop() if indexers[-1].heads else 0  # which no layer is given
-    return sum(sizes), own
+    last_choice = sizes.pop() if indexers[-1].heads else 0  # which no layer is given
+    return sum(sizes), last_choice

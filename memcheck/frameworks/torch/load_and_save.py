@@ -47,39 +47,43 @@ class Whole(Record):
     optimizer_states: int = 0
 
 
-def around(job: TrainingJob, held: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
+def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
     """Return the instants of a step with those of loading, saving and evaluation, as far as the job has them."""
     loads = job.initialization.place == "device" and job.layout.shard_group > 1 and _shards(job)
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
     evaluates = job.evaluation is not None
     if not loads and not gathers and not evaluates:
         return steps
-    found = list(steps)
+    instants = list(steps)
     if evaluates:
-        engine = engine_of(job, held.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
+        engine = engine_of(job, resident.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
         gathered = engine.live_parameters if engine is not None else 0
-        found.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
+        instants.append(evaluation_instant(job, next(i for i in steps if i.name == "init"), gathered))
     if not loads and not gathers:
-        return tuple(found)
-    whole = _whole(state_key(job), held)
+        return tuple(instants)
+    unsharded = _whole(state_key(job), resident)
     if loads:
-        found.insert(0, _instant("load", "building the whole model on every GPU", whole._replace(optimizer_states=0)))
+        instants.insert(
+            0, _instant("load", "building the whole model on every GPU", unsharded._replace(optimizer_states=0))
+        )
     if gathers:
         between_steps = next(i for i in steps if i.name == "init").components_bytes
-        saved = whole if job.checkpoint.optimizer else whole._replace(optimizer_states=0)
-        found.append(_instant("save", "gathering the full state dict on every GPU", saved, between_steps))
-    return tuple(found)
+        saved = unsharded if job.checkpoint.optimizer else unsharded._replace(optimizer_states=0)
+        instants.append(_instant("save", "gathering the full state dict on every GPU", saved, between_steps))
+    return tuple(instants)
 
 
 def _shards(job: TrainingJob) -> bool:
+    """Return whether data parallelism shards the parameters: FSDP does from ZeRO stage 2 on, DeepSpeed at stage 3."""
     least = 3 if job.framework.own_engine else 2
     return job.layout.zero_stage >= least
 
 
 @lru_cache(maxsize=1024)
-def _whole(job: TrainingJob, held: ResidentTensors) -> Whole:
+def _whole(job: TrainingJob, resident: ResidentTensors) -> Whole:
+    """Return the bytes of a rank's parameters, adapters and optimizer states without data-parallel sharding."""
     parameters = adapters = states = 0
-    for tensors, count in unit_counts(held):
+    for tensors, count in unit_counts(resident):
         for t in tensors:
             size = count * weight_bytes(t, resident_dtype(job, t))
             if ".lora_" in t.name:
@@ -92,20 +96,22 @@ def _whole(job: TrainingJob, held: ResidentTensors) -> Whole:
 
 
 @lru_cache(maxsize=1024)
-def unfilled_whole(job: TrainingJob, held: ResidentTensors) -> int:
+def unfilled_whole(job: TrainingJob, resident: ResidentTensors) -> int:
     """Return the bytes that segments of whole weights leave unfilled, of a :func:`state_key` job."""
     if job.expandable_segments:
         return 0
-    found = 0
-    for tensors, count in unit_counts(held):
+    unfilled_bytes = 0
+    for tensors, count in unit_counts(resident):
         packed = min(count, PACKED)
-        found += unfilled([weight_bytes(t, resident_dtype(job, t)) for t in tensors] * packed) * count // packed
-    return found
+        unfilled_bytes += (
+            unfilled([weight_bytes(t, resident_dtype(job, t)) for t in tensors] * packed) * count // packed
+        )
+    return unfilled_bytes
 
 
-def _instant(name: str, operation: str, whole: Whole, also_live: dict[str, int] | None = None) -> Instant:
+def _instant(name: str, operation: str, unsharded: Whole, also_live: dict[str, int] | None = None) -> Instant:
     components = dict(also_live or {})
-    for component, count in whole._asdict().items():
+    for component, count in unsharded._asdict().items():
         if count:
             components[component] = components.get(component, 0) + count
     return Instant(name, operation, sum(components.values()), components)
@@ -116,20 +122,20 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
 
     ``gathered``: bytes of the parameters that DeepSpeed's engine has gathered while it runs forward (ZeRO-3).
     """
-    found = job.evaluation
+    evaluation = job.evaluation
     architecture = job.architecture
-    assert found is not None and isinstance(architecture, Architecture)  # noqa: S101, PT018 - the caller asks for both
+    assert evaluation is not None and isinstance(architecture, Architecture)  # noqa: S101, PT018 - the caller asks for both
     job = job._replace(
-        micro_batch_size=found.micro_batch_size, sequence_length=found.sequence_length or job.sequence_length
+        micro_batch_size=evaluation.micro_batch_size, sequence_length=evaluation.sequence_length or job.sequence_length
     )
-    if found.keeps_logits and job.objective.name == "sft":
+    if evaluation.keeps_logits and job.objective.name == "sft":
         job = job._replace(objective=Objective())  # a fused head makes them after all
-    high, kept = _step(job, checked_architecture(job, architecture))
-    steps = found.steps if found.keeps_logits else 1
-    kept = kept if found.keeps_logits else 0
+    forward_peak, logits_bytes = _step(job, checked_architecture(job, architecture))
+    steps = evaluation.steps if evaluation.keeps_logits else 1
+    logits_bytes = logits_bytes if evaluation.keeps_logits else 0
     last = steps - 1
-    forward = high + kept * (last + (last >= 2))
-    concatenated = kept * (2 * last + 2)
+    forward = forward_peak + logits_bytes * (last + (last >= 2))
+    concatenated = logits_bytes * (2 * last + 2)
     tokens = job.rows * job.sequence_length
     inputs = 3 * rounded(8 * tokens)
     components = dict(between_steps.components_bytes)
@@ -145,7 +151,7 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
 def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns."""
     base = base_setting(job, architecture, None)._replace(needs_input_gradient=False)
-    layers, casts = passing(architecture, base)
+    layers, cast_bytes = passing(architecture, base)
     tape = Tape(autocast=base.autocast_dtype)
     tape.grad_enabled = False
     ctx = Context(tape, base)
@@ -165,34 +171,36 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
                 base.adapter is not None,
             ),
         )
-        divided = [(t, job.layout.shard_group) for t in ends]
-        found = fsdp_group(
-            divided,
+        sharded = [(t, job.layout.shard_group) for t in ends]
+        group = fsdp_group(
+            sharded,
             job.recipe,
             casts_every_tensor=all_gather_dtype(job) is not None,
             accumulation_dtype=job.recipe.reduce,
         )
-        gathered = found.gathered
+        gathered = group.gathered
         layers += layer_gathers(job, architecture, base)
-        layers = max(layers, found.flat)
-    held = tape.new((gathered,), "int8", "gathered parameters of the root") if gathered else None
+        layers = max(layers, group.flat)
+    gathered_root = tape.new((gathered,), "int8", "gathered parameters of the root") if gathered else None
     before = tape.new((layers,), "int8", "layers")
     del before
-    copies = [tape.new((casts,), "int8", "autocast copies")] if casts else []
+    copies = [tape.new((cast_bytes,), "int8", "autocast copies")] if cast_bytes else []
     shape = (ctx.residual_tokens * base.streams, ctx.hidden)
     x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
     loss = run_head(ctx, head, x)
     high = tape.peak
-    wide = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
+    outputs_in_fp32 = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
     logits = 0
     for value in ctx.model_outputs:
-        item = 4 if wide else ITEM_BYTES[value.dtype]
-        logits += rounded(value.numel * item)
-    if wide and ctx.model_outputs:
+        element_bytes = 4 if outputs_in_fp32 else ITEM_BYTES[value.dtype]
+        logits += rounded(value.numel * element_bytes)
+    if outputs_in_fp32 and ctx.model_outputs:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         high = max(high, tape.live + logits)
     if head.objective.loss_after_model and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
-        logits = rounded(ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if wide else base.param_dtype])
+        logits = rounded(
+            ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if outputs_in_fp32 else base.param_dtype]
+        )
     ctx.model_outputs.clear()
-    del held, copies, loss
+    del gathered_root, copies, loss
     return high, logits

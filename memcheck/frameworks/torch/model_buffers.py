@@ -24,32 +24,33 @@ def masks_of(architecture: Architecture, setting: Setting) -> int:
         return 0
     from memcheck.frameworks.transformers.masks import model_masks
 
-    found = model_masks((b for b, _ in architecture.blocks), setting, architecture.mask_windows)
-    return found.variables + found.graph + found.unused
+    masks = model_masks((b for b, _ in architecture.blocks), setting, architecture.mask_windows)
+    return masks.variables + masks.graph + masks.unused
 
 
 class ModelBuffers:
     """What a pipeline rank holds in addition to its units."""
 
     def __init__(self, job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> None:
+        """``part``: the layers and ends of the rank. ``setting``: the one that its units share."""
         self.job, self.architecture, self.part = job, architecture, part
         self.setting = setting
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
         self.border = self._border()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
-        held, variables = self._masks()
+        held_masks, mask_variables = self._masks()
         if setting.rotary_table_rows and any(wide_width(block) for block, _ in architecture.blocks):
             # each layer holds what FSDP2 has cast of them
-            tables, variables = 0, variables + tables
-        handed = last = 0
+            tables, mask_variables = 0, mask_variables + tables
+        layer_indices = last_indices = 0
         if any(isinstance(b.mixer, LatentAttention) and b.mixer.extension is not None for b, _ in architecture.blocks):
             from memcheck.frameworks.torch.layer_buffers import dsa_indices
 
-            handed, last = dsa_indices(job, architecture, part, setting)
-        self.per_micro_batch = tables + self._received_input() + held + handed
+            layer_indices, last_indices = dsa_indices(job, architecture, part, setting)
+        self.per_micro_batch = tables + self._received_input() + held_masks + layer_indices
         """What each micro-batch in flight makes for itself."""
-        self.masks = variables + last
+        self.masks = mask_variables + last_indices
         """Attention masks, and an indexer's choice, that nothing but variables of the model's forward hold."""
         if architecture.encoder is not None:
             from memcheck.frameworks.torch.encoder import encoder_tables
@@ -61,52 +62,56 @@ class ModelBuffers:
         layers = self.part.last - self.part.first
         states, length = model_states_of(self.setting.style), self.job.sequence_length
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
-        found = [Always("activations", caches)] if caches else []
+        always_live = [Always("activations", caches)] if caches else []
         if self.job.auxiliary_models:
             from memcheck.frameworks.torch.reference_models import companion_caches
 
-            found.append(Always("parameters", companion_caches(self.job)))
+            always_live.append(Always("parameters", companion_caches(self.job)))
         if any(_may_have_tables(block) for block, _ in self.architecture.blocks):
             from memcheck.frameworks.torch.layer_buffers import layer_tables
 
-            found += [Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)]
+            always_live += [
+                Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)
+            ]
         tables = [self.architecture.sinusoids] * 2 if self.architecture.sinusoids else []  # of both stacks
-        made = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
-        found += [Always("activations", rounded(rows * self.setting.hidden * made)) for rows in tables]
+        element_bytes = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
+        always_live += [Always("activations", rounded(rows * self.setting.hidden * element_bytes)) for rows in tables]
         if isinstance(self.architecture, GptBigCodeModel):
-            found.append(Always("activations", rounded(self.architecture.learned_positions**2)))
+            always_live.append(Always("activations", rounded(self.architecture.learned_positions**2)))
         if self.architecture.pooling is not None and self.architecture.learned_positions:
             # `position_ids`, and `token_type_ids` where there are types: int64 buffers of BERT's embeddings
             count = 2 if self.architecture.token_types else 1
-            found.append(Always("activations", count * rounded(8 * self.architecture.learned_positions)))
+            always_live.append(Always("activations", count * rounded(8 * self.architecture.learned_positions)))
         ids = rounded(8 * self.tokens)
         if self.part.embedding:
-            found.append(Always("activations", ids))
+            always_live.append(Always("activations", ids))
         if self.part.head:
-            found.append(Always("activations", ids))
+            always_live.append(Always("activations", ids))
         if self.architecture.encoder is not None:
             from memcheck.frameworks.torch.encoder import encoder_inputs
 
-            found.append(Always("activations", encoder_inputs(self.job, self.architecture, self.architecture.encoder)))
+            always_live.append(
+                Always("activations", encoder_inputs(self.job, self.architecture, self.architecture.encoder))
+            )
         if isinstance(self.architecture, BartModel):
-            found.append(Always("activations", rounded(self.architecture.vocab_size * made)))
+            always_live.append(Always("activations", rounded(self.architecture.vocab_size * element_bytes)))
         if (self.architecture.vision is not None or self.architecture.others) and self.part.embedding:
             from memcheck.frameworks.torch.tower_tensors import pixel_bytes, side_buffers
 
             buffers = side_buffers(self.architecture, self.setting.param_dtype)
-            found.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture)))
+            always_live.append(Always("activations", buffers + pixel_bytes(self.job, self.architecture)))
         if self.job.layout.pipeline == 1:
-            return found
+            return always_live
         stages = self.job.layout.virtual_stages if runs_chunk_by_chunk(self.job) else 1
         all_inputs = (stages - self.part.embedding) * self.boundary()
         if not self.job.casts_gradients:
             # before 2.15 torch.distributed.pipelining allocates all receive buffers once (stage.py)
             all_gradients = (stages - self.part.head) * self.boundary()
-            found.append(Always("communication_buffers", 0, all_inputs + all_gradients))
+            always_live.append(Always("communication_buffers", 0, all_inputs + all_gradients))
         elif self.part.head:
             # since then every input is a new tensor; the losses that the last stage collects refer to all of theirs
-            found.append(Always("activations", 0, self.boundary()))
-        return found
+            always_live.append(Always("activations", 0, self.boundary()))
+        return always_live
 
     def _masks(self) -> tuple[int, int]:
         """Bytes of the model's attention masks: those that a micro-batch in flight holds, and those that nothing but
@@ -117,13 +122,13 @@ class ModelBuffers:
         from memcheck.frameworks.transformers.masks import model_masks
 
         architecture = self.architecture
-        found = model_masks((b for b, _ in architecture.blocks), self.setting, architecture.mask_windows)
-        held, variables = found.graph, found.variables
+        masks = model_masks((b for b, _ in architecture.blocks), self.setting, architecture.mask_windows)
+        held_masks, variables = masks.graph, masks.variables
         if self.job.checkpointing.mode != "none":  # layers hold them, as arguments, to their backward
-            held, variables = held + variables + (found.gathered if self.setting.trained else 0), 0
+            held_masks, variables = held_masks + variables + (masks.gathered if self.setting.trained else 0), 0
         if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
-            return held, 0
-        return held, variables + found.unused
+            return held_masks, 0
+        return held_masks, variables + masks.unused
 
     def _received_input(self) -> int:
         """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
@@ -135,12 +140,12 @@ class ModelBuffers:
         if self.job.layout.pipeline == 1:
             return NO_BORDER
         output = 0 if self.part.head else self.boundary()
-        found = Border(input_gradient=0 if self.part.embedding else self.boundary())
+        border = Border(input_gradient=0 if self.part.embedding else self.boundary())
         if not self.job.casts_gradients:
-            return found._replace(output=output)
+            return border._replace(output=output)
         # gpipe waits for its sends after the last forward
         sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
-        return found._replace(unsent_output=output, sends=sends, output_gradient=output)
+        return border._replace(unsent_output=output, sends=sends, output_gradient=output)
 
     def boundary(self) -> int:
         """Bytes of the hidden states between two stages."""
@@ -149,5 +154,6 @@ class ModelBuffers:
 
 
 def _may_have_tables(block: Block) -> bool:
+    """Return whether a layer may have buffers of its own, which :func:`layer_tables` measures."""
     m, experts = block.mixer, isinstance(block.mlp, Moe)
     return experts or not isinstance(m, Attention) or isinstance(m.extension, (HeldMask, PositionTable))

@@ -26,13 +26,13 @@ EXCHANGE_US = 1.0
 """What an exchange of one sharded dimension for another costs beyond a gather of its size."""
 
 
-def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int:
+def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mesh) -> int:
     """Bytes in addition to the states while one matrix is orthogonalised in bf16: ``update`` and what the iterations
     make.
 
-    ``numel``: elements of this rank; ``item``: bytes of one in the parameter's dtype.
+    ``numel``: elements of this rank; ``element_bytes``: bytes of one in the parameter's dtype.
     """
-    update, x, gram = rounded(item * numel), rounded(2 * numel), rounded(2 * min(tensor.shape) ** 2)
+    update, x, gram = rounded(element_bytes * numel), rounded(2 * numel), rounded(2 * min(tensor.shape) ** 2)
     if mesh.ways == 1 or numel == tensor.numel:
         return update + 2 * x + 2 * gram  # two copies of X, two Gram matrices
     # a tall matrix is transposed: its product sums over the sharded dimension, and what is reduced is a Gram matrix;
@@ -40,13 +40,13 @@ def newton_schulz(tensor: LocalTensor, numel: int, item: int, mesh: Mesh) -> int
     summed = update + x + 4 * gram
     if tensor.shape[0] > tensor.shape[1]:
         return max(summed, update + 2 * x + 3 * gram)  # or the next X with the last X still live, after the polynomial
-    whole = 2 * tensor.numel
-    if gather_us(mesh, whole) <= 2 * exchange_us(mesh, whole):
+    whole_bytes = 2 * tensor.numel
+    if gather_us(mesh, whole_bytes) <= 2 * exchange_us(mesh, whole_bytes):
         # X.T is gathered along its second dimension, through a buffer; what comes of it is divided
-        return update + 2 * x + 2 * rounded(gram // mesh.ways) + 2 * rounded(whole)
-    first = x if item != 2 else 0  # the cast of the update, which X is views of
-    if gather_us(mesh, whole) <= gather_us(mesh, 2 * min(tensor.shape) ** 2) + 2 * exchange_us(mesh, whole):
-        last = 2 * gram + rounded(gram // mesh.ways) + rounded(whole) + x
+        return update + 2 * x + 2 * rounded(gram // mesh.ways) + 2 * rounded(whole_bytes)
+    first = x if element_bytes != 2 else 0  # the cast of the update, which X is views of
+    if gather_us(mesh, whole_bytes) <= gather_us(mesh, 2 * min(tensor.shape) ** 2) + 2 * exchange_us(mesh, whole_bytes):
+        last = 2 * gram + rounded(gram // mesh.ways) + rounded(whole_bytes) + x
     else:
         last = 3 * gram + 3 * x  # what is sent and received, with what the previous exchange has left
     return max(summed, update + first + last)

@@ -86,11 +86,11 @@ def distinct_micro_batches(micro_batches: int, in_flight: float, last_differs: b
 
     ``last_differs``: the last one differs from the second.
     """
-    m, n = micro_batches, in_flight
-    if m == 1:
+    count, most_in_flight = micro_batches, in_flight
+    if count == 1:
         return [(True, True, 0)]
-    walks = [(True, False, n - 1), (False, m == 2, max(0.0, min(n - 1, m - 2)))]
-    return [*walks, (False, True, 0)] if m > 2 and last_differs else walks
+    walks = [(True, False, most_in_flight - 1), (False, count == 2, max(0.0, min(most_in_flight - 1, count - 2)))]
+    return [*walks, (False, True, 0)] if count > 2 and last_differs else walks
 
 
 def distinct_pair_passes(micro_batches: int, last_differs: bool) -> list[tuple[bool, bool, float]]:

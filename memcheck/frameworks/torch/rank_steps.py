@@ -192,11 +192,11 @@ class Steps:
 
     def peak(self, rank: int, states: TorchStates) -> TorchRank:
         """Return the step of pipeline rank ``rank`` on top of resident ``states``."""
-        known = self._steps.get(rank)
-        if known is None:
-            known = self._steps[rank] = self._step(rank)
-        groups = states.groups(known.units, rooted=known.rooted) if known.has_groups else NO_GROUP_SIZES
-        return TorchRank(rank, known.program.peak(groups), known)
+        rank_step = self._steps.get(rank)
+        if rank_step is None:
+            rank_step = self._steps[rank] = self._step(rank)
+        groups = states.groups(rank_step.units, rooted=rank_step.rooted) if rank_step.has_groups else NO_GROUP_SIZES
+        return TorchRank(rank, rank_step.program.peak(groups), rank_step)
 
     def _step(self, rank: int) -> _RankStep:
         """Build the step of one pipeline rank. ``layers_of_rank``: one part, or one for each chunk of the rank."""

@@ -115,7 +115,7 @@ class Units:
 
     @property
     def _widens_first(self) -> bool:
-        """The first layer's input has another dtype than those of the others."""
+        """Whether the first layer's input has another dtype than those of the other layers."""
         return self._entry != stream_dtype(self.base)
 
     def runs(self, part: Part) -> list[Run]:
@@ -133,7 +133,7 @@ class Units:
             from memcheck.frameworks.torch.encoder import encoder_units
 
             encoder_part = encoder_units(
-                job, self.architecture, encoder, base, table=self._table_trained, adds=self._added.adds,
+                job, self.architecture, encoder, base, table_trained=self._table_trained, adds=self._added.adds,
                 inventory=self._inventory,
             )  # fmt: skip
             runs += [Run(unit, times, layer) for unit, times, layer in encoder_part.runs]
@@ -164,31 +164,33 @@ class Units:
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
-            lookup = decoder_embedding(runs[-1].unit, self.architecture, base, grad=table, mode=checkpointing.mode)
+            lookup = decoder_embedding(
+                runs[-1].unit, self.architecture, base, table_trained=table, mode=checkpointing.mode
+            )
             runs[-1] = runs[-1]._replace(unit=lookup)
         outliving = sum(run.unit.first_curve.until_graph_freed for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
         end_of_readers = self._end_of_readers(part)
         for block, index, times in _layer_groups(self.architecture.blocks, part, frozen, checkpointing.every_n_layers):
-            left = times
-            while left:
+            layers_left = times
+            while layers_left:
                 trained = self._trains(block) and index not in frozen
                 external = index == part.first > 0
                 # the backward's first layer is where gradients start that all of an encoder-decoder's add up
-                has_last_reader = index + left == end_of_readers
-                gathers = has_last_reader and left == 1
+                has_last_reader = index + layers_left == end_of_readers
+                gathers = has_last_reader and layers_left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
                 # a layer without a module that is adapted leaves the graph where it begins
                 output_grad = input_grad or trained or (adapted and unit.first_curve.output_gradient_bytes > 0)
                 output_grad = output_grad or (base.encoder_output_grad and crossed and isinstance(block, PictureBlock))
                 # a layer with another input than the layers after it is a run of its own
-                alone = external or output_grad != input_grad or (index == 0 and self._widens_first)
-                count = 1 if alone else left
-                if has_last_reader and count == left > 1:
+                own_run = external or output_grad != input_grad or (index == 0 and self._widens_first)
+                count = 1 if own_run else layers_left
+                if has_last_reader and count == layers_left > 1:
                     count -= 1
                 outliving += count * unit.first_curve.until_graph_freed
                 _append(runs, unit, index, count)
-                input_grad, index, left = output_grad, index + count, left - count
+                input_grad, index, layers_left = output_grad, index + count, layers_left - count
         return self._with_head(runs, part, input_grad, outliving)
 
     def _end_of_readers(self, part: Part) -> int:
@@ -314,13 +316,13 @@ def units_of(job: TrainingJob, architecture: Architecture, added: Accumulation, 
     return Units(job, architecture, added, inventory)
 
 
-def _append(runs: list[Run], unit: Unit, index: int, times: int) -> None:
-    """Append ``times`` equal layers, or lengthen the last run if its unit is the same. ``index``: the first layer."""
+def _append(runs: list[Run], unit: Unit, index: int, count: int) -> None:
+    """Append ``count`` equal layers, or lengthen the last run if its unit is the same. ``index``: the first layer."""
     last = runs[-1] if runs else None
     if last is not None and _same(last.unit, unit):
-        runs[-1] = last._replace(times=last.times + times)
+        runs[-1] = last._replace(times=last.times + count)
     else:
-        runs.append(Run(unit._replace(name=f"layer {index}"), times, index))
+        runs.append(Run(unit._replace(name=f"layer {index}"), count, index))
 
 
 def _same(unit: Unit, other: Unit) -> bool:
@@ -333,18 +335,18 @@ def _same(unit: Unit, other: Unit) -> bool:
 
 @lru_cache(maxsize=1024)
 def _layer_groups(
-    blocks: tuple[tuple[Block, int], ...], part: Part, frozen: frozenset[int], every: int
+    blocks: tuple[tuple[Block, int], ...], part: Part, frozen: frozenset[int], recompute_interval: int
 ) -> tuple[tuple[Block, int, int], ...]:
     """Return the consecutive layers of ``part`` with the same block: (block, number of the first, how many).
 
-    Layers of one group agree in whether they are frozen and whether they are recomputed (``every``-th layer). They may
-    still differ in whether their input needs a gradient.
+    Layers of one group agree in whether they are frozen and whether they are recomputed, which every
+    ``recompute_interval``-th layer is. They may still differ in whether their input needs a gradient.
     """
     groups: list[tuple[Block, int, int]] = []
     before: tuple[int, bool, bool] | None = None
     layers = [block for block, count in blocks for _ in range(count)]
     for index in range(part.first, part.last):
-        kind = (id(layers[index]), index in frozen, index % every == 0)
+        kind = (id(layers[index]), index in frozen, index % recompute_interval == 0)
         if kind == before:
             block, first, times = groups[-1]
             groups[-1] = (block, first, times + 1)
@@ -355,6 +357,7 @@ def _layer_groups(
 
 
 def _nothing_trained_below(job: TrainingJob, first: int, frozen: frozenset[int], base: Setting) -> bool:
+    """Return whether embedding and all layers before layer ``first`` are frozen and have no adapters."""
     if base.adapter is not None:
         return False
     return "embed" in job.freeze and all(i in frozen for i in range(first))

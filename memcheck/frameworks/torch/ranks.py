@@ -77,8 +77,8 @@ class Behaviours:
 
     def steps(self, job: TrainingJob, torch: str) -> Steps:
         """Return the steps of a job with its batch, under the behaviour of one version of PyTorch."""
-        found = self._any_batch.get(torch) or self._find(job, torch)
-        return _steps(found, job.micro_batch_size, job.sequence_length, distinct_micro_batches(job))
+        job_of_any_batch = self._any_batch.get(torch) or self._find(job, torch)
+        return _steps(job_of_any_batch, job.micro_batch_size, job.sequence_length, distinct_micro_batches(job))
 
     def _find(self, job: TrainingJob, torch: str) -> AnyBatch:
         found = self._any_batch[torch] = any_batch(unsharded_step_key(step_key(job, torch)), self._architecture)
@@ -101,49 +101,51 @@ def peak_ranks(
     ]
 
 
-def estimate_of(job: TrainingJob, found: RankAtPeak) -> RankEstimate:
+def estimate_of(job: TrainingJob, rank_at_peak: RankAtPeak) -> RankEstimate:
     """Return the estimate of one rank: its step on top of the resident bytes, with loading before and saving after."""
-    instants = _with_load_and_save(job, found.rank.tensors, found.instants())
-    return _estimated(job, found, instants, found.rank.host_bytes, [(i.name, i.allocated_bytes) for i in instants])
+    instants = _with_load_and_save(job, rank_at_peak.rank.tensors, rank_at_peak.instants())
+    return _estimated(
+        job, rank_at_peak, instants, rank_at_peak.rank.host_bytes, [(i.name, i.allocated_bytes) for i in instants]
+    )
 
 
-def torch_rank(found: RankAtPeak) -> TorchRank:
+def torch_rank(rank_at_peak: RankAtPeak) -> TorchRank:
     """The rank, which is one of torch's."""
-    assert isinstance(found.rank, TorchRank)  # noqa: S101 - `Steps` makes no others
-    return found.rank
+    assert isinstance(rank_at_peak.rank, TorchRank)  # noqa: S101 - `Steps` makes no others
+    return rank_at_peak.rank
 
 
 def _estimated(
-    job: TrainingJob, found: RankAtPeak, instants: tuple[Instant, ...], host_bytes: int, tops: Tops
+    job: TrainingJob, rank_at_peak: RankAtPeak, instants: tuple[Instant, ...], host_bytes: int, tops: Tops
 ) -> RankEstimate:
     """Return the estimate of one rank with what the caching allocator holds in addition to live tensors.
 
     ``tops``: every instant and its bytes, of which ``instants`` has one or all.
     """
-    rank = torch_rank(found)
+    rank = torch_rank(rank_at_peak)
     peak = max([instant.allocated_bytes for instant in instants])
-    quiet = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
-    before = max([count for name, count in tops if name not in quiet])
-    lists = max([count for name, count in tops if name in quiet], default=0)
-    first, others = of_streams(found)
+    outside_lists = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
+    before = max([count for name, count in tops if name not in outside_lists])
+    lists = max([count for name, count in tops if name in outside_lists], default=0)
+    first, others = of_streams(rank_at_peak)
     engine = engine_of(job, rank.tensors.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
     others = others if engine is None else engine.other_streams
     pools = Pools(
         largest=rank.step.largest_block,
-        apart=max(0, first + others - peak) + found.resident.paged,
+        apart=max(0, first + others - peak) + rank_at_peak.resident.paged,
         others=others,
         before=before if lists > before else 0,
         lists=lists,
     )
-    left = found.resident.unfilled
-    if left is not None:
-        freed = before - sum([count for _, count in found.resident.components])
-        pools = pools._replace(unfilled=left.among(freed), unfilled_most=left.most)
+    unfilled = rank_at_peak.resident.unfilled
+    if unfilled is not None:
+        freed = before - sum([count for _, count in rank_at_peak.resident.components])
+        pools = pools._replace(unfilled=unfilled.among(freed), unfilled_most=unfilled.most)
     if pools.before and max(tops, key=lambda top: top[1])[0] != "optimizer":
         from memcheck.frameworks.torch.load_and_save import unfilled_whole
 
-        most = max(pools.unfilled_most, unfilled_whole(state_key(job), rank.tensors))
-        pools = pools._replace(unfilled_most=most)
+        most_unfilled = max(pools.unfilled_most, unfilled_whole(state_key(job), rank.tensors))
+        pools = pools._replace(unfilled_most=most_unfilled)
     return RankEstimate(rank.number, instants, rank.parameters, host_bytes=host_bytes, pools=pools)
 
 
@@ -153,16 +155,16 @@ def _makes_lists(job: TrainingJob) -> bool:
     return foreach and job.layout.pipeline == 1
 
 
-def of_streams(found: RankAtPeak) -> tuple[int, int]:
+def of_streams(rank_at_peak: RankAtPeak) -> tuple[int, int]:
     """Return the peak bytes of the default CUDA stream, and the sum of the peaks of all other streams.
 
     Both are 0 for a step that allocates on one stream only.
     """
-    tops = torch_rank(found).step.stream_tops()
+    tops = torch_rank(rank_at_peak).step.stream_tops()
     if not tops:
         return 0, 0
     default, *others = tops
-    return found.bytes_of(default), sum([max([count for _, count in instants]) for instants in others])
+    return rank_at_peak.bytes_of(default), sum([max([count for _, count in instants]) for instants in others])
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
@@ -170,13 +172,15 @@ def is_fixed_by_step(job: TrainingJob) -> bool:
     return job.initialization.place != "device" and job.checkpoint.offload != "none" and job.evaluation is None
 
 
-def _with_load_and_save(job: TrainingJob, held: ResidentTensors, instants: tuple[Instant, ...]) -> tuple[Instant, ...]:
+def _with_load_and_save(
+    job: TrainingJob, resident: ResidentTensors, instants: tuple[Instant, ...]
+) -> tuple[Instant, ...]:
     """Return the instants of a step together with loading, saving and evaluation, as far as these may exceed it."""
     if is_fixed_by_step(job):
         return instants
     from memcheck.frameworks.torch.load_and_save import around
 
-    return around(job, held, instants)
+    return around(job, resident, instants)
 
 
 class Worst:
@@ -194,13 +198,15 @@ class Worst:
 
     def rank(self, job: TrainingJob) -> RankEstimate:
         """Return the rank with the highest peak, the first of equal ones, with the instant of the peak alone."""
-        found = peak_ranks(job, self._states_of(job), self._behaviours, self._numbers)
-        host_bytes = max([one.rank.host_bytes for one in found])
+        peaks = peak_ranks(job, self._states_of(job), self._behaviours, self._numbers)
+        host_bytes = max([rank_at_peak.rank.host_bytes for rank_at_peak in peaks])
         if is_fixed_by_step(job):
-            worst = max(found, key=lambda one: one.peak) if len(found) > 1 else found[0]
+            worst = max(peaks, key=lambda rank_at_peak: rank_at_peak.peak) if len(peaks) > 1 else peaks[0]
             tops = [(name, worst.bytes_of(((name, count),))) for name, count in worst.rank.tops]
             return _estimated(job, worst, worst.instant(), host_bytes, tops)
-        fullest_rank = max([estimate_of(job, one) for one in found], key=lambda rank: rank.peak.allocated_bytes)
+        fullest_rank = max(
+            [estimate_of(job, rank_at_peak) for rank_at_peak in peaks], key=lambda rank: rank.peak.allocated_bytes
+        )
         return fullest_rank._replace(instants=(fullest_rank.peak,), host_bytes=host_bytes)
 
     def _states_of(self, job: TrainingJob) -> TorchStates:
@@ -214,11 +220,13 @@ class Worst:
 @lru_cache(maxsize=256)
 def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
     """Return for each pipeline rank a key of its layers and ends; ranks with equal keys have equal units."""
-    layers, ways = tuple(map(id, architecture.layers())), layout.pipeline
-    each = stage_parts(architecture.num_layers, ways * (layout.virtual_stages if chunked else 1), layout.fewer_layers)
-    found = [(p.embedding, p.head, p.first > 0, layers[p.first : p.last]) for p in each]
+    layers, pipeline_ranks = tuple(map(id, architecture.layers())), layout.pipeline
+    all_parts = stage_parts(
+        architecture.num_layers, pipeline_ranks * (layout.virtual_stages if chunked else 1), layout.fewer_layers
+    )
+    contents = [(part.embedding, part.head, part.first > 0, layers[part.first : part.last]) for part in all_parts]
     if not chunked:
-        return tuple(found)
+        return tuple(contents)
     from memcheck.frameworks.torch.interleaved import stages_of
 
-    return tuple(tuple(found[stage] for stage in stages_of(layout, rank)) for rank in range(ways))
+    return tuple(tuple(contents[stage] for stage in stages_of(layout, rank)) for rank in range(pipeline_ranks))

@@ -170,7 +170,7 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
 
 
 class OutsideSizes(Record):
-    """What a step holds outside its units and groups."""
+    """The sizes of a step outside its units and FSDP groups, such as masks and pipeline buffers."""
 
     present: tuple[Presence, ...]
     """Which sizes are not zero, for each pipeline chunk; one entry for a rank that is one stage."""
@@ -178,10 +178,10 @@ class OutsideSizes(Record):
     """Sizes in bytes that are not zero, followed by those of the strategy's own buffers."""
 
 
-def outside_sizes(step_sizes: Sequence[StepSizes], own: tuple[int, ...] = ()) -> OutsideSizes:
+def outside_sizes(step_sizes: Sequence[StepSizes], strategy_sizes: tuple[int, ...] = ()) -> OutsideSizes:
     """Split what a step holds outside its units into a form and sizes in bytes; :func:`_named_sizes` reads them.
 
-    ``step_sizes``: one entry per pipeline chunk. ``own``: sizes of the strategy's own buffers.
+    ``step_sizes``: one entry per pipeline chunk. ``strategy_sizes``: sizes of the strategy's own buffers.
     """
     present: list[Presence] = []
     sizes: list[int] = []
@@ -192,7 +192,7 @@ def outside_sizes(step_sizes: Sequence[StepSizes], own: tuple[int, ...] = ()) ->
         values = (chunk.per_micro_batch, *edges, chunk.table, chunk.table_slice, chunk.masks, *waiting, *chunk.held)
         present.append(tuple([bool(n) for n in values]))
         sizes += [n for n in values if n]
-    return OutsideSizes(tuple(present), (*sizes, *own))
+    return OutsideSizes(tuple(present), (*sizes, *strategy_sizes))
 
 
 class RankProgram:
@@ -247,8 +247,8 @@ class StepPeaks:
     @property
     def largest_block(self) -> int:
         """Bytes of the largest block that a unit or FSDP2 makes."""
-        own = max([high.largest for high in self._runs.highs], default=0)
-        return own if self._grouped is None else max(own, self._grouped[1].largest)
+        largest_of_units = max([high.largest for high in self._runs.highs], default=0)
+        return largest_of_units if self._grouped is None else max(largest_of_units, self._grouped[1].largest)
 
     def stream_tops(self) -> tuple[tuple[tuple[str, int], ...], ...]:
         """Return each instant and its bytes on the default stream, then on the streams of FSDP2's collectives.
@@ -260,7 +260,10 @@ class StepPeaks:
         totals, groups = self._grouped
         tops = []
         for stream in (DEFAULT_STREAM, GATHERS, REDUCES):
-            sizes = [size if own == stream else 0 for size, own in zip(groups.sizes, groups.streams, strict=True)]
+            sizes = [
+                size if allocating_stream == stream else 0
+                for size, allocating_stream in zip(groups.sizes, groups.streams, strict=True)
+            ]
             tops.append(self.program.tops(totals if stream == DEFAULT_STREAM else None, tuple(sizes)))
         return tuple(tops)
 
@@ -371,7 +374,7 @@ def kept_by_ddp_sink(runs: Sequence[NamedRun]) -> list[NamedRun]:
     With ``find_unused_parameters`` DDP passes all tensors of the model's output through ``_DDPSink``. So graphs that no
     loss reads live as long as the loss's own (torch 2.13 nn/parallel/distributed.py).
     """
-    found = []
+    kept_runs = []
     for run in runs:
         unit = run.unit
         if unit.kind == "idle":
@@ -379,5 +382,5 @@ def kept_by_ddp_sink(runs: Sequence[NamedRun]) -> list[NamedRun]:
                 first_curve=unit.first_curve._replace(until_backward_ends=unit.first_curve.extra_output_bytes),
                 later_curve=unit.later_curve._replace(until_backward_ends=unit.later_curve.extra_output_bytes),
             )
-        found.append(run._replace(unit=unit))
-    return found
+        kept_runs.append(run._replace(unit=unit))
+    return kept_runs

@@ -35,9 +35,9 @@ def companion_bytes(job: TrainingJob) -> int:
 
 
 def _shards(job: TrainingJob, companion: Companion) -> int:
-    ways = job.layout.shard_group if is_wrapped(job, companion) or is_zero3(job) else 1
-    other = alone(job, companion)
-    return sum(weight_bytes(t, companion.dtype, shard_numel(t, ways)) for t in companion_tensors(other))
+    shards = job.layout.shard_group if is_wrapped(job, companion) or is_zero3(job) else 1
+    companion_job = alone(job, companion)
+    return sum(weight_bytes(t, companion.dtype, shard_numel(t, shards)) for t in companion_tensors(companion_job))
 
 
 def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
@@ -52,11 +52,11 @@ def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
 def _beside(job: TrainingJob, companion: Companion) -> int:
     """What stays gathered; of a model on the host it does where its own recipe has put it there."""
     if is_zero3(job):
-        other = alone(job, companion)
-        return _engine(job).kept_whole(other, companion_tensors(other))
+        companion_job = alone(job, companion)
+        return _engine(job).kept_whole(companion_job, companion_tensors(companion_job))
     runs = companion.place == "device" or job.framework.own_objectives
-    stays = runs and is_wrapped(job, companion) and by_layer(job)
-    return _root(job, companion).gathered if stays else 0
+    root_stays_gathered = runs and is_wrapped(job, companion) and by_layer(job)
+    return _root(job, companion).gathered if root_stays_gathered else 0
 
 
 def companion_caches(job: TrainingJob) -> int:
@@ -87,12 +87,12 @@ def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[Lo
     in the dtype of the products, in whichever dtype the companion is stored (TRL models/utils.py, ``prepare_fsdp``:
     ``mp_policy=fsdp_plugin.mixed_precision_policy``).
     """
-    divided = [(t, job.layout.shard_group) for t in tensors]
+    sharded = [(t, job.layout.shard_group) for t in tensors]
     recipe = job.recipe._replace(params=companion.dtype)
-    casts = all_gather_dtype(job) is not None
-    if not casts:
+    casts_every_tensor = all_gather_dtype(job) is not None
+    if not casts_every_tensor:
         recipe = recipe._replace(compute=companion.dtype)
-    return fsdp_group(divided, recipe, casts_every_tensor=casts, accumulation_dtype=job.recipe.reduce)
+    return fsdp_group(sharded, recipe, casts_every_tensor=casts_every_tensor, accumulation_dtype=job.recipe.reduce)
 
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:

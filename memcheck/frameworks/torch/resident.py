@@ -329,14 +329,14 @@ def _temporaries(
 
         trained = updated_pieces(job, units_and_counts, upper_bound=job.optimizer.implementation == "for-loop")
     if job.framework.masters_adapters:
-        trained = [(t._replace(dtype=None), n) for t, n in trained]
+        trained = [(t._replace(dtype=None), numel) for t, numel in trained]
     if partition is not None:
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     if own_adafactor(job):
         from memcheck.frameworks.torch.own_optimizers import adafactor_step
 
-        return adafactor_step([(n, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, n in trained])
+        return adafactor_step([(numel, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, numel in trained])
     mesh = Mesh(job.layout.shard_group if uses_fsdp(job) else 1, job.layout.gpus_per_node)
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
     if job.layout.tensor == 1:

@@ -30,6 +30,7 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
 
 
 def _state_bytes_of(job: TrainingJob, architecture: Architecture, part: Part) -> int:
+    """Return the resident bytes of parameters, adapters, master weights and optimizer states of one pipeline rank."""
     total = StateBytes()
     units = list(tensors_of(job, architecture, part))
     counts = Counter(map(id, units))  # layers that are alike share their tensors
@@ -89,10 +90,13 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
 
 
 def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:
+    """Return the bytes of a layer of experts while it is gathered, with the padding of its shards and without."""
     sharded = [shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, placement_of(job))]
-    padded, whole = (
-        fsdp_group(each, job.recipe, casts_every_tensor=False, accumulation_dtype=job.recipe.reduce).gathered
-        for each in (sharded, [(t, 1) for t, _ in sharded])
+    padded, unpadded = (
+        fsdp_group(
+            tensors_and_shards, job.recipe, casts_every_tensor=False, accumulation_dtype=job.recipe.reduce
+        ).gathered
+        for tensors_and_shards in (sharded, [(t, 1) for t, _ in sharded])
     )
     experts, shards = max((t.shape[0], shards_of_tensor) for t, shards_of_tensor in sharded if t.expert)
-    return PaddedLayer(experts=experts, shards=shards, padded=padded, whole=whole)
+    return PaddedLayer(experts=experts, shards=shards, padded=padded, whole=unpadded)

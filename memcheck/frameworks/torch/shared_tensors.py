@@ -21,8 +21,8 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
         return unit
     if isinstance(block, SharedTransformerBlock) and setting.adapter is not None:  # each layer's adapters are its own
         return unit
-    whole = block_tensors(_shared_part(block), setting_placement(setting))
-    sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.param_dtype]) for t in whole if t.trained]
+    all_tensors = block_tensors(_shared_part(block), setting_placement(setting))
+    sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.param_dtype]) for t in all_tensors if t.trained]
     again, size = unit.later_curve, sum(sizes)
     if last:
         return unit._replace(later_curve=again._replace(left_gradient_bytes=again.left_gradient_bytes + size))

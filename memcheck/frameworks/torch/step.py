@@ -130,8 +130,8 @@ class Step:
         ``first``: it is the first micro-batch. ``already_gathered``: an earlier one left the parameters gathered.
         """
         recorder, parallel = self.recorder, self.parallel
-        casts, states = PendingReleases(), PendingReleases()
-        variables = Variables(recorder, embeds=any(each.kind == "embedding" for each in self.units))
+        pending_casts, pending_states = PendingReleases(), PendingReleases()
+        variables = Variables(recorder, embeds=any(unit_of_rank.kind == "embedding" for unit_of_rank in self.units))
         if self.schedule.pipelined and not first:
             # the schedule's variable holds the last stage's output until the next forward returns (schedules.py)
             variables.assign("output", "logits_and_loss", self.units[-1].first_curve.until_backward_ends)
@@ -144,17 +144,17 @@ class Step:
             if is_head:
                 parallel.before_norm()
             if curve.peak_before_loss is not None:
-                self._model_returns(variables, states, curve.peak_before_loss, i)
+                self._model_returns(variables, pending_states, curve.peak_before_loss, i)
             if is_head:
-                self._before_loss(casts)
+                self._before_loss(pending_casts)
             recorder.high("loss" if is_head else "forward", curve.forward_peak, self.names[i])
             self._hold_layer_state(unit, -1)
             recorder.hold_bundle(curve.saved_bytes)
             recorder.hold("activations", curve.autocast_cache_bytes)
-            casts.append((curve.autocast_cache_bytes, end - i))
+            pending_casts.append((curve.autocast_cache_bytes, end - i))
             if self.lifetimes.keeps_states and unit.kind == "block":
                 recorder.hold("activations", curve.freed_input_bytes)
-                states.append((curve.freed_input_bytes, end - i))
+                pending_states.append((curve.freed_input_bytes, end - i))
             parallel.after_forward(i, end)
             recorder.repeat(before, end - i - 1)
             variables.after_unit(unit, curve, i - first_layer, end - i, self.lifetimes, self.step_sizes)
@@ -163,7 +163,7 @@ class Step:
             if self.units[i].kind == "idle":  # a training loop's variable has outputs of layers that nothing reads
                 recorder.hold("logits_and_loss", self.units[i].first_curve.until_backward_ends, end - i)
         parallel.end_forward()
-        recorder.hold_amount("activations", tuple(casts), -1)
+        recorder.hold_amount("activations", tuple(pending_casts), -1)
 
     def _model_returns(self, variables: Variables, states: PendingReleases, before: Bundle, i: int) -> None:
         """Record the moment before the head ``i``, and release what the variables of the model's forward hold.
@@ -177,14 +177,14 @@ class Step:
         self.recorder.high("forward", before, self.names[i])
         variables.let_go(towers=not self.lifetimes.towers_stay)
 
-    def _before_loss(self, casts: PendingReleases) -> None:
+    def _before_loss(self, pending_casts: PendingReleases) -> None:
         """Release what is freed after the final norm, before the loss allocates its logits.
 
-        ``casts``: autocast copies of weights, which live until the model's forward returns.
+        ``pending_casts``: autocast copies of weights, which live until the model's forward returns.
         """
         if self.lifetimes.loss_after_model:
-            self.recorder.hold_amount("activations", tuple(casts), -1)
-            casts.clear()
+            self.recorder.hold_amount("activations", tuple(pending_casts), -1)
+            pending_casts.clear()
         self.hold_previous_graph(-1)  # the curve counts it until its logits replace the old ones
         self.recorder.release("logits_and_loss", self.outputs)
         self.parallel.before_loss(after_model=self.lifetimes.loss_after_model)

@@ -58,7 +58,7 @@ class Schedule(Record):
 
 
 class StepOptions(Record):
-    """How a rank runs its step."""
+    """How a rank runs its step: the schedule, lifetimes of variables, and the data-parallel strategy."""
 
     schedule: Schedule
     lifetimes: Lifetimes
@@ -108,7 +108,7 @@ def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, 
 
 
 def _fully_shard(job: TrainingJob) -> FullyShard:
-    """What FSDP does in a step."""
+    """Return how FSDP gathers, reduces and reshards in a step of this job."""
     from memcheck.frameworks.torch.fully_shard import FullyShard
 
     layout, profile, architecture, ends_shared = job.layout, job.framework, job.architecture, ends_share_group(job)
@@ -141,6 +141,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
 
 
 def _is_paired(job: TrainingJob) -> bool:
+    """Return whether a micro-batch is two forwards, of queries and of documents, before one backward."""
     return job.head.columns > 1 and job.layout.pipeline == 1
 
 
@@ -163,7 +164,7 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool
 
 
 def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
-    """What the model's forward and the training loop keep."""
+    """Return which variables of the model's forward and of the training loop outlive their last use."""
     profile, architecture, checkpointing = job.framework, job.architecture, job.checkpointing
     lifetimes = Lifetimes(
         loss_after_model=job.objective.loss_after_model or job.objective.reads_logits or job.head.columns > 1,

@@ -55,16 +55,16 @@ def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
 
 def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
     """Prefixes of the tensors that FSDP wraps in units of which the rest is the root's, by kind of unit."""
-    found: dict[str, tuple[str, ...]] = {}
+    modules_by_part: dict[str, tuple[str, ...]] = {}
     if parts_attention(job, vision):
-        found |= dict.fromkeys(TOWERS, ATTENTION)
+        modules_by_part |= dict.fromkeys(TOWERS, ATTENTION)
     if embeds_apart(job, vision):
-        found["stem"] = EMBEDDING
+        modules_by_part["stem"] = EMBEDDING
     if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped:
-        found["projector"] = RESAMPLER
-    if "stem" in found or "projector" in found:  # idle
-        found["beside"] = found.get("stem", ()) + found.get("projector", ())
-    return found
+        modules_by_part["projector"] = RESAMPLER
+    if "stem" in modules_by_part or "projector" in modules_by_part:  # idle
+        modules_by_part["beside"] = modules_by_part.get("stem", ()) + modules_by_part.get("projector", ())
+    return modules_by_part
 
 
 def gives_towers(job: TrainingJob, vision: Vision) -> bool:

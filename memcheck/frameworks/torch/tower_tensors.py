@@ -30,36 +30,39 @@ from memcheck.models.vision import Vision
 
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
-    """The setting of a part: whether it is trained, and whether adapters reach it."""
-    held = placement_of(job, part)
-    return base._replace(trained=held.trained, adapter=held.adapter, frozen_modules=held.frozen)
+    """Return the setting of one part of the model: whether it is trained, and which of its modules have adapters."""
+    placement = placement_of(job, part)
+    return base._replace(trained=placement.trained, adapter=placement.adapter, frozen_modules=placement.frozen)
 
 
 def shrunk(vision: Vision, setting: Setting) -> Setting:
-    """The setting after the module that merges ``shrinks`` rows into one."""
-    each = vision.between.merges if vision.between is not None else 1
-    sizes = tuple(rows // each for rows in setting.rows_per_image)
-    return setting._replace(sequence=setting.sequence // each, rows_per_image=sizes)
+    """Return the setting of the layers after the module that merges several rows of patches into one."""
+    rows_merged = vision.between.merges if vision.between is not None else 1
+    sizes = tuple(rows // rows_merged for rows in setting.rows_per_image)
+    return setting._replace(sequence=setting.sequence // rows_merged, rows_per_image=sizes)
 
 
 def closing_norms(vision: Vision) -> tuple[ParameterTensor, ...]:
-    """The tower's last norm, or its neck. Anything else after the layers is frozen and trained with the projector."""
+    """Return the tensors of the tower's last norm or neck.
+
+    Any other tensor after the layers is frozen or trained with the projector.
+    """
     return tuple(t for t in vision.closing if t.group in ("norm", "vision"))
 
 
 def part_tensors(block: Block, setting: Setting, part: str = "") -> tuple[LocalTensor, ...]:
-    """The tensors of a block of that part, adapters included. ``part``: it is no layer, and of which part it is."""
-    found = block_tensors(
+    """Return the tensors of a block, adapters included. ``part``: name of the part if the block is not a layer."""
+    tensors = block_tensors(
         block, TensorPlacement(trained=setting.trained, frozen=setting.frozen_modules, adapter=setting.adapter)
     )
-    return tuple(t._replace(part=part) for t in found) if part else found
+    return tuple(t._replace(part=part) for t in tensors) if part else tensors
 
 
 def ending_tensors(vision: Vision, projector: tuple[ParameterTensor, ...], setting: Setting) -> tuple[LocalTensor, ...]:
     """The tensors of the projector, and of what runs between the tower's layers and the projector."""
     norms = {t.name for t in closing_norms(vision)}
-    found = part_tensors(as_block(vision.closing + projector), setting, "projector")
-    return tuple(t._replace(part="vision") if t.name in norms else t for t in found)
+    tensors = part_tensors(as_block(vision.closing + projector), setting, "projector")
+    return tuple(t._replace(part="vision") if t.name in norms else t for t in tensors)
 
 
 PROBE = "head.probe"
@@ -74,22 +77,22 @@ def idle_group(job: TrainingJob, block: Block) -> str:
 
 
 def idle_tensors(job: TrainingJob, block: Block, adapter: Adapter | None, *, trained: bool) -> tuple[LocalTensor, ...]:
-    """The tensors of a block that no gradient reaches, with its adapters, which are resident as well.
+    """Return the tensors of a block that does not run, with its adapters, which are resident as well.
 
-    ``trained``: its own parameters want a gradient all the same.
+    ``trained``: its parameters require a gradient, which they never get.
     """
-    found = block_tensors(block, TensorPlacement(trained=trained, adapter=adapter))
-    where, architecture = idle_group(job, block), job.architecture
+    tensors = block_tensors(block, TensorPlacement(trained=trained, adapter=adapter))
+    group, architecture = idle_group(job, block), job.architecture
     vision = architecture.vision if isinstance(architecture, Architecture) else None
-    own = own_parts(job, vision) if vision is not None else {}
-    whole = vision is None or not is_unsplit(job, vision)
+    own_modules = own_parts(job, vision) if vision is not None else {}
+    has_tower_units = vision is None or not is_unsplit(job, vision)
 
     def waits(name: str) -> str:
-        if where == "beside":
-            return "layer" if name.startswith(own.get("beside", ("none",))) else where
-        return where if whole and name.startswith(own.get(IDLE, ("",))) else "beside"
+        if group == "beside":
+            return "layer" if name.startswith(own_modules.get("beside", ("none",))) else group
+        return group if has_tower_units and name.startswith(own_modules.get(IDLE, ("",))) else "beside"
 
-    return tuple(t._replace(trained=False, waits=waits(t.name) if t.trained else "") for t in found)
+    return tuple(t._replace(trained=False, waits=waits(t.name) if t.trained else "") for t in tensors)
 
 
 def reaches(setting: Setting, block: Block) -> bool:
@@ -97,52 +100,54 @@ def reaches(setting: Setting, block: Block) -> bool:
     return any(".lora_" in t.name for t in part_tensors(block, setting))
 
 
-def idle_blocks(architecture: Architecture, *, sees: bool) -> list[tuple[Block, int, str]]:
-    """What is resident and never gets a gradient, as blocks with their number and part: towers without inputs, layers
-    after the features. ``sees``: samples have pictures.
+def idle_blocks(architecture: Architecture, *, has_pictures: bool) -> list[tuple[Block, int, str]]:
+    """Return the blocks that are resident and never get a gradient, each with its count and part of the model.
+
+    These are towers without inputs, and layers after the one whose output is read. ``has_pictures``: samples have
+    pictures.
     """
-    found = [(block, n, other.part) for other in architecture.others for block, n in other.blocks]
-    found += [(as_block(other.tensors), 1, other.part) for other in architecture.others if other.tensors]
-    v = architecture.vision
-    if v is None:
-        return found
-    if v.unused:
-        found.append((as_block(v.unused), 1, "vision"))
-    if not sees:
-        found += [(block, n, "vision") for block, n in v.blocks + v.idle]
-        found += [
-            (as_block(v.stem + v.between_tensors + v.closing), 1, "vision"),
-            (as_block(v.projector), 1, "projector"),
+    idle = [(block, count, other.part) for other in architecture.others for block, count in other.blocks]
+    idle += [(as_block(other.tensors), 1, other.part) for other in architecture.others if other.tensors]
+    vision = architecture.vision
+    if vision is None:
+        return idle
+    if vision.unused:
+        idle.append((as_block(vision.unused), 1, "vision"))
+    if not has_pictures:
+        idle += [(block, count, "vision") for block, count in vision.blocks + vision.idle]
+        idle += [
+            (as_block(vision.stem + vision.between_tensors + vision.closing), 1, "vision"),
+            (as_block(vision.projector), 1, "projector"),
         ]
-    return found
+    return idle
 
 
 def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
     """The tensors of everything outside the language model, unit by unit."""
     if architecture.encoder is not None:
-        held = placement_of(job, "encoder")
-        for block, n in architecture.encoder.blocks:
-            yield from n * [block_tensors(block, held)]
-        yield block_tensors(as_block(architecture.encoder.tensors), held)
-    v, sees = architecture.vision, are_there(job)
-    for block, n, part in idle_blocks(architecture, sees=sees):
-        held = placement_of(job, part)
-        yield from n * [idle_tensors(job, block, held.adapter, trained=held.trained)]
-    if v is None or not sees:
+        placement = placement_of(job, "encoder")
+        for block, count in architecture.encoder.blocks:
+            yield from count * [block_tensors(block, placement)]
+        yield block_tensors(as_block(architecture.encoder.tensors), placement)
+    vision, has_pictures = architecture.vision, are_there(job)
+    for block, count, part in idle_blocks(architecture, has_pictures=has_pictures):
+        placement = placement_of(job, part)
+        yield from count * [idle_tensors(job, block, placement.adapter, trained=placement.trained)]
+    if vision is None or not has_pictures:
         return
     tower, projector = placement_of(job, "vision"), placement_of(job, "projector")
-    yield _of("vision", block_tensors(as_block(v.stem), tower))
-    if v.between:
-        yield _of("vision", block_tensors(as_block(v.between.tensors), tower))
-    for block, n in v.idle:
-        yield from n * [idle_tensors(job, block, tower.adapter, trained=tower.trained)]
-    for block, n in v.blocks:
-        yield from n * [block_tensors(block, tower)]
-    norms = closing_norms(v)
+    yield _of("vision", block_tensors(as_block(vision.stem), tower))
+    if vision.between:
+        yield _of("vision", block_tensors(as_block(vision.between.tensors), tower))
+    for block, count in vision.idle:
+        yield from count * [idle_tensors(job, block, tower.adapter, trained=tower.trained)]
+    for block, count in vision.blocks:
+        yield from count * [block_tensors(block, tower)]
+    norms = closing_norms(vision)
     if norms:
         yield _of("vision", block_tensors(as_block(norms), tower))
-    rest = tuple(t for t in v.closing if t not in norms) + v.projector
-    yield _of("projector", block_tensors(as_block(rest), projector))
+    projector_tensors = tuple(t for t in vision.closing if t not in norms) + vision.projector
+    yield _of("projector", block_tensors(as_block(projector_tensors), projector))
 
 
 def _of(part: str, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
@@ -150,33 +155,40 @@ def _of(part: str, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
 
 
 def side_buffers(architecture: Architecture, dtype: str) -> int:
-    """Buffers of the towers: bounds of clamped projections, one number each, and what standardises pooled rows."""
-    held = [each for other in architecture.others for each in other.buffers]
-    held += architecture.vision.buffers if architecture.vision is not None else ()
-    return sum(each.number * rounded_bytes((each.elements,), "fp32" if each.fp32 else dtype) for each in held)
+    """Return the bytes of the towers' buffers: bounds of clamped projections, and statistics that standardise pooled
+    rows.
+    """
+    buffers = [buffer for other in architecture.others for buffer in other.buffers]
+    buffers += architecture.vision.buffers if architecture.vision is not None else ()
+    return sum(
+        buffer.number * rounded_bytes((buffer.elements,), "fp32" if buffer.fp32 else dtype) for buffer in buffers
+    )
 
 
 def pixel_bytes(job: TrainingJob, architecture: Architecture) -> int:
-    """``pixel_values`` in fp32, as the processor made them, and their padding mask, which stay all step."""
-    vision, stated = architecture.vision, job.images
+    """Return the bytes of a micro-batch's ``pixel_values``, padding mask, positions and cross-attention mask.
+
+    They are arguments of the model's forward and live all step. ``pixel_values`` are in fp32 unless the caller casts.
+    """
+    vision, images = architecture.vision, job.images
     if vision is None:
-        sides = [e.side for e in architecture.embedders if e.tokens] if stated is not None else []
-        return sum(rounded_bytes((job.rows * stated.pictures, 3, side, side), "fp32") for side in sides if stated)
-    found = pictures_of(job, vision)
-    rows = found.rows - vision.classes * found.pictures
+        sides = [embedder.side for embedder in architecture.embedders if embedder.tokens] if images is not None else []
+        return sum(rounded_bytes((job.rows * images.pictures, 3, side, side), "fp32") for side in sides if images)
+    pictures = pictures_of(job, vision)
+    rows = pictures.rows - vision.classes * pictures.pictures
     if not rows:
         return 0
     mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
     positions = rounded(vision.position_bytes * rows)
-    crossing = rounded(
+    cross_attention_mask = rounded(
         8
         * job.rows
         * job.sequence_length
         * (vision.cross.tiles if vision.cross is not None else 0)
-        * (found.pictures // job.rows)
+        * (pictures.pictures // job.rows)
     )
     pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
-    return pixels + mask + positions + crossing
+    return pixels + mask + positions + cross_attention_mask
 
 
 FROZEN_LAYERS, FROZEN_ATTENTION, FROZEN_EMBEDDING = "vision:layers", "vision:attention", "vision:embedding"
@@ -186,17 +198,19 @@ FROZEN_LAYERS, FROZEN_ATTENTION, FROZEN_EMBEDDING = "vision:layers", "vision:att
 def flattened_parts(
     job: TrainingJob, architecture: Architecture, vision: Vision, freeze: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The words of ``freeze``, with those in place of parts that say what of them wants no gradient."""
-    found: list[str] = []
+    """Return the words of ``freeze`` where FSDP1 flattens the model: parts are replaced by what of them gets no
+    gradient.
+    """
+    words: list[str] = []
     for word in freeze:
         if word == "vision" and not is_unsplit(job, vision):
-            found.append(FROZEN_ATTENTION if parts_attention(job, vision) else FROZEN_LAYERS)
-            found += [FROZEN_EMBEDDING] if embeds_apart(job, vision) else []
+            words.append(FROZEN_ATTENTION if parts_attention(job, vision) else FROZEN_LAYERS)
+            words += [FROZEN_EMBEDDING] if embeds_apart(job, vision) else []
         elif word == "language":
-            found.append(f"layers:0-{architecture.num_layers}")
+            words.append(f"layers:0-{architecture.num_layers}")
         elif word not in ("vision", "projector"):
-            found.append(word)
-    return tuple(found)
+            words.append(word)
+    return tuple(words)
 
 
 def layers_of_tower(job: TrainingJob, tower: Setting) -> Setting:

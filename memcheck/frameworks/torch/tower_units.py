@@ -44,45 +44,45 @@ from memcheck.record import Record
 
 
 def stem_unit(
-    job: TrainingJob, vision: Vision, setting: Setting, *, graph: bool, leaf: bool, adds: bool, inventory: bool
+    job: TrainingJob, vision: Vision, setting: Setting, *, has_graph: bool, is_leaf: bool, adds: bool, inventory: bool
 ) -> Unit:
     """Return the unit of a vision tower's stem: patch embedding, positions and norms, which run before its layers.
 
-    ``graph``, ``leaf``: see :func:`stem_curve`. ``adds``: some micro-batch adds to existing gradients.
+    ``has_graph``, ``is_leaf``: see :func:`stem_curve`. ``adds``: some micro-batch adds to existing gradients.
     """
     block = as_block(vision.stem)
-    held = elements(block)
+    expected_numel = elements(block)
 
     def run(ctx: Context) -> None:
         tower_forward(vision.kind).stem(ctx, vision, False)
 
-    require_covered(touched(run, whole(setting)), held, "the vision tower's stem", job.framework.name)
-    fresh = stem_curve(vision, setting, graph, leaf, inventory)
-    again = stem_curve(vision, setting.for_later_micro_batches(), graph, leaf, inventory) if adds else fresh
+    require_covered(touched(run, whole(setting)), expected_numel, "the vision tower's stem", job.framework.name)
+    fresh = stem_curve(vision, setting, has_graph, is_leaf, inventory)
+    again = stem_curve(vision, setting.for_later_micro_batches(), has_graph, is_leaf, inventory) if adds else fresh
     tensors = part_tensors(block, setting, "vision")
     return Unit(kind="stem", name="patch embedding", tensors=tensors, first_curve=fresh, later_curve=again)
 
 
 @lru_cache(maxsize=512)
-def stem_curve(vision: Vision, setting: Setting, graph: bool, leaf: bool, inventory: bool) -> Curve:
+def stem_curve(vision: Vision, setting: Setting, has_graph: bool, is_leaf: bool, inventory: bool) -> Curve:
     """Replay the stem and return its memory curve, without its output, which the first layer counts as its input.
 
-    ``graph``: some layer has a graph, which keeps the position tables that all layers read. ``leaf``: the output
+    ``has_graph``: some layer has a graph, which keeps the position tables that all layers read. ``is_leaf``: the output
     requires a gradient as a leaf. Its AccumulateGrad keeps it and its gradient until the backward is over.
     """
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     ctx = Context(tape, setting)
     if setting.casts_batch_features:  # an argument of the root's forward: it lives as long as autocast's copies do
-        brought = (setting.sequence - vision.classes * setting.images, vision.channels)
-        ctx.pixel_values = tape.value(brought, setting.param_dtype, "pixel_values, cast")
-        held = Value(ctx.pixel_values.storage, brought, setting.param_dtype)
-        tape.casts[id(held)] = held
-    y, tables = tower_forward(vision.kind).stem(ctx, vision, leaf)
-    leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if leaf else 0
+        pixels_shape = (setting.sequence - vision.classes * setting.images, vision.channels)
+        ctx.pixel_values = tape.value(pixels_shape, setting.param_dtype, "pixel_values, cast")
+        held_pixels = Value(ctx.pixel_values.storage, pixels_shape, setting.param_dtype)
+        tape.casts[id(held_pixels)] = held_pixels
+    y, tables = tower_forward(vision.kind).stem(ctx, vision, is_leaf)
+    leaf_bytes = rounded_bytes(tables[0].shape, tables[0].dtype) if is_leaf else 0
     ctx.pixel_values = None
     tables = [t for t in tables if t.storage is not y.storage]  # the first layer's input counts as its own
     forward_high = high(tape)
-    if not graph:  # variables of the tower's forward
+    if not has_graph:  # variables of the tower's forward
         ctx.extra_outputs += tables
         tables.clear()
     return closed(tape, ctx, y, forward_high)._replace(until_backward_ends=2 * leaf_bytes)
@@ -100,9 +100,11 @@ def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
 
 
 def given(values: list[Value]) -> tuple[list[Value], int]:
-    """The values once more, so that what they refer to stays, and its bytes, each storage once."""
-    held = {v.storage.key: Value(v.storage, v.shape, v.dtype) for v in values if v.storage is not None}
-    return list(held.values()), sum(v.storage.bytes for v in held.values() if v.storage is not None)
+    """Return new references to the values, one per storage, and the bytes of these storages."""
+    values_by_storage = {v.storage.key: Value(v.storage, v.shape, v.dtype) for v in values if v.storage is not None}
+    return list(values_by_storage.values()), sum(
+        v.storage.bytes for v in values_by_storage.values() if v.storage is not None
+    )
 
 
 RECOMPUTED = "vit_gradient_checkpointing"
@@ -110,12 +112,12 @@ RECOMPUTED = "vit_gradient_checkpointing"
 
 
 class SideUnits(Record):
-    """The units of a tower, and what its rows leave for the language model."""
+    """The units of a vision tower, and whether the language model's first layer needs a gradient of its input."""
 
     runs: tuple[tuple[Unit, int, int], ...]
     """Units in forward order, each with how many alike there are, and the number of the first layer."""
     input_grad: bool
-    """What the first layer is given wants a gradient."""
+    """Whether the input of the language model's first layer needs a gradient."""
 
 
 def side_units(
@@ -158,64 +160,64 @@ def side_units(
     hooked = (
         vision.hooked or (tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None)
     ) and is_hooked(job, architecture)
-    entry, layers = _flattened(job, vision, tower)
-    graph = entry.trained or layers.trained or _adapted(vision, tower) or hooked
-    leaf = hooked and not (entry.trained or reaches(tower, as_block(vision.stem)))
-    stem = stem_unit(job, vision, entry, graph=graph, leaf=leaf, adds=adds, inventory=inventory)
-    index, stacked, stem_at = 0, list(vision.deepstack), len(runs)
+    stem_setting, layer_setting = _flattened(job, vision, tower)
+    has_graph = stem_setting.trained or layer_setting.trained or _adapted(vision, tower) or hooked
+    is_leaf = hooked and not (stem_setting.trained or reaches(tower, as_block(vision.stem)))
+    stem = stem_unit(job, vision, stem_setting, has_graph=has_graph, is_leaf=is_leaf, adds=adds, inventory=inventory)
+    index, deepstack_layers, stem_position = 0, list(vision.deepstack), len(runs)
     runs.append((stem, 1, 0))
-    below = entry.trained or hooked or reaches(tower, as_block(vision.stem))
-    for kind, (block, times) in enumerate(vision.blocks):
-        left = times
-        if kind == 1 and vision.between:
-            joins = tower._replace(needs_input_gradient=below)
-            runs.append((between_unit(job, vision, joins, adds=adds, inventory=inventory), 1, 0))
-            tower, layers = shrunk(vision, tower), shrunk(vision, layers)
-        while left:
-            setting = layers._replace(needs_input_gradient=below)
+    input_needs_grad = stem_setting.trained or hooked or reaches(tower, as_block(vision.stem))
+    for block_kind, (block, count_of_block) in enumerate(vision.blocks):
+        layers_left = count_of_block
+        if block_kind == 1 and vision.between:
+            between_setting = tower._replace(needs_input_gradient=input_needs_grad)
+            runs.append((between_unit(job, vision, between_setting, adds=adds, inventory=inventory), 1, 0))
+            tower, layer_setting = shrunk(vision, tower), shrunk(vision, layer_setting)
+        while layers_left:
+            setting = layer_setting._replace(needs_input_gradient=input_needs_grad)
             mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
             unit = block_unit(job, block, setting, mode, adds, inventory)
-            after = below or layers.trained or reaches(layers, block)
-            entered = not (index or after) and not tower_forward(vision.kind).loops
-            some = 1 if after != below or entered else left
-            if stacked and stacked[0] < index + some:
-                some = stacked[0] + 1 - index
+            output_needs_grad = input_needs_grad or layer_setting.trained or reaches(layer_setting, block)
+            is_first_without_graph = not (index or output_needs_grad) and not tower_forward(vision.kind).loops
+            count = 1 if output_needs_grad != input_needs_grad or is_first_without_graph else layers_left
+            if deepstack_layers and deepstack_layers[0] < index + count:
+                count = deepstack_layers[0] + 1 - index
             unit = unit._replace(kind="tower", name=f"vision layer {index}")
-            unit = _entered(unit) if entered else unit
-            runs.append((unit if kind or after else _listed(vision, unit), some, index))
-            below, index, left = after, index + some, left - some
-            if stacked and stacked[0] == index - 1:
-                number = len(vision.deepstack) - len(stacked)
-                above = projector._replace(
+            unit = _entered(unit) if is_first_without_graph else unit
+            runs.append((unit if block_kind or output_needs_grad else _listed(vision, unit), count, index))
+            input_needs_grad, index, layers_left = output_needs_grad, index + count, layers_left - count
+            if deepstack_layers and deepstack_layers[0] == index - 1:
+                number = len(vision.deepstack) - len(deepstack_layers)
+                merger_setting = projector._replace(
                     hidden=vision.hidden, batch=1, sequence=tower.sequence, images=pictures.pictures,
-                    needs_input_gradient=below, residual_dtype=stream, external_input=below,
+                    needs_input_gradient=input_needs_grad, residual_dtype=stream, external_input=input_needs_grad,
                 )  # fmt: skip
-                runs.append((_merger_unit(job, vision, above, number, adds=adds, inventory=inventory), 1, 0))
-                stacked.pop(0)
+                runs.append((_merger_unit(job, vision, merger_setting, number, adds=adds, inventory=inventory), 1, 0))
+                deepstack_layers.pop(0)
     runs += pooled
-    runs += _passing(job, vision, layers._replace(needs_input_gradient=below), index, inventory)
+    runs += _passing(job, vision, layer_setting._replace(needs_input_gradient=input_needs_grad), index, inventory)
     projector = _ending(vision, tower, projector)._replace(
         hidden=vision.hidden,
         batch=1,
         sequence=tower.sequence,
         images=pictures.pictures,
         image_tokens=pictures.tokens,
-        needs_input_gradient=below,
+        needs_input_gradient=input_needs_grad,
         residual_dtype=stream,
         tower_checkpointed=tower.tower_checkpointed,
     )
     trained = projector.trained or reaches(projector, as_block(vision.projector))
-    if vision.gathered and below:
-        runs[stem_at] = (_taking(stem, waiting_rows(vision, projector)), 1, 0)
+    if vision.gathered and input_needs_grad:
+        runs[stem_position] = (_taking(stem, waiting_rows(vision, projector)), 1, 0)
     if vision.crosses:
         reading = reading_of(base, stream_dtype(base), recomputed=job.checkpointing.mode != "none")
-        waits = waiting_rows(vision, projector) if below else 0
-        last = reading_unit(job, vision, projector, reading, waits, adds=adds, inventory=inventory)
-        return SideUnits((*runs, (last, 1, 0)), below or trained)
+        waiting_gradients = waiting_rows(vision, projector) if input_needs_grad else 0
+        last = reading_unit(job, vision, projector, reading, waiting_gradients, adds=adds, inventory=inventory)
+        return SideUnits((*runs, (last, 1, 0)), input_needs_grad or trained)
     end = _projector_unit(
         job, architecture, vision, projector, pictures, rows_grad=rows_grad, adds=adds, inventory=inventory
     )
-    return SideUnits((*runs, (end, 1, 0)), rows_grad or below or trained)
+    return SideUnits((*runs, (end, 1, 0)), rows_grad or input_needs_grad or trained)
 
 
 def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Setting, Setting]:
@@ -226,13 +228,13 @@ def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Settin
 
 
 def _entered(unit: Unit) -> Unit:
-    """The first layer of a tower without a graph, whose input is a variable of what calls the loop over the layers."""
+    """Return the first layer of a tower without a graph: a variable of the caller keeps its input alive."""
     fresh = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
     return unit._replace(first_curve=fresh, later_curve=fresh)
 
 
 def _listed(vision: Vision, unit: Unit) -> Unit:
-    """A layer without a graph, whose output is in a list until the projector has run, where there is one."""
+    """Return a layer without a graph; its output may be in a list until the projector has run."""
     if not (vision.crosses or vision.placement == "added"):
         return unit
     fresh = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
@@ -245,6 +247,7 @@ def waiting_rows(vision: Vision, setting: Setting) -> int:
 
 
 def _taking(unit: Unit, waits: int) -> Unit:
+    """Return a unit whose backward takes over ``waits`` bytes of gradients that wait for it."""
     fresh, again = (
         curve._replace(taken_gradient_bytes=curve.taken_gradient_bytes + waits)
         for curve in (unit.first_curve, unit.later_curve)
@@ -256,41 +259,50 @@ def _passing(
     job: TrainingJob, vision: Vision, setting: Setting, first: int, inventory: bool
 ) -> list[tuple[Unit, int, int]]:
     """Return the units of layers that run after the features are taken. ``first``: the number of the first layer."""
-    found = []
-    for block, n in vision.idle:
+    units = []
+    for block, count in vision.idle:
         unit = kept_unit(job, vision, passing_unit(job, block, setting, recompute_mode(job, first), inventory))
-        found.append(
-            (unit._replace(kind="gathered") if vision.placement == "put" else unit, n, 0)
+        units.append(
+            (unit._replace(kind="gathered") if vision.placement == "put" else unit, count, 0)
         )  # "gathered": to the projector
-        first += n
-    return found
+        first += count
+    return units
 
 
 def _ending(vision: Vision, tower: Setting, projector: Setting) -> Setting:
-    """The projector's setting, under which the tower's last norm runs as well: frozen or trained as the tower is."""
+    """Return the projector's setting with the right frozen modules for the tower's last norm.
+
+    The norm runs in the projector's unit, and is trained or frozen with the tower.
+    """
     if tower.trained == projector.trained:
         return projector
-    held = tuple(t.name.removesuffix(".weight") for t in closing_norms(vision) if t.name.endswith(".weight"))
-    others = tuple(t.name.removesuffix(".weight") for t in vision.closing + vision.projector if t.name not in held)
+    norm_names = tuple(t.name.removesuffix(".weight") for t in closing_norms(vision) if t.name.endswith(".weight"))
+    other_names = tuple(
+        t.name.removesuffix(".weight") for t in vision.closing + vision.projector if t.name not in norm_names
+    )
     if projector.trained:
-        return projector._replace(frozen_modules=held)
-    return projector._replace(trained=bool(held), frozen_modules=tuple(n for n in others if not _under(n, held)))
+        return projector._replace(frozen_modules=norm_names)
+    return projector._replace(
+        trained=bool(norm_names), frozen_modules=tuple(name for name in other_names if not _under(name, norm_names))
+    )
 
 
 def _under(name: str, modules: tuple[str, ...]) -> bool:
+    """Return whether a module is one of ``modules`` or inside one of them."""
     return any(name == m or name.startswith(m + ".") for m in modules)
 
 
 def _adapted(vision: Vision, setting: Setting) -> bool:
+    """Return whether some linear layer of the tower's layers or stem has an adapter."""
     return any(reaches(setting, block) for block, _ in vision.blocks) or reaches(setting, as_block(vision.stem))
 
 
 def mergers(vision: Vision) -> list[tuple[ParameterTensor, ...]]:
-    """The tensors of the last merger, and of those of earlier rows."""
-    each = len(vision.projector) // (len(vision.deepstack) + 1)
-    if not each:
+    """Return the tensors of each patch merger: the last one first, then DeepStack's for outputs of earlier layers."""
+    tensors_per_merger = len(vision.projector) // (len(vision.deepstack) + 1)
+    if not tensors_per_merger:
         return [()]
-    return [vision.projector[i : i + each] for i in range(0, len(vision.projector), each)]
+    return [vision.projector[i : i + tensors_per_merger] for i in range(0, len(vision.projector), tensors_per_merger)]
 
 
 def _merger_unit(
@@ -302,8 +314,8 @@ def _merger_unit(
     """
     tensors = mergers(vision)[number + 1]
     block, merge = as_block(tensors), tower_forward(vision.kind).merged
-    seen = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
-    require_covered(seen, elements(block), "a merger of earlier rows", job.framework.name)
+    touched_tensors = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
+    require_covered(touched_tensors, elements(block), "a merger of earlier rows", job.framework.name)
     fresh = merger_curve(vision, setting, number, inventory)
     again = merger_curve(vision, setting.for_later_micro_batches(), number, inventory) if adds else fresh
     tensors_here = part_tensors(block, setting, "projector")
@@ -328,9 +340,9 @@ def merger_curve(vision: Vision, setting: Setting, number: int, inventory: bool)
     if not setting.external_input:
         return curve._replace(freed_input_bytes=0, taken_gradient_bytes=curve.output_gradient_bytes)
     rows = rounded_bytes(shape, dtype)
-    beside = [("activations", rows), *(item for item in curve.forward_peak.components if item[0] != "activations")]
-    beside[0] = ("activations", rows + dict(curve.forward_peak.components).get("activations", 0))
-    forward = curve.forward_peak._replace(bytes=curve.forward_peak.bytes + rows, components=tuple(beside))
+    components = [("activations", rows), *(item for item in curve.forward_peak.components if item[0] != "activations")]
+    components[0] = ("activations", rows + dict(curve.forward_peak.components).get("activations", 0))
+    forward = curve.forward_peak._replace(bytes=curve.forward_peak.bytes + rows, components=tuple(components))
     return curve._replace(forward_peak=forward, taken_gradient_bytes=curve.output_gradient_bytes)
 
 
@@ -345,11 +357,15 @@ def _projector_unit(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    own = vision._replace(projector=mergers(vision)[0])
-    block = as_block(own.closing + own.projector)
+    """Return the unit of the projector and of the scatter of image tokens into the looked-up text rows.
+
+    ``rows_grad``: the text rows need a gradient. ``adds``: some micro-batch adds to existing gradients.
+    """
+    projector_vision = vision._replace(projector=mergers(vision)[0])
+    block = as_block(projector_vision.closing + projector_vision.projector)
     project = tower_forward(vision.kind).project
-    seen = touched_by(lambda ctx, x: project(ctx, own, x), whole(setting))
-    require_covered(seen, elements(block), "the projector", job.framework.name)
+    touched_tensors = touched_by(lambda ctx, x: project(ctx, projector_vision, x), whole(setting))
+    require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
     shape = (job.rows * job.sequence_length, architecture.hidden_size)
     end = _Ending(
         shape=shape,
@@ -359,23 +375,24 @@ def _projector_unit(
         gives_all=gives_towers(job, vision) and job.loss.keep_logits,
         scaled=architecture.embedding_scale == "model",
     )
-    fresh = _handing(vision, projector_curve(own, setting, end, inventory), setting, end)
+    fresh = _handing(vision, projector_curve(projector_vision, setting, end, inventory), setting, end)
     again = (
-        _handing(vision, projector_curve(own, setting.for_later_micro_batches(), end, inventory), setting, end)
+        _handing(
+            vision, projector_curve(projector_vision, setting.for_later_micro_batches(), end, inventory), setting, end
+        )
         if adds
         else fresh
     )
-    tensors_here = ending_tensors(vision, own.projector, setting)
+    tensors_here = ending_tensors(vision, projector_vision.projector, setting)
     return Unit(
         kind="projector", name="projector and scatter", tensors=tensors_here, first_curve=fresh, later_curve=again
     )
 
 
 def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:
-    """The curve for a model with mergers of earlier rows: their image tokens are put together, too, and their gradients
-    wait.
+    """Return the projector's curve with image tokens of DeepStack mergers, and with gradients that wait for the tower.
 
-    After a norm of the tower's own, the norm's result is the output, and not the rows in front of it.
+    A tower that ends with a norm returns the norm's output, and frees the input of the norm.
     """
     if vision.closing or vision.placement == "put":
         curve = curve._replace(freed_input_bytes=0)
@@ -386,15 +403,18 @@ def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Cu
         curve = curve._replace(left_gradient_bytes=waiting_rows(vision, setting))
     if not vision.deepstack:
         return curve
-    each = len(vision.deepstack) * rounded_bytes(
+    merger_tokens = len(vision.deepstack) * rounded_bytes(
         (end.tokens, end.shape[1]), setting.autocast_dtype or setting.param_dtype
     )
-    waits = setting.needs_input_gradient or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
-    return curve._replace(extra_output_bytes=curve.extra_output_bytes + each, left_gradient_bytes=each if waits else 0)
+    gradients_wait = setting.needs_input_gradient or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
+    return curve._replace(
+        extra_output_bytes=curve.extra_output_bytes + merger_tokens,
+        left_gradient_bytes=merger_tokens if gradients_wait else 0,
+    )
 
 
 class _Ending(Record):
-    """What the scatter needs to know in addition to the image tokens."""
+    """What the scatter of image tokens into text rows depends on, in addition to the tokens."""
 
     shape: tuple[int, int]
     """Rows and width of what was looked up."""
@@ -414,7 +434,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     """Replay the projector, and the scatter of its image tokens into the looked-up rows."""
     stream = setting.param_dtype
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
-    held: list[Value] = []
+    held_outputs: list[Value] = []
     lingers: list[int] = []
 
     def run(ctx: Context, x: Value) -> Value:
@@ -425,10 +445,10 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
             if vision.placement != "put":
                 ctx.extra_outputs.append(Value(features.storage, features.shape, features.dtype))
         if end.gives_out:
-            held.append(features)
+            held_outputs.append(features)
         if end.gives_all:
-            kept, size = given([*ctx.extra_outputs, *([] if vision.closing else [x])])
-            held.extend(kept)
+            returned_values, size = given([*ctx.extra_outputs, *([] if vision.closing else [x])])
+            held_outputs.extend(returned_values)
             lingers.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         if vision.placement == "added":
@@ -461,16 +481,16 @@ def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -
         checkpointing=Checkpointing(),
         auxiliary_models=(),
     )
-    found = side_units(frozen, architecture, vision, setting, rows_grad=False, adds=False, inventory=False)
-    held = rounded_bytes((job.rows * job.sequence_length, architecture.hidden_size), setting.param_dtype)
-    highest = kept = 0
-    for unit, times, _ in found.runs:
+    side = side_units(frozen, architecture, vision, setting, rows_grad=False, adds=False, inventory=False)
+    held_bytes = rounded_bytes((job.rows * job.sequence_length, architecture.hidden_size), setting.param_dtype)
+    highest = kept_bytes = 0
+    for unit, count, _ in side.runs:
         curve = unit.first_curve
-        highest = max(highest, held + curve.forward_peak.bytes)
-        held += curve.extra_output_bytes * times
+        highest = max(highest, held_bytes + curve.forward_peak.bytes)
+        held_bytes += curve.extra_output_bytes * count
         if unit.kind == "merger":
-            kept += curve.extra_output_bytes * times
+            kept_bytes += curve.extra_output_bytes * count
         elif unit.kind == "projector":
-            kept += curve.extra_output_bytes + curve.freed_input_bytes
+            kept_bytes += curve.extra_output_bytes + curve.freed_input_bytes
     tokens = rounded_bytes((pictures_of(job, vision).tokens, architecture.hidden_size), setting.param_dtype)
-    return highest, kept, tokens if vision.gives_out else 0
+    return highest, kept_bytes, tokens if vision.gives_out else 0

@@ -21,22 +21,22 @@ def module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
 
 def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
     """Layers that ``layers:A-B`` patterns freeze."""
-    found: set[int] = set()
+    frozen: set[int] = set()
     for pattern in freeze:
         if pattern.startswith(LAYERS):
             first, _, last = pattern.removeprefix(LAYERS).partition("-")
-            found.update(range(int(first), int(last)))
-    return found
+            frozen.update(range(int(first), int(last)))
+    return frozen
 
 
 def recompute_mode(job: TrainingJob, layer: int) -> str:
     """How one layer is recomputed: ``none`` | ``selective`` | ``full``, or ``parts:`` and names of its modules."""
-    c = job.checkpointing
-    if c.mode == "none" or (c.every_n_layers > 1 and layer % c.every_n_layers):
+    checkpointing = job.checkpointing
+    if checkpointing.mode == "none" or (checkpointing.every_n_layers > 1 and layer % checkpointing.every_n_layers):
         return "none"
-    if c.modules and job.framework.checkpointed_parts:
-        return f"parts:{','.join(c.modules)}"
-    return c.mode
+    if checkpointing.modules and job.framework.checkpointed_parts:
+        return f"parts:{','.join(checkpointing.modules)}"
+    return checkpointing.mode
 
 
 def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:

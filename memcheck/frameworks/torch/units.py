@@ -39,7 +39,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     context parallelism. An encoder and a vision tower set the number of encoded tokens per row.
     """
     layout, recipe, style = job.layout, job.recipe, job.framework.style
-    held = placement_of(job)
+    placement = placement_of(job)
     unit_dtype = recipe.compute if not recipe.autocast else recipe.params
     if job.prepares_kbit:
         unit_dtype = "fp32"
@@ -50,25 +50,25 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         from memcheck.job.rows import lengths
 
         encoded, decoded = lengths(job, architecture.encoder)
-    found = Setting(
+    setting = Setting(
         style=style,
         batch=job.rows // job.sequences_per_row,
         sequence=-(-decoded * job.sequences_per_row // layout.context),
         encoder_length=encoded,
         hidden=architecture.hidden_size,
-        tensor_parallel=held.tensor,
+        tensor_parallel=placement.tensor,
         context_parallel=layout.context,
         ulysses=layout.context > 1 and job.framework.context_parallel == "ulysses",
         sequence_parallel=layout.sequence and layout.tensor > 1,
-        expert_parallel=held.expert,
-        expert_tensor_parallel=held.expert_tensor,
+        expert_parallel=placement.expert,
+        expert_tensor_parallel=placement.expert_tensor,
         param_dtype=unit_dtype,
         compute_dtype=unit_dtype,
         autocast_dtype=autocast,
         attention=job.attention,
-        trained=held.trained,
-        frozen_modules=held.frozen,
-        adapter=held.adapter,
+        trained=placement.trained,
+        frozen_modules=placement.frozen,
+        adapter=placement.adapter,
         expert_imbalance=job.expert_imbalance,
         dispatcher=dispatcher_of(job),
         compiled=style.compiles_blocks and job.compiles("model"),
@@ -85,17 +85,17 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
         fp32_params=kept_names(job) if unit_dtype == recipe.params and all_gather_dtype(job) is None else (),
         options=job.options,
     )
-    if widens_inside(architecture, found):  # a norm after the encoder's layers makes its output as narrow as itself
-        found = found._replace(residual_dtype="fp32", encoder_output_dtype=found.param_dtype)
+    if widens_inside(architecture, setting):  # a norm after the encoder's layers makes its output as narrow as itself
+        setting = setting._replace(residual_dtype="fp32", encoder_output_dtype=setting.param_dtype)
     if all_gather_dtype(job) is not None and job.fsdp == 2 and style.modeling_files:  # of transformers' own classes
-        found = found._replace(rotary_table_rows=rotary_rows(architecture, found.sequence, found.batch))
+        setting = setting._replace(rotary_table_rows=rotary_rows(architecture, setting.sequence, setting.batch))
     vision = architecture.vision
     if vision is None or not vision.crosses:
-        return found
+        return setting
     from memcheck.job.images import pictures_of
 
     encoded = pictures_of(job, vision).pictures * vision.tile_tokens // job.rows
-    return found._replace(encoder_length=encoded, encoder_output_dtype=found.autocast_dtype)
+    return setting._replace(encoder_length=encoded, encoder_output_dtype=setting.autocast_dtype)
 
 
 def block_curve(block: Block, setting: Setting, recompute: str, inventory: bool = False) -> Curve:
@@ -116,16 +116,16 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
     The input has the shape [tokens, hidden]; under sequence parallelism the tokens are divided by the tensor ranks.
     """
     rows = setting.batch * setting.sequence * setting.streams
-    divided = setting.sequence_parallel and setting.tensor_parallel > 1
-    if divided:
+    is_sequence_sharded = setting.sequence_parallel and setting.tensor_parallel > 1
+    if is_sequence_sharded:
         rows //= setting.tensor_parallel
-    shape = (Dim(rows, "T/tp" if divided else "T"), Dim(setting.hidden, "h"))
-    forward, whole = layers_of(setting.style).recomputing(block, recompute)
+    shape = (Dim(rows, "T/tp" if is_sequence_sharded else "T"), Dim(setting.hidden, "h"))
+    forward, is_checkpointed = layers_of(setting.style).recomputing(block, recompute)
     table, dtype = (
         (setting.rotary_table_rows, wide_width(block) if setting.rotary_table_rows else 0),
         stream_dtype(setting),
     )
-    return replay(forward, setting, shape, dtype, recompute=whole, inventory=inventory, table=table)
+    return replay(forward, setting, shape, dtype, recompute=is_checkpointed, inventory=inventory, table=table)
 
 
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:

@@ -178,16 +178,16 @@ def _add_to_others(ctx: Context, corrected: Value, first: Value, streams: int) -
 
     def slice_add_backward(grad: Storage) -> list[Storage | None]:
         result = tape.new(all_shape, dtype, "CopySlices")
-        part = tape.new(others_shape, dtype, "CopySlices")
+        other_streams = tape.new(others_shape, dtype, "CopySlices")
         total = tape.new(first_shape, dtype, "sum")
-        del part
+        del other_streams
         return [result, total]
 
     summed = tape.record(Value(corrected.storage, all_shape, dtype), (corrected, first), slice_add_backward)
-    part = slices(tape, summed, others_shape)[0]
+    other_streams = slices(tape, summed, others_shape)[0]
 
     out = Value(corrected.storage, all_shape, dtype)
-    return operator(tape, out, (summed, part), "CopySlices", later=[(others_shape, dtype, "zeros")])
+    return operator(tape, out, (summed, other_streams), "CopySlices", later=[(others_shape, dtype, "zeros")])
 
 
 def spread_streams(ctx: Context, x: Value, streams: int) -> Value:

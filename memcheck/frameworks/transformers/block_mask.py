@@ -69,7 +69,7 @@ def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]
     """Replay eager_attention_forward; its additive mask takes a gradient."""
     tape = ctx.tape
     q, k, v = heads
-    b, h, s, d = q.shape
+    b, h, s, head_dim = q.shape
     copied = copied_operands(ctx, attention, h)
     scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores", copied[:2]))
     scores = add(tape, scores, mask, "attention mask")
@@ -78,5 +78,5 @@ def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]
     del scores, probabilities
     cast_probabilities = dropout(tape, cast_probabilities, attention.dropout)
     ctx.unused_outputs.append(cast_probabilities)
-    out = kernels.batched(tape, cast_probabilities, v, (b, h, s, d), "attention output", (False, copied[2]))
+    out = kernels.batched(tape, cast_probabilities, v, (b, h, s, head_dim), "attention output", (False, copied[2]))
     return copy(tape, out, "contiguous")

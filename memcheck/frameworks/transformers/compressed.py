@@ -38,19 +38,19 @@ def compressed_attention(ctx: Context, attention: Attention, compressed: Compres
             "leave tensor and context at 1: transformers cuts its experts alone",
             "/parallelism",
         )
-    tape, b, s, d = ctx.tape, ctx.batch, ctx.sequence, attention.head_dim
+    tape, b, s, head_dim = ctx.tape, ctx.batch, ctx.sequence, attention.head_dim
     tensors = {t.name.removeprefix("self_attn.").removesuffix(".weight"): t for t in attention.tensors}
     low_rank_query = _norm(ctx, "q_a_norm", _project(ctx, tensors, "q_a_proj", x))
-    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (b, attention.heads, s, d))
+    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (b, attention.heads, s, head_dim))
     q = _unweighted_norm(tape, q)
     q = _rotate(ctx, attention, q)
-    kv = _norm(ctx, "kv_norm", _project(ctx, tensors, "kv_proj", x)).view(b, 1, s, d)
+    kv = _norm(ctx, "kv_norm", _project(ctx, tensors, "kv_proj", x)).view(b, 1, s, head_dim)
     kv = _rotate(ctx, attention, kv)
     bias = mask = keys = None
     if compressed.rate:
         keys, bias = _compressed_keys(ctx, attention, compressed, tensors, x, low_rank_query)
         windows = keys.shape[2]
-        kv = cat(tape, (kv, keys), (b, 1, s + windows, d), "cat compressed keys")
+        kv = cat(tape, (kv, keys), (b, 1, s + windows, head_dim), "cat compressed keys")
         if windows:
             mask = tape.new((b, 1, s, s + windows), ctx.setting.param_dtype, "cat masks")
     out = _attend(ctx, attention, q, kv)

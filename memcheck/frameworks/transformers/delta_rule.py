@@ -101,7 +101,7 @@ def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Va
     widths = (key_width, key_width, value_width)
     if "in_proj_qkvz" in names:
         qkvz, ba = project(ctx, mixer, x, "in_proj_qkvz"), project(ctx, mixer, x, "in_proj_ba")
-        *qkv, gate = tape.views(qkvz, *((ctx.tokens, w) for w in (*widths, value_width)))
+        *qkv, gate = tape.views(qkvz, *((ctx.tokens, weights) for weights in (*widths, value_width)))
         gate, qkv = copy(tape, gate, "reshape"), [copy(tape, part, "reshape") for part in qkv]
         beta, decay = (copy(tape, v, "reshape") for v in tape.views(ba, *(((ctx.tokens, heads),) * 2)))
         return cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v"), gate, beta, decay

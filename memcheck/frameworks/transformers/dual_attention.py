@@ -21,14 +21,14 @@ def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
     ``x``: [tokens, hidden]; so is what is returned. The experts' output is added at the end of the layer
     (``shortcut_mlp_output``).
     """
-    tape, stream, m = ctx.tape, x.dtype, block.mlp
-    if block.mixer is None or block.second_mixer is None or not isinstance(m, Moe):
+    tape, stream, mlp_config = ctx.tape, x.dtype, block.mlp
+    if block.mixer is None or block.second_mixer is None or not isinstance(mlp_config, Moe):
         return x
-    first_mlp, second_mlp = _networks(m)
+    first_mlp, second_mlp = _networks(mlp_config)
     h = mixer_forward(ctx, block.mixer, normalise(ctx, block.input_norm, x), stream)
     x = add(tape, x, h, "residual")
     h = normalise(ctx, block.mlp_norm, x)
-    shortcut = routed_experts(ctx, m, h)
+    shortcut = routed_experts(ctx, mlp_config, h)
     h = mlp(ctx, first_mlp, h)
     x = add(tape, x, h, "residual")
     h = mixer_forward(ctx, block.second_mixer, normalise(ctx, block.mixer_output_norm, x), stream)
@@ -42,6 +42,12 @@ def _networks(moe: Moe) -> list[Mlp]:
     tensors = [t for t in moe.tensors if t.group == "shared_experts"]
     half = len(tensors) // 2
     return [
-        Mlp(moe.shared_width // 2, moe.gated, moe.activation, tensors=tuple(own), adaptable=not moe.stacked_adapters)
-        for own in (tensors[:half], tensors[half:])
+        Mlp(
+            moe.shared_width // 2,
+            moe.gated,
+            moe.activation,
+            tensors=tuple(own_blocks),
+            adaptable=not moe.stacked_adapters,
+        )
+        for own_blocks in (tensors[:half], tensors[half:])
     ]

@@ -33,22 +33,26 @@ def through_embedders(
     tape, (tokens, hidden), stream = ctx.tape, x.shape, x.dtype
     embedder_ctx = Context(tape, setting)
     matrices: dict[str, Weights] = {}
-    for e in embedders:
+    for embedder in embedders:
         mask, ids = tape.new((tokens,), "bool", "mask of tokens"), tape.new((tokens,), "int64", "tokens of the table")
-        table = embedder_ctx.parameter(f"{e.name}.embedding", (e.rows, e.width))
+        table = embedder_ctx.parameter(f"{embedder.name}.embedding", (embedder.rows, embedder.width))
         rows = _held(ctx, embedding(tape, table, (tokens,), setting.param_dtype), ids)
-        name = f"{e.name}.hard_embedding_norm"
-        rows = normalise(embedder_ctx, Norm(NORM, e.width, name=name), rows, name)
-        matrices[e.name] = weights = embedder_ctx.replicated(_matrix(e, hidden))
-        rows = rms_norm_pieces(tape, linear(tape, rows, weights, e.name), None)
+        name = f"{embedder.name}.hard_embedding_norm"
+        rows = normalise(embedder_ctx, Norm(NORM, embedder.width, name=name), rows, name)
+        matrices[embedder.name] = weights = embedder_ctx.replicated(_matrix(embedder, hidden))
+        rows = rms_norm_pieces(tape, linear(tape, rows, weights, embedder.name), None)
         if rows.dtype != stream:
             rows = cast(tape, rows, stream)
         ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
         x = where(tape, mask, rows, x)
         del rows
     ctx.parameters += embedder_ctx.parameters
-    for e in embedders if pictures else ():
-        x = _with_pictures(ctx, e, Context(tape, setting), matrices[e.name], pictures, x) if e.tokens else x
+    for embedder in embedders if pictures else ():
+        x = (
+            _with_pictures(ctx, embedder, Context(tape, setting), matrices[embedder.name], pictures, x)
+            if embedder.tokens
+            else x
+        )
     return x
 
 
@@ -91,9 +95,9 @@ def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.param_dtype
     places = pictures * (embedder.side // STRIDE) ** 2
     wide = "fp32" if ctx.tape.autocast else dtype  # pow is on autocast's fp32 list
-    held = tuple(tape.new((places, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
+    convolutions = tuple(tape.new((places, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
     more = tuple(tape.new((places, WIDEST), wide, "rms_norm2d") for _ in range(2))
-    del held, more
+    del convolutions, more
 
 
 def _held(ctx: Context, rows: Value, ids: Storage) -> Value:

@@ -111,8 +111,8 @@ def _clone(ctx: Context, x: Value) -> Value:
     if x.origin is None:  # a variable of the model's forward and an argument of checkpoints, without a graph
         ctx.inner_checkpoint_saved.append(tape.new(x.shape, x.dtype, "original hidden states"))
         return x
-    held = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
-    return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=held)
+    originals = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
+    return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=originals)
 
 
 def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> Value:

@@ -111,8 +111,8 @@ def source_curve(encoder: Encoder, words: Words, setting: Setting, inventory: bo
     if encoder.channels:
         return audio_stem_curve(encoder, setting, inventory=inventory)
     dtype = setting.residual_dtype or setting.param_dtype
-    found = embedding_curve(_embedding(encoder, words, setting), setting, dtype, inventory=inventory)
-    return found._replace(extra_output_bytes=found.freed_input_bytes, freed_input_bytes=0)
+    curve = embedding_curve(_embedding(encoder, words, setting), setting, dtype, inventory=inventory)
+    return curve._replace(extra_output_bytes=curve.freed_input_bytes, freed_input_bytes=0)
 
 
 def end(ctx: Context, encoder: Encoder, x: Value) -> Value:

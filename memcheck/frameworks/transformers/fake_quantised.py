@@ -35,6 +35,6 @@ def refuse_quantizer(job: TrainingJob) -> None:
         (not plain, "of layers that are not attention and a feed-forward network", "leave it out"),
         (job.objective.name != "sft", f"under objective {job.objective.name}", "leave it out"),
     )
-    for found, what, help in cases:
-        if found:
+    for problem, what, help in cases:
+        if problem:
             raise UnsupportedError(f"quantization-aware training {what} has no memory model", help, PLACE)

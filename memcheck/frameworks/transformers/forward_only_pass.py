@@ -33,14 +33,14 @@ def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states:
     hidden, pass_variables = _until_head(ctx, second, states=states)
     logits = _logits(ctx, second, hidden)
     del hidden
-    kept = [pass_variables.pop("states")] if "states" in pass_variables else []
+    pass_states = [pass_variables.pop("states")] if "states" in pass_variables else []
     pass_variables.clear()
     if second.given_out:
-        kept.append(ctx.tape.new((second.given_out,), "int8", "image tokens of the other model's output"))
+        pass_states.append(ctx.tape.new((second.given_out,), "int8", "image tokens of the other model's output"))
     ctx.tape.grad_enabled = True
     ctx.tape.autocast = None
     ctx.tape.casts.clear()
-    return returned(ctx, Outputs(logits, kept, second.states if states else 0), wide=wide)
+    return returned(ctx, Outputs(logits, pass_states, second.states if states else 0), wide=wide)
 
 
 def second_hidden(ctx: Context, second: ForwardOnlyPass) -> tuple[Value, dict[str, Storage]]:

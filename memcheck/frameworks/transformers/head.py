@@ -108,7 +108,11 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     backward_peak = high(tape)
     lingers = sum(v.storage.bytes for v in ctx.model_outputs if v.storage is not None)
     lingers += rounded_bytes((ctx.tokens, head.shared_gradient_width), dtype)
-    lingers += sum(p.grad_buffer.bytes for p in ctx.parameters if p.grad_buffer is not None and not p.first_micro_batch)
+    lingers += sum(
+        parameter.grad_buffer.bytes
+        for parameter in ctx.parameters
+        if parameter.grad_buffer is not None and not parameter.first_micro_batch
+    )
     del input_leaf, loss
     return Curve(
         saved_bytes=saved.bytes,

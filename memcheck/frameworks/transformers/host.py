@@ -16,7 +16,7 @@ def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
     return _gathered(job, whole) if job.checkpoint.state_dict == "full" else _sharded(job, whole)
 
 
-def _gathered(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+def _gathered(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
     """Return what rank 0 holds on the host while it writes a full state dict.
 
     Without sharding the state dict is there already, and only safetensors copies the tensors of a file.
@@ -24,18 +24,18 @@ def _gathered(job: TrainingJob, whole: ModelStateBytes) -> Saving:
     if job.checkpoint.offload == "none":
         return NO_SAVING
     if not is_sharded(job):
-        return "rank 0 writing the model", (("parameters", min(whole.parameters, SHARD_BYTES)),)
-    if whole.optimizer_states > whole.parameters:
-        return "rank 0 gathering the optimizer states", (("optimizer_states", whole.optimizer_states),)
-    return "rank 0 gathering the model", (("parameters", whole.parameters),)
+        return "rank 0 writing the model", (("parameters", min(unsharded.parameters, SHARD_BYTES)),)
+    if unsharded.optimizer_states > unsharded.parameters:
+        return "rank 0 gathering the optimizer states", (("optimizer_states", unsharded.optimizer_states),)
+    return "rank 0 gathering the model", (("parameters", unsharded.parameters),)
 
 
-def _sharded(job: TrainingJob, whole: ModelStateBytes) -> Saving:
+def _sharded(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
     """Return what every rank copies to the host of its own part: ShardedStateDictConfig(offload_to_cpu=True) of
     accelerate.
     """
-    model = ("parameters", of_node(job, whole.parameters))
-    states = ("optimizer_states", of_node(job, whole.optimizer_states))
+    model = ("parameters", of_node(job, unsharded.parameters))
+    states = ("optimizer_states", of_node(job, unsharded.optimizer_states))
     if job.checkpoint.asynchronous:
         return "every rank copying its part", (model, states)
     if job.parameter_offload != "none":  # they are there

@@ -108,14 +108,14 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
     """
     if not style.modeling_files:
         return False
-    every = (
+    always_masked = (
         attention.explicit_mask
         or attention.mask_per_row
         or attention.alibi
         or attention.bidirectional_images
         or isinstance(attention.extension, BlockIndexer)
     )
-    return every or (attention.window is not None and sequence >= attention.window)
+    return always_masked or (attention.window is not None and sequence >= attention.window)
 
 
 def shares_mask(attention: Attention, setting: Setting) -> bool:

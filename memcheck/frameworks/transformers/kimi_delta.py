@@ -219,12 +219,13 @@ def _row_minus(tape: Tape, row: Value, x: Value) -> Value:
     return operator(tape, out, (row, x), [(row.shape, x.dtype, "sum"), "neg"], reverse=True)
 
 
-def _outer_product(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """Compute ``a.unsqueeze(-2) * b.unsqueeze(-3)``. Autograd keeps both; gradients have the full ``shape`` before
-    their sum.
+def _outer_product(tape: Tape, left: Value, right: Value, shape: tuple[int, ...]) -> Value:
+    """Compute ``left.unsqueeze(-2) * right.unsqueeze(-3)``, which autograd keeps both of.
+
+    Both gradients have the full ``shape`` before they are summed to the shape of their factor.
     """
-    out = tape.value(shape, a.dtype, "outer product")
-    small, dtype = a.shape, a.dtype
+    out = tape.value(shape, left.dtype, "outer product")
+    small, dtype = left.shape, left.dtype
 
     def mul_backward(grad: Storage) -> list[Storage | None]:
         full_a_grad, full_b_grad = (tape.new(shape, dtype, "mul backward") for _ in range(2))
@@ -234,7 +235,7 @@ def _outer_product(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Va
         del full_b_grad
         return [a_grad, b_grad]
 
-    return tape.record(out, (a, b), mul_backward, saves=(a.storage, b.storage))
+    return tape.record(out, (left, right), mul_backward, saves=(left.storage, right.storage))
 
 
 def _invert_in_place(tape: Tape, x: Value) -> Value:
@@ -245,7 +246,7 @@ def _invert_in_place(tape: Tape, x: Value) -> Value:
     slice.
     """
     matrices, shape, dtype = x.numel // (CHUNK * CHUNK), x.shape, x.dtype
-    sizes = (rounded(4 * matrices * n) for i in range(1, CHUNK) for n in (i, i * i))
+    sizes = (rounded(4 * matrices * rows) for i in range(1, CHUNK) for rows in (i, i * i))
     copies = tape.new((sum(sizes),), "int8", "rows and squares")
     out, pieces = Value(x.storage, shape, dtype), [(shape, dtype, "CopySlices")] * 3
     return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=pieces)
@@ -262,10 +263,10 @@ def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
     query, _, _, decay, beta = inputs
     shape, input_dtype = query.shape, query.dtype
     rows = (*shape[:-1], 1)
-    kept: list[Storage | None] = [tape.new(shape, input_dtype, "unit q, k, contiguous v") for _ in range(3)]
-    kept += [tape.new(rows, "fp32", "rstd") for _ in range(2)]
-    kept += [tape.new(shape, "fp32", "sums of decay"), decay.storage, beta.storage]
-    kept += [tape.new((*shape[:-1], CHUNK), input_dtype, "products within chunks") for _ in range(2)]
+    saved: list[Storage | None] = [tape.new(shape, input_dtype, "unit q, k, contiguous v") for _ in range(3)]
+    saved += [tape.new(rows, "fp32", "rstd") for _ in range(2)]
+    saved += [tape.new(shape, "fp32", "sums of decay"), decay.storage, beta.storage]
+    saved += [tape.new((*shape[:-1], CHUNK), input_dtype, "products within chunks") for _ in range(2)]
     states = (shape[0] * shape[1] * -(-shape[2] // CHUNK), shape[3], shape[3])
     forward_temporaries = [tape.new(shape, input_dtype, "w, u, kg, v_new") for _ in range(4)]
     forward_temporaries.append(tape.new(states, input_dtype, "states of chunks"))
@@ -276,4 +277,4 @@ def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
         (states, input_dtype, "states of chunks")
     ] * 2
     fp32_grads = [(shape, "fp32", label)] * 3 + [((*shape[:-1], CHUNK), "fp32", label)]
-    return operator(tape, out, inputs, label, saves=kept, temporaries=recomputed + fp32_grads)
+    return operator(tape, out, inputs, label, saves=saved, temporaries=recomputed + fp32_grads)

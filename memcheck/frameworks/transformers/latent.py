@@ -141,13 +141,15 @@ def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: 
     fp32_keys = tape.new((b, s, width), "fp32", "index keys in fp32")
     fp32_queries = tape.new((b, s, heads * width), "fp32", "index queries in fp32")
     score_dtype = tape.autocast or "fp32"
-    casts = [
-        tape.new((b, s, n), score_dtype, "autocast index factors") for n in (width, heads * width) if tape.autocast
+    fp32_copies = [
+        tape.new((b, s, count), score_dtype, "autocast index factors")
+        for count in (width, heads * width)
+        if tape.autocast
     ]
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
     repeated = tape.new((b, s, width, s), score_dtype, "index keys of every query") if ctx.setting.batch > 1 else None
     scores = tape.new((b, s, heads, s), score_dtype, "index scores")
-    del fp32_queries, repeated, fp32_keys, casts
+    del fp32_queries, repeated, fp32_keys, fp32_copies
     scaled = tape.new((b, s, heads, s), score_dtype, "scaled index scores")
     del scores
     relu_scores = tape.new((b, s, heads, s), score_dtype, "relu of index scores")

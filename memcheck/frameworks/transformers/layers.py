@@ -44,8 +44,8 @@ def mixer_forward(
 
     ``x``: [tokens, hidden]; so is what is returned. ``stream``: dtype of the residual stream.
     """
-    if (own := forward_of(mixer)) is not None:
-        return own(ctx, mixer, x, stream)
+    if (own_forward := forward_of(mixer)) is not None:
+        return own_forward(ctx, mixer, x, stream)
     if isinstance(mixer, Attention):
         return attention(ctx, mixer, x, stream)
     if isinstance(mixer, LatentAttention):
@@ -64,8 +64,8 @@ def mixer_forward(
 def feed_forward(ctx: Context, mlp_config: Mlp | Moe, x: Value) -> Value:
     """Run the feed-forward half of a block, dense or routed. ``x``: [tokens, hidden]."""
     if isinstance(mlp_config, Mlp):
-        own = forward_of(mlp_config)
-        return mlp(ctx, mlp_config, x) if own is None else own(ctx, mlp_config, x)
+        own_forward = forward_of(mlp_config)
+        return mlp(ctx, mlp_config, x) if own_forward is None else own_forward(ctx, mlp_config, x)
     from memcheck.frameworks.transformers.moe import moe
 
     return moe(ctx, mlp_config, x)
@@ -250,7 +250,7 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
     """
     tape = ctx.tape
     if block.extra_tensors and block.layer_scale:
-        vectors_used = sum(p.name in _layer_scale_names(block) for p in ctx.parameters)
+        vectors_used = sum(parameter.name in _layer_scale_names(block) for parameter in ctx.parameters)
         vector = block.extra_tensors[vectors_used % len(block.extra_tensors)]
         factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
         if block.tanh_gates:

@@ -87,8 +87,8 @@ def liger_of(job: TrainingJob, architecture: Architecture) -> Patched | None:
         known = f"write `liger: [{', '.join(able)}]`, or leave it out" if able else "leave it out"
         message = f"memcheck has no model of Liger's kernels ({what}) in {architecture.model_type}"
         raise UnsupportedError(message, f"{known}: an upper bound", POINTER)
-    for wanted, what in ((job.layout.tensor > 1, "tensor parallelism"), (job.compile, "torch.compile")):
-        if wanted:
+    for requested, what in ((job.layout.tensor > 1, "tensor parallelism"), (job.compile, "torch.compile")):
+        if requested:
             message = f"memcheck has no model of Liger's kernels under {what}"
             raise UnsupportedError(message, "leave it out to get the figure without it", POINTER)
     return FAMILIES[architecture.model_type]._replace(

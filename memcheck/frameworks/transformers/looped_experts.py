@@ -107,7 +107,7 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
     x = cast(tape, x, compute_dtype)
     out = tape.value((x.shape[0], outputs), compute_dtype, label)
     x_needs_grad, weight_needs_grad, x_shape = x.origin is not None, stack.origin is not None, x.shape
-    kept = (
+    saved = (
         x.storage if weight_needs_grad else None,
         (autocast_copies or stack.storage or SAVED_WEIGHT) if x_needs_grad else None,
     )
@@ -125,7 +125,7 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
         del cast_grad
         return [x_grad, stack_grad]
 
-    return tape.record(out, (x, stack), linear_backward, saves_first=True, saves=kept)
+    return tape.record(out, (x, stack), linear_backward, saves_first=True, saves=saved)
 
 
 def added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:

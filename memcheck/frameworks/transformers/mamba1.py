@@ -250,7 +250,7 @@ def _token_loop(
     out = tape.value((ctx.tokens, sizes.inner), dtype, "stack")
     c_shape = c.shape
 
-    kept = [decays.storage, c.storage, zeros, *late_states, *early_states]
+    saved = [decays.storage, c.storage, zeros, *late_states, *early_states]
 
     def loop_backward(grad: Storage) -> list[Storage | None]:
         c_grads = [tape.new(c_shape, dtype, "select backward") for _ in range(2)]
@@ -259,25 +259,25 @@ def _token_loop(
         del state_grad
         input_grads = tape.new(all_states_shape, state_dtype, "select backward")
         decay_grads = tape.new(all_states_shape, state_dtype, "select backward")
-        del kept[3 : 3 + len(late_states)]
+        del saved[3 : 3 + len(late_states)]
         third_grads = tape.new(all_states_shape, state_dtype, "select backward")
         del third_grads, fp32_state_grad
-        kept.clear()
+        saved.clear()
         return [decay_grads, input_grads, c_grads[0]]
 
-    return tape.record(out, (decays, state_inputs, c), loop_backward, saves=kept), [products, state]
+    return tape.record(out, (decays, state_inputs, c), loop_backward, saves=saved), [products, state]
 
 
-def _broadcast_product(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, ...]) -> Value:
     """Multiply two tensors that broadcast to ``shape``.
 
     Each factor is kept if the other needs a gradient. A gradient has the full shape before it is summed to its
     factor's.
     """
-    dtype = promote(a.dtype, b.dtype)
+    dtype = promote(left.dtype, right.dtype)
     out = tape.value(shape, dtype, "mul")
-    kept = (a.storage if b.origin is not None else None, b.storage if a.origin is not None else None)
-    grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in (a, b)]
+    saved = (left.storage if right.origin is not None else None, right.storage if left.origin is not None else None)
+    grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in (left, right)]
 
     def mul_backward(grad: Storage) -> list[Storage | None]:
         products = [tape.new(shape, dtype, "mul backward") if spec else None for spec in grad_specs]
@@ -288,7 +288,7 @@ def _broadcast_product(tape: Tape, a: Value, b: Value, shape: tuple[int, ...]) -
             sums.append(tape.new(spec[0], spec[1], "to backward") if spec and spec[1] != dtype else total)
         return sums
 
-    return tape.record(out, (a, b), mul_backward, saves=kept)
+    return tape.record(out, (left, right), mul_backward, saves=saved)
 
 
 def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -> Value:

@@ -69,7 +69,9 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
         projected, (rows, inner_width), (rows, inner_width + 2 * group_width), (rows, heads)
     )
     conv_out = convolve(ctx, tensors["conv1d.weight"], tensors.get("conv1d.bias"), conv_out, "silu")
-    ssm_input, b, c = tape.views(conv_out, (rows, inner_width), (rows, group_width), (rows, group_width))
+    ssm_input, input_matrix, output_matrix = tape.views(
+        conv_out, (rows, inner_width), (rows, group_width), (rows, group_width)
+    )
     decay_rate = unary(tape, convert_weight(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
     chunk = mixer.chunk
     chunks = -(-ctx.sequence // chunk)
@@ -77,14 +79,14 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     skip_factor = tape.parameter(ctx.parameter("D", (heads,)))
     time_step_bias = tape.parameter(ctx.parameter("dt_bias", (heads,)))
     group_shape = (ctx.batch, groups, ctx.sequence, mixer.key_dim)
-    b_and_c = b.view(*group_shape), c.view(*group_shape)
+    b_and_c = input_matrix.view(*group_shape), output_matrix.view(*group_shape)
     out = _chunk_scan(
         tape, scan, ctx.tokens, ssm_input, (time_step, time_step_bias), (decay_rate, skip_factor), b_and_c
     )
     out = _gated_norm(ctx, mixer, tensors, out, gate)
     out = cast(tape, out, input_dtype)
     result = _project(ctx, tensors, "out_proj", out)
-    del projected, gate, conv_out, time_step, ssm_input, b, c, out
+    del projected, gate, conv_out, time_step, ssm_input, input_matrix, output_matrix, out
     return result
 
 
@@ -142,29 +144,32 @@ def _chunk_scan(
     ``decay_and_skip``: decay and skip factor (D) of each head. ``b_and_c``: B and C, [batch, groups, sequence, state
     size]. All runs in fp32, but products under autocast. Source: transformers 5.23 models/mamba2/modeling_mamba2.py.
     """
-    (decay_rate, skip_factor), (b, c) = decay_and_skip, b_and_c
+    (decay_rate, skip_factor), (input_matrix, output_matrix) = decay_and_skip, b_and_c
     padded = scan.batch * scan.chunks * scan.chunk
     heads, head_width, state_size = scan.heads, scan.width, scan.state
     dt = add_bias(tape, *time_step)
     dt = clamp(tape, unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus"), 2)
     ssm_input = cast(tape, ssm_input, "fp32")
-    b, c = (repeat_kv(tape, cast(tape, t, "fp32"), heads, copies=True) for t in (b, c))
+    input_matrix, output_matrix = (
+        repeat_kv(tape, cast(tape, t, "fp32"), heads, copies=True) for t in (input_matrix, output_matrix)
+    )
     residual = mul(tape, pad(tape, ssm_input, (padded, heads * head_width)), skip_factor)
     ssm_input = mul(tape, ssm_input, cast(tape, dt, "fp32"))
     decay = mul(tape, cast(tape, dt, "fp32"), decay_rate)
     widths = (heads * head_width, heads, heads * state_size, heads * state_size)
-    ssm_input, decay, b, c = (
-        pad(tape, t, (padded, size)) for t, size in zip((ssm_input, decay, b, c), widths, strict=True)
+    ssm_input, decay, input_matrix, output_matrix = (
+        pad(tape, t, (padded, size))
+        for t, size in zip((ssm_input, decay, input_matrix, output_matrix), widths, strict=True)
     )
     cumulative_decay = scale(tape, decay, "cumsum")
     decay_between_tokens = unary(
         tape, _segment_sum(tape, decay, (scan.batch, heads * scan.chunks, scan.chunk, scan.chunk)), "exp"
     )
-    c_b_products = _einsum(tape, scan, c, b, scan.chunk, "queries @ keys")
+    c_b_products = _einsum(tape, scan, output_matrix, input_matrix, scan.chunk, "queries @ keys")
     decayed_products = mul(tape, c_b_products, decay_between_tokens)
     diagonal = _einsum(tape, scan, decayed_products, ssm_input, head_width, "weights @ state", copied=(False, True))
     decay_to_chunk_end = unary(tape, scale(tape, cumulative_decay), "exp")
-    decayed_b = mul(tape, b, decay_to_chunk_end)
+    decayed_b = mul(tape, input_matrix, decay_to_chunk_end)
     left, right = copy(tape, decayed_b, "einsum reshape"), copy(tape, ssm_input, "einsum reshape")
     chunk_states = batched(
         tape, left, right, (scan.batch, scan.chunks * heads, head_width, state_size), "states of chunks"
@@ -181,7 +186,7 @@ def _chunk_scan(
     del all_states, right
     initial_states = select(tape, passed_states, (scan.batch, scan.chunks * heads, head_width, state_size))
     decay_from_chunk_start = unary(tape, cumulative_decay, "exp")
-    left = copy(tape, c, "einsum reshape")
+    left = copy(tape, output_matrix, "einsum reshape")
     right = copy(tape, initial_states, "einsum reshape") if scan.chunks > 1 else initial_states
     from_earlier_chunks = batched(tape, left, right, scan.wide(head_width), "queries @ states")
     del left, right
@@ -214,7 +219,7 @@ def _chunk_scan(
 def _einsum(
     tape: Tape,
     scan: Scan,
-    a: Value,
+    left_factor: Value,
     b: Value,
     columns: int,
     label: str,
@@ -224,7 +229,7 @@ def _einsum(
 
     ``copied``: whether einsum copies the left and the right operand, because their dimensions do not merge in place.
     """
-    left = copy(tape, a, "einsum reshape") if copied[0] else a
+    left = copy(tape, left_factor, "einsum reshape") if copied[0] else left_factor
     right = copy(tape, b, "einsum reshape") if copied[1] else b
     return batched(tape, left, right, scan.wide(columns), label)
 

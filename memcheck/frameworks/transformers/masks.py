@@ -39,14 +39,14 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     it for backward.
     """
     s = setting.sequence
-    kinds: dict[int | None, int] = {}
+    bytes_by_window: dict[int | None, int] = {}
     bias_bytes, in_graph, cross_bytes = 0, False, 0
     blocks = tuple(blocks)
     for block in blocks:
         layer_mask = _mask(block, setting)
         if layer_mask is not None:
             window, dtype, sequences = layer_mask
-            kinds[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
+            bytes_by_window[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
         if block.cross is not None and block.cross.attention.mask_per_row:
             dtype = setting.param_dtype if setting.attention == "eager" else "bool"
             cross_bytes = rounded(setting.batch * s * setting.encoder_length * ITEM_BYTES[dtype])
@@ -62,12 +62,15 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
                 or shares_mask(block.mixer, setting)
             )
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
-    masks, others = sum(kinds.values()), [w for w in windows if w not in kinds]
+    masks, others = (
+        sum(bytes_by_window.values()),
+        [window_size for window_size in windows if window_size not in bytes_by_window],
+    )
     unused = 0
     if setting.attention == "eager":
         unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.param_dtype])
     elif setting.attention == "sdpa":
-        unused = rounded(s * s) * sum(w is not None and s >= w for w in others)
+        unused = rounded(s * s) * sum(window_size is not None and s >= window_size for window_size in others)
     if in_graph:
         return Masks(variables=bias_bytes + cross_bytes, graph=masks, unused=unused)
     return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)

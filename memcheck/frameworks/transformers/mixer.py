@@ -104,9 +104,9 @@ def _lightning(ctx: Context, mixer: Mixer, x: Value) -> Value:
     """
     tape = ctx.tape
     qkv = unary(tape, _project(ctx, mixer, x, "qkv_proj"), "silu")
-    heads, d = -(-mixer.heads // ctx.tp), mixer.head_dim
-    mixed = _lightning_blocks(ctx, qkv, heads, d)
-    weight, _ = ctx.norm_weight(Norm("rmsnorm", heads * d), "self_attn.norm")
+    heads, head_dim = -(-mixer.heads // ctx.tp), mixer.head_dim
+    mixed = _lightning_blocks(ctx, qkv, heads, head_dim)
+    weight, _ = ctx.norm_weight(Norm("rmsnorm", heads * head_dim), "self_attn.norm")
     mixed = rms_norm_pieces(tape, mixed, weight)
     gate = unary(tape, _project(ctx, mixer, x, "output_gate"), "sigmoid")
     return _project(ctx, mixer, mul(tape, gate, mixed), "out_proj")
@@ -157,8 +157,8 @@ def _mamba2_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
         projected = multiplied(ctx, projected)
     inner_width = -(-mixer.heads // ctx.tp) * mixer.head_dim
-    kept = {"scan output": (inner_width, projected.dtype), "rstd": (1, "fp32")}
-    scanned = _fused_function(ctx, mixer, projected, inner_width, kept, "norm")
+    saved = {"scan output": (inner_width, projected.dtype), "rstd": (1, "fp32")}
+    scanned = _fused_function(ctx, mixer, projected, inner_width, saved, "norm")
     return _project(ctx, mixer, scanned, "out_proj")
 
 
@@ -188,7 +188,7 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
         projected, gating, *rest = delta_inputs(ctx, mixer, x)
         dtype, qkv_width = projected.dtype, projected.shape[-1]
         convolved, gates = _fused_function(ctx, mixer, projected, qkv_width, {}), tuple(rest)
-    kept = {
+    saved = {
         "convolution": (qkv_width, dtype),
         "normalised q, k": (qkv_width - value_width, dtype),
         "decay": (heads, "fp32"),
@@ -197,7 +197,7 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
         "rule output": (value_width, dtype),
         "rstd": (heads, "fp32"),
     }
-    kept_tensors = tuple(tape.new((x.shape[0], width), kind, name) for name, (width, kind) in kept.items())
+    kept_tensors = tuple(tape.new((x.shape[0], width), kind, name) for name, (width, kind) in saved.items())
     out = tape.value((x.shape[0], value_width), dtype, "gated norm")
     norms = _small_parameters(ctx, mixer, "norm")
     inputs = (convolved, *gates, gating)
@@ -219,7 +219,7 @@ def _fused_function(
     tape = ctx.tape
     rows = x.shape[0]
     parameters = _small_parameters(ctx, mixer, "mixer", *also) if width else ()
-    kept = (x.storage, *(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
+    saved = (x.storage, *(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
     out = tape.value((rows, width), x.dtype, mixer.kind)
     shape, dtype = x.shape, x.dtype
     parameter_grads = [(p.shape, p.dtype) if p.origin is not None else None for p in parameters]
@@ -230,7 +230,7 @@ def _fused_function(
         del recomputed
         return [result, *(tape.new(s[0], s[1], "backward") if s else None for s in parameter_grads)]
 
-    return tape.record(out, (x, *parameters), fused_backward, saves=kept)
+    return tape.record(out, (x, *parameters), fused_backward, saves=saved)
 
 
 def _short_convolution(ctx: Context, mixer: Mixer, x: Value) -> Value:

@@ -45,7 +45,7 @@ def _xielu(ctx: Context, mlp: Mlp, x: Value) -> Value:
     tape = ctx.tape
     slopes = [ctx.parameter(t.name, t.shape) for t in mlp.tensors if t.name.rpartition(".")[2].startswith("alpha")]
     positive_slope, negative_slope = (
-        under_autocast_fp32(tape, tape.parameter(p)) for p in slopes
+        under_autocast_fp32(tape, tape.parameter(parameter)) for parameter in slopes
     )  # softplus is on autocast's fp32 list
     positive = tape.new(x.shape, "bool", "x > 0")
     square = mul(tape, mul(tape, x, positive_slope), x)

@@ -47,11 +47,11 @@ def _look_up(kind: type) -> Callable[..., Value] | None:
     for each in kind.__mro__:
         file, _, function = FORWARDS.get(each.__name__, "").partition(":")
         if file:
-            found: Callable[..., Value] = getattr(import_module(HERE + file), function)
-            return found
+            function_found: Callable[..., Value] = getattr(import_module(HERE + file), function)
+            return function_found
         if each.__module__.startswith(FAMILIES):
-            own: dict[type, Callable[..., Value]] = import_module(
+            forwards_by_type: dict[type, Callable[..., Value]] = import_module(
                 HERE + each.__module__.removeprefix(FAMILIES)
             ).FORWARDS
-            return own[each]
+            return forwards_by_type[each]
     return None

@@ -224,7 +224,7 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
     shape = (*q.shape[:3], v.shape[-1])
     out = Value(tape.output("attention", shape, q.dtype, label), shape, q.dtype)
     lse = tape.output("attention", q.shape[:3], "fp32", label + " logsumexp")
-    kept = (q.storage, k.storage, v.storage, out.storage, lse, biases.storage)
+    saved = (q.storage, k.storage, v.storage, out.storage, lse, biases.storage)
     grad_specs = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
     needs_grad, biases_shape, dtype = biases.origin is not None, biases.shape, biases.dtype
     padded_keys = -(-k.shape[2] // GRADIENT_ALIGNMENT) * GRADIENT_ALIGNMENT
@@ -239,7 +239,7 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
             biases_grad = tape.new(biases_shape, dtype, "sum over sequences")
         return [*gradients, biases_grad]
 
-    return tape.record(out, (q, k, v, biases), attention_backward, saves=kept)
+    return tape.record(out, (q, k, v, biases), attention_backward, saves=saved)
 
 
 def with_biases(ctx: Context, size: tuple[int, int], x: Value, trained: bool) -> Value:

@@ -20,10 +20,10 @@ OPTION = "quantize_experts"
 PLACE = f"/training/options/{OPTION}"
 
 
-def dequantised(ctx: Context, shape: tuple[int, int, int], held: str) -> Value:
+def dequantised(ctx: Context, shape: tuple[int, int, int], storage: str) -> Value:
     """Dequantise all experts' matrices of one parameter to 16 bits, ``shape``; their constants are briefly in fp32."""
     tape = ctx.tape
-    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in held else 0
+    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in storage else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax

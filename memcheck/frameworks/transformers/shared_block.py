@@ -28,8 +28,12 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
 
     Several layers share the tensors of ``shared``. Its output lives to the layer's end. Source: modeling_zamba2.py.
     """
-    tape, a, m = ctx.tape, block.mixer, block.mlp
-    if not isinstance(a, Attention) or not isinstance(m, Mlp) or not isinstance(block.second_mixer, Mixer):
+    tape, attention_config, mlp_config = ctx.tape, block.mixer, block.mlp
+    if (
+        not isinstance(attention_config, Attention)
+        or not isinstance(mlp_config, Mlp)
+        or not isinstance(block.second_mixer, Mixer)
+    ):
         return x
     own_tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     for unused_tensor in (t for t in block.extra_tensors if t.fixed):
@@ -40,7 +44,7 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
         True,
     )
     try:
-        shared = _transformer(ctx, block, a, m, own_tensors, x)
+        shared = _transformer(ctx, block, attention_config, mlp_config, own_tensors, x)
     finally:
         ctx.weights_of_later_layer = ctx.weights_of_earlier_layer = ctx.own_adapters = False
     shared = linear(tape, shared, ctx.replicated(own_tensors["linear"]), "linear")
@@ -55,7 +59,9 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     return out
 
 
-def _transformer(ctx: Context, block: Block, attention: Attention, mlp_config: Mlp, own: Tensors, x: Value) -> Value:
+def _transformer(
+    ctx: Context, block: Block, attention: Attention, mlp_config: Mlp, own_tensors: Tensors, x: Value
+) -> Value:
     """Run the shared attention and feed-forward without residual additions: [tokens, hidden] with the embedding
     appended.
 
@@ -66,24 +72,24 @@ def _transformer(ctx: Context, block: Block, attention: Attention, mlp_config: M
     h = cat(tape, (x, original), (x.shape[0], 2 * width), "cat embedding")
     del original
     h = normalise(ctx, block.input_norm, h)
-    h = _attention(ctx, attention, own, h, x.dtype)
+    h = _attention(ctx, attention, own_tensors, h, x.dtype)
     h = normalise(ctx, block.mlp_norm, h)
-    return _feed_forward(ctx, mlp_config, own, h) if mlp_config.fused_gate_up else mlp(ctx, mlp_config, h)
+    return _feed_forward(ctx, mlp_config, own_tensors, h) if mlp_config.fused_gate_up else mlp(ctx, mlp_config, h)
 
 
-def _adapted(ctx: Context, own: Tensors, name: str, x: Value, output: Value) -> Value:
+def _adapted(ctx: Context, own_tensors: Tensors, name: str, x: Value, output: Value) -> Value:
     """Add the layer's own low-rank pair to the output of a shared matrix."""
-    if f"{name}.0" not in own:
+    if f"{name}.0" not in own_tensors:
         return output
     shared_flags = ctx.weights_of_later_layer, ctx.weights_of_earlier_layer
     ctx.weights_of_later_layer = ctx.weights_of_earlier_layer = False
-    low_rank = linear(ctx.tape, x, ctx.replicated(own[f"{name}.0"]), name)
-    update = linear(ctx.tape, low_rank, ctx.replicated(own[f"{name}.1"]), name)
+    low_rank = linear(ctx.tape, x, ctx.replicated(own_tensors[f"{name}.0"]), name)
+    update = linear(ctx.tape, low_rank, ctx.replicated(own_tensors[f"{name}.1"]), name)
     ctx.weights_of_later_layer, ctx.weights_of_earlier_layer = shared_flags
     return add(ctx.tape, output, update, "adapter")
 
 
-def _attention(ctx: Context, attention: Attention, own: Tensors, x: Value, stream: str) -> Value:
+def _attention(ctx: Context, attention: Attention, own_tensors: Tensors, x: Value, stream: str) -> Value:
     """Run the shared attention: [tokens, 2 * hidden] to [tokens, hidden]. ``stream``: dtype of cos and sin."""
     tape, heads = ctx.tape, []
     copies = not keeps_strides(ctx, attention)
@@ -92,7 +98,7 @@ def _attention(ctx: Context, attention: Attention, own: Tensors, x: Value, strea
         "qkv", tensors, (attention.heads, attention.kv_heads, attention.kv_heads), strict=False
     ):
         projected = linear(tape, x, ctx.weights(tensor, False), tensor.name)
-        projected = _adapted(ctx, own, f"linear_{letter}_adapter", x, projected)
+        projected = _adapted(ctx, own_tensors, f"linear_{letter}_adapter", x, projected)
         is_rotated = attention.rotary_dim > 0 and letter != "v"
         heads.append(as_heads(ctx, attention, projected, count, None, copies or is_rotated))
         del projected
@@ -106,12 +112,12 @@ def _attention(ctx: Context, attention: Attention, own: Tensors, x: Value, strea
     return result
 
 
-def _feed_forward(ctx: Context, mlp: Mlp, own: Tensors, x: Value) -> Value:
+def _feed_forward(ctx: Context, mlp: Mlp, own_tensors: Tensors, x: Value) -> Value:
     """Run the shared feed-forward; gate and up are views with names until the module returns."""
     tape = ctx.tape
     up_tensor, down_tensor = (t for t in mlp.tensors if t.linear)
     gate_and_up = linear(tape, x, ctx.weights(up_tensor, mlp.bias), up_tensor.name)
-    gate_and_up = _adapted(ctx, own, "gate_up_proj_adapter", x, gate_and_up)
+    gate_and_up = _adapted(ctx, own_tensors, "gate_up_proj_adapter", x, gate_and_up)
     half = (ctx.tokens, gate_and_up.shape[-1] // 2)
     gate, up = tape.views(gate_and_up, half, half)
     del gate_and_up, x

@@ -47,11 +47,11 @@ def attend_to_heads(ctx: Context, attention: Attention, q: Value, k: Value, v: V
     return returned
 
 
-def _all_to_all(ctx: Context, x: Value, ways: int) -> Value:
+def _all_to_all(ctx: Context, x: Value, ranks: int) -> Value:
     """Pack the tensor rank by rank and exchange it with an all-to-all; backward does the same."""
     tape = ctx.tape
-    if x.shape[1] < ways:
-        x = repeat_kv(tape, x, ways, copies=True)
+    if x.shape[1] < ranks:
+        x = repeat_kv(tape, x, ranks, copies=True)
     shape, dtype = x.shape, x.dtype
     packed = tape.new(shape, dtype, "Ulysses contiguous")
     out = tape.value(shape, dtype, "Ulysses all-to-all")
