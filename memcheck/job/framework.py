@@ -342,6 +342,13 @@ class Framework(Profile):
         del layout
         return self.load_and_save.initialization[sharded], f"default of {self.name}"
 
+    def puts_whole_model_on_gpu(self, place: str) -> str:
+        """What puts the whole model on every GPU before its parameters are sharded; empty: nothing does.
+
+        ``place``: where the model was made (``training.initialization.place``).
+        """
+        return "building the whole model on every GPU" if place == "device" else ""
+
     def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
         """Layers that the first and the last stage of a pipeline have less than others."""
         del options, defaults

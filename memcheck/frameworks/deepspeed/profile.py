@@ -13,7 +13,20 @@ from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORME
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
-FRAMEWORK = Framework(
+
+class DeepSpeed(Framework):
+    """transformers' trainer with DeepSpeed's engine."""
+
+    def puts_whole_model_on_gpu(self, place: str) -> str:
+        """The engine does, unless ``deepspeed.zero.Init`` divided the model while it was made.
+
+        Source: ``runtime/engine.py``, ``_configure_distributed_model`` (0.7 to 0.19): the module is cast to the
+        recipe's dtype and moved with ``module.to(device)``, also where ``offload_param`` takes its shards away after.
+        """
+        return "" if place == "meta" else "moving the whole model, made without zero.Init, to every GPU"
+
+
+FRAMEWORK = DeepSpeed(
     name="deepspeed",
     title="transformers with the DeepSpeed engine",
     source="deepspeedai/DeepSpeed 1b88ac366",
@@ -141,6 +154,7 @@ FRAMEWORK = Framework(
         # zero.Init with stage 3 (transformers modeling_utils.py, get_init_context), whose weights are not gathered
         # unless stage3_gather_16bit_weights_on_model_save says so; below it Trainer.save_model clones the state dict
         initialization=("host", "meta"),
+        other_places=("meta",),
         checkpoint=("full", "sharded"),
     ),
     clip_grad_norm=True,

@@ -49,7 +49,8 @@ class Whole(Record):
 
 def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
     """Return the instants of a step with those of loading, saving and evaluation, as far as the job has them."""
-    loads = job.initialization.place == "device" and job.layout.shard_group > 1 and _shards(job)
+    sharded = job.layout.shard_group > 1 and _shards(job)
+    loads = job.framework.puts_whole_model_on_gpu(job.initialization.place) if sharded else ""
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
     evaluates = job.evaluation is not None
     if not loads and not gathers and not evaluates:
@@ -63,9 +64,7 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
         return tuple(instants)
     unsharded = _whole(state_key(job), resident)
     if loads:
-        instants.insert(
-            0, _instant("load", "building the whole model on every GPU", unsharded._replace(optimizer_states=0))
-        )
+        instants.insert(0, _instant("load", loads, unsharded._replace(optimizer_states=0)))
     if gathers:
         between_steps = next(i for i in steps if i.name == "init").components_bytes
         saved = unsharded if job.checkpoint.optimizer else unsharded._replace(optimizer_states=0)

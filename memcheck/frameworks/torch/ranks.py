@@ -169,7 +169,8 @@ def of_streams(rank_at_peak: RankAtPeak) -> tuple[int, int]:
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
     """Return whether neither loading nor saving nor evaluation can exceed the peak of the step."""
-    return job.initialization.place != "device" and job.checkpoint.offload != "none" and job.evaluation is None
+    loads_whole = job.framework.puts_whole_model_on_gpu(job.initialization.place)
+    return not loads_whole and job.checkpoint.offload != "none" and job.evaluation is None
 
 
 def _with_load_and_save(
