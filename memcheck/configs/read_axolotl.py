@@ -52,6 +52,7 @@ from memcheck.configs.trainer_parts import (
 )
 from memcheck.configs.trainer_split import AXOLOTL, GROUP, STAGE, deepspeed, fsdp, replicas
 from memcheck.configs.types import KeyRow, ReadConfig
+from memcheck.frameworks.transformers.profile import CASTS_BACK
 from memcheck.job.types import UNPACKED
 from memcheck.record import Record
 
@@ -188,7 +189,7 @@ def _job(draft: Draft, world: int | None) -> Iterator[Record]:
     yield RowArguments(paths=("sequence_len",), default=512, packed=packed)
     yield from _precision(draft, split)
     if not on(draft, "embeddings_skip_upcast"):  # which leaves them as peft has cast them: in fp32
-        leaves_casts(draft, "Axolotl casts norms, embeddings and head back (loaders/model.py)")
+        leaves_casts(draft, CASTS_BACK)
     draft.config.see("embeddings_skip_upcast")
     _optimizer(draft, split)
     accelerator(draft)

@@ -323,6 +323,11 @@ class Framework(Profile):
         del recipe, trainer, version
         return "", ""
 
+    def casts_back(self, trainer: str | None) -> str:
+        """Why ``trainer`` leaves norms, embeddings and head of a bitsandbytes base in 16 bits; empty: it does not."""
+        del trainer
+        return ""
+
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
         """Whether trained parameters are cast to fp32 before FSDP shards them, in whichever dtype they were loaded."""
         del recipe, layout, fsdp, held_in

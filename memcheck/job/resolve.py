@@ -351,7 +351,7 @@ def _training_job(
         initialization=resolve_initialization(training.initialization, layout, held_in, framework, after),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
-        prepares_kbit=resolve_kbit(held_in, options, layout, framework, after),
+        prepares_kbit=resolve_kbit(held_in, options, layout, framework, training.trainer, after),
         fsdp=fsdp,
         groups_embedding_and_head=resolve_carving(training, fsdp, options, layout, framework, wrapper),
         upcast=upcast,

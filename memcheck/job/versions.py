@@ -226,7 +226,12 @@ def resolve_carving(
 
 
 def resolve_kbit(
-    held_in: str, options: Mapping[str, object], layout: Layout, framework: Framework, defaults: Defaults
+    held_in: str,
+    options: Mapping[str, object],
+    layout: Layout,
+    framework: Framework,
+    trainer: plan_types.TrainerSpec | None,
+    defaults: Defaults,
 ) -> bool:
     """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
@@ -241,6 +246,9 @@ def resolve_kbit(
     stated = options.get(KBIT)
     if isinstance(stated, bool):
         return stated
+    back = framework.casts_back(trainer.name if trainer is not None else None)
+    if back:
+        return defaults.take(f"training.options.{KBIT}", None, False, back)
     shards = layout.zero_stage >= 2 and layout.shard_group > 1
     bits = 8 if held_in == "int8" else 4
     why = "left out where parameters are sharded" if shards else f"what peft's recipe for {bits}-bit training calls"

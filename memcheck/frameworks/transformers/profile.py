@@ -22,6 +22,7 @@ UNSPLIT = (
     "albert", "deberta", "deberta-v2", "distilbert", "electra", "mpnet", "roberta-prelayernorm",
 )  # fmt: skip
 """Model types whose classes have no layers among their ``_no_split_modules``."""
+CASTS_BACK = "Axolotl casts norms, embeddings and head back (loaders/model.py)"
 WIDE_SINCE = (0, 27)
 """The TRL whose ``create_model_from_path`` defaults to ``float32``."""
 
@@ -36,6 +37,10 @@ class Trainer(Framework):
                 return "fp32", "transformers before 5, TRL's of that time, loads in fp32 unless told"
             return "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
         return "fp16" if recipe == "fp16-mixed" else "bf16", "the frozen base is kept in its checkpoint's 16-bit dtype"
+
+    def casts_back(self, trainer: str | None) -> str:
+        """Axolotl does, after peft's preparation, unless ``embeddings_skip_upcast`` says otherwise."""
+        return CASTS_BACK if trainer == "axolotl" else ""
 
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
         """Accelerate casts trained parameters under mixed precision, but not under FSDP2 with 4-bit weights (accelerate
