@@ -11,13 +11,14 @@ frozen part is a path inside a block or any part of one. What can be recomputed 
 ## Why it matters
 
 A misspelt name trains, freezes or recomputes nothing, and the prediction would be of another job.
-PEFT stops when no target is found, and ignores a target that is not when others are; Megatron stops.
+PEFT stops when no target is found. It ignores a target that is not found when others are: that is a warning.
+Megatron stops.
 PEFT also stops where a target, `all-linear` among them, reaches the `out_proj` of a Mamba, Mamba-2, Falcon-Mamba,
 Falcon-H1 or Nemotron-H mixer.
 
 ## Example
 
-    training: {method: lora, lora: {target_modules: [q_prj, v_proj]}}      # q_proj
+    training: {method: lora, lora: {target_modules: [q_prj]}}      # q_proj
 
 ## How to fix
 
@@ -148,7 +149,11 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
                 named = [each for each in named if each[0] != HEAD]
             elif context.architecture.head:
                 modules += (HEAD,)
-    yield from _missing(context, named, modules, matches, "no linear layer of the blocks is called `{}`")
+    message, severity = "no linear layer of the blocks is called `{}`", ""
+    peft = framework.runs_transformers and not framework.adapters.own
+    if peft and any(matches(name, module) for name, _ in named for module in modules):
+        message, severity = f"{message}: peft ignores it, because other targets are found", "warning"
+    yield from _missing(context, named, modules, matches, message, severity=severity)
 
 
 def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
@@ -211,6 +216,7 @@ def _missing(
     matches: Callable[[str, str], bool],
     message: str,
     others: list[str] | None = None,
+    severity: str = "",
 ) -> Iterator[Finding]:
     searched = 0
     for name, pointer in named if modules else ():
@@ -220,7 +226,8 @@ def _missing(
         searched += 1
         close = close_to(name, leaves) if searched <= SEARCHED else ""
         help = close or f"there are {listed(leaves)}"
-        yield RULE.finding(context, message.format(name), pointer, help=help, related=(("the model", "/model"),))
+        said, related = message.format(name), (("the model", "/model"),)
+        yield RULE.finding(context, said, pointer, help=help, related=related, severity=severity)
 
 
 def _modules(context: RuleContext, *, linear: bool) -> tuple[str, ...]:

@@ -313,6 +313,17 @@ def test_modules_exist(model: str, training: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("targets", "severities"),
+    [("[q_proj, o_proj]", ["warning"]), ("[q_proj]", ["error"]), ("[q_proj, k_proj]", ["error", "error"])],
+)
+def test_peft_ignores_a_target_where_others_are_found(targets: str, severities: list[str]) -> None:
+    """GLM-4.7-Flash has `o_proj` and no `q_proj`: peft stops only where no target is found."""
+    training = f"{HF}, method: lora, lora: {{target_modules: {targets}}}"
+    findings = found("MEM413", model="glm-4.7-flash", training=training)
+    assert [f.severity for f in findings] == severities
+
+
+@pytest.mark.parametrize(
     ("training", "text"),
     [
         ("activation_checkpointing: {mode: selective, modules: [core_attn, mlp]}", ""),
