@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from bitsandbytes.autograd._functions import MatMul8bitLt, MatmulLtState
 from bitsandbytes.nn.parametrize import Bnb4bitParametrization, _register_parametrization_hooks
+from peft.tuners import tuners_utils
 from peft.tuners.lora import dora
 from torch import nn
 from torch.nn.utils import parametrize
@@ -179,13 +180,40 @@ def quantised(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.T
     return found
 
 
+class RowwiseInt8(nn.Module):
+    """Dequantises int8 weights on access, with one fp32 scale a row (Axolotl ``Bnb8bitParametrization``)."""
+
+    def __init__(self, row_scales: torch.Tensor) -> None:
+        """Keep the scales, [rows]."""
+        super().__init__()
+        self.register_buffer("row_scales", row_scales)
+
+    @torch.no_grad()
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the weight, [experts, outputs, inputs], in fp32."""
+        rows = weight.reshape(-1, weight.shape[-1])
+        # int8_vectorwise_dequant in its two products (backends/default/ops.py); the operator's fake version makes one
+        return (rows * self.row_scales.view(-1, 1) * (1 / 127)).reshape(weight.shape)
+
+
 def quantised_experts(model: nn.Module, held: str, compute: torch.dtype) -> list[torch.Tensor]:
-    """Every stacked parameter of experts in four bits, dequantised where it is read (``replace_parameter_4bit``)."""
+    """Every stacked parameter of experts in four or eight bits, dequantised where it is read.
+
+    Sources: bitsandbytes ``replace_parameter_4bit``; for eight bits Axolotl's ``replace_parameter_8bit``.
+    """
     found: list[torch.Tensor] = []
     double = not held.endswith("-single")
     for path, module in list(model.named_modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.dim() < STACKED or "expert" not in f"{path}.{name}":
+                continue
+            if held == "int8":
+                codes = nn.Parameter(torch.empty(parameter.shape, dtype=torch.int8), requires_grad=False)
+                setattr(module, name, codes)
+                rows = RowwiseInt8(torch.empty(parameter.numel() // parameter.shape[-1], dtype=torch.float32))
+                parametrize.register_parametrization(module, name, rows, unsafe=True)
+                _register_parametrization_hooks(module, name)
+                found.append(rows.row_scales)
                 continue
             state = _state(parameter, held.partition("-")[0], compute, double=double)
             codes = nn.Parameter(torch.empty((parameter.numel() + 1) // 2, 1, dtype=torch.uint8), requires_grad=False)
@@ -194,6 +222,20 @@ def quantised_experts(model: nn.Module, held: str, compute: torch.dtype) -> list
             _register_parametrization_hooks(module, name)
             found += _constants(state)
     return found
+
+
+def with_whole_paths(model: nn.Module, lora: Any) -> Any:
+    """The adapters with whole paths of quantised parameters, which peft wraps as they are defined.
+
+    Source: Axolotl ``patch_peft_target_parameters_matching``. peft 0.21 stops at a quantised parameter in the second
+    step (``original.requires_grad_``): the cases were traced with 0.19.1.
+    """
+    held = [
+        f"{path}.{name}" for path, module in model.named_modules() for name in getattr(module, "parametrizations", ())
+    ]
+    named = [path for path in held if any(path.endswith("." + each) for each in lora.target_parameters)]
+    tuners_utils.sorted = lambda names: sorted(names, key=named.index)
+    return lora._replace(target_parameters=tuple(named)) if named else lora
 
 
 def prepared(model: nn.Module) -> None:

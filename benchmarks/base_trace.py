@@ -104,7 +104,7 @@ def run(plan: dict[str, Any]) -> tuple[dict[str, int], Any]:
             base_kernels.prepared(model)
         for parameter in model.parameters():
             parameter.requires_grad_(requires_grad=False)
-        return adapt(model, job, lora)
+        return adapt(model, job, base_kernels.with_whole_paths(model, lora))
 
     base_kernels.as_on_cuda()
     with fake_tensors():

@@ -29,6 +29,10 @@ FP8_BLOCK = 128
 """Rows and columns that share a scale (``FineGrainedFP8Config``, ``weight_block_size``)."""
 
 
+MATRIX = 2
+"""Dimensions of a matrix; stacked experts have one more."""
+
+
 def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     """Compute the bytes of one quantised weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
 
@@ -42,7 +46,8 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     outputs = shape[0] if len(shape) > 1 else 1
     inputs = numel // outputs
     if kind == "int8":
-        return rounded(numel) + rounded(4 * outputs)
+        rows = numel // shape[-1] if len(shape) > MATRIX else outputs  # stacked experts are quantised row by row
+        return rounded(numel) + rounded(4 * rows)
     if kind == "fp8":
         return rounded(numel) + rounded(4 * -(-outputs // FP8_BLOCK) * -(-inputs // FP8_BLOCK))
     bits = 8 if kind.endswith("8bit") else 4

@@ -139,7 +139,7 @@ def quantizers(draft: Draft) -> None:
         draft.refuse(path, message, "int4 weights with int8 inputs have one", (key,))
 
 
-def quantized_experts(draft: Draft, *, eight: bool) -> None:
+def quantized_experts(draft: Draft) -> None:
     """``quantize_moe_experts``: stacked experts rest quantized, too (``monkeypatch/moe_quant.py``).
 
     ScatterMoE and SonicMoE read them by kernels of their own.
@@ -148,9 +148,6 @@ def quantized_experts(draft: Draft, *, eight: bool) -> None:
     kernel = next((each for each in KEYS.names["expert_kernels"] if on(draft, each)), "")
     if not on(draft, name):
         config.see(name)
-    elif eight:
-        message = f"`{name}` with `load_in_8bit`: how long dequantized experts live has no memory model here"
-        draft.refuse(name, message, "load in four bits", (key,))
     elif kernel:
         message = f"`{name}` with `{kernel}`, whose kernels dequantize experts in chunks, has no memory model here"
         draft.refuse(name, message, f"leave `{kernel}` out", (key,))
@@ -296,7 +293,7 @@ def _tuning(draft: Draft) -> Iterator[Record]:
         draft.refuse("adapter", f"adapters of kind `{adapter}` have no memory model", keys=("training.method",))
         return
     config.see("unfrozen_parameters", "freeze_mm_modules")  # everything but the adapters is frozen
-    quantized_experts(draft, eight=bits8)
+    quantized_experts(draft)
     resumed(draft, "lora_model_dir")
     yield Starts(("peft_init_lora_weights", "peft.loftq_config.loftq_bits"))
     if off(draft, "peft_autocast_adapter_dtype"):  # loaders/adapter.py: adapters in the dtype of the base

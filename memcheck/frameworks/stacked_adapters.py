@@ -62,9 +62,12 @@ def expert_adapters(moe: Moe, adapter: Adapter, expert_ranks: int = 1) -> list[L
     """
     if expert_ranks > 1:
         return factors_resting(moe, adapter, expert_ranks)
+    adapted = adapted_tensors(adapter, moe)
+    # of quantised experts peft's outermost wrapper has the last parameter, whose adapter alone is read
+    read = adapted[-1:] if adapter.quantizes_stacked_experts else adapted
     return [
-        LocalTensor(name=factors.name + end, shape=size, trained=True, dtype=adapter.dtype, matrix=True)
-        for factors in adapted_tensors(adapter, moe)
+        LocalTensor(name=factors.name + end, shape=size, trained=factors in read, dtype=adapter.dtype, matrix=True)
+        for factors in adapted
         for end, size in ((".lora_A", factors.down), (".lora_B", factors.up))
     ] + _unread_adapter(moe, adapter)
 

@@ -354,6 +354,14 @@ class Framework(Profile):
         """
         return "building the whole model on every GPU" if place == "device" else ""
 
+    def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
+        """Whether the whole model on the GPU, held in the format ``held_in``, stays until all shards are made.
+
+        ``fsdp``: which FSDP divides it.
+        """
+        del held_in, fsdp
+        return False
+
     def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
         """Layers that the first and the last stage of a pipeline have less than others."""
         del options, defaults

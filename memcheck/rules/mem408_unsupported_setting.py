@@ -87,9 +87,13 @@ def _base(context: RuleContext, framework: Framework, job: TrainingJob) -> Itera
     """What a quantised base does not go with."""
     held = job.base_format.removesuffix("-single")
     at = stated(context.document, "/training/base", "/training/method")
-    if held not in FOUR_BITS and shards_parameters(job.layout, framework):
+    trainer = context.plan.training.trainer if context.plan.training is not None else None
+    patched = held == "int8" and job.fsdp == 2 and trainer is not None and trainer.name == "axolotl"
+    if held not in FOUR_BITS and shards_parameters(job.layout, framework) and not patched:
         message = f"a base held in {held} cannot be sharded: FSDP and ZeRO-3 divide parameters of floating dtypes"
         help = "write `zero_stage: 1` or 0, or `base: {held_in: nf4, storage: bf16}`"
+        if held == "int8" and framework.runs_transformers:
+            help += "; Axolotl's patch of FSDP2 divides it: `trainer: axolotl`, `options: {fsdp_version: 2}`"
         yield RULE.finding(context, message, at, help=help, related=(("the stage", "/parallelism/zero_stage"),))
     if held in FOUR_BITS or held == "int8":
         return

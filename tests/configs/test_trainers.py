@@ -256,12 +256,11 @@ def test_a_base_in_eight_bits_is_never_lost() -> None:
     ("added", "word"),
     [
         ("load_in_4bit: true\n", ""),
-        ("load_in_8bit: true\n", "load_in_8bit"),
         ("load_in_4bit: true\nuse_scattermoe: true\n", "use_scattermoe"),
     ],
 )
-def test_experts_are_quantized_in_four_bits_by_transformers_own_code(added: str, word: str) -> None:
-    """Other bits and kernels that dequantize in chunks are refused at the line that quantizes experts."""
+def test_experts_are_quantized_by_transformers_own_code(added: str, word: str) -> None:
+    """Kernels that dequantize in chunks are refused at the line that quantizes experts."""
     text = AXOLOTL + "adapter: qlora\nlora_r: 8\nlora_target_modules: [q_proj]\nquantize_moe_experts: true\n" + added
     imported = read("a.yml", text)
     if word:

@@ -64,7 +64,12 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
         return tuple(instants)
     unsharded = _whole(state_key(job), resident)
     if loads:
-        instants.insert(0, _instant("load", loads, unsharded._replace(optimizer_states=0)))
+        shards = {}
+        if job.framework.keeps_whole_model_while_sharding(job.base_format, job.fsdp):
+            between_steps = next(i for i in steps if i.name == "init").components_bytes
+            shards = {name: between_steps.get(name, 0) for name in ("parameters", "adapters")}
+            loads = f"{loads}, which stays until the last of its shards is made"
+        instants.insert(0, _instant("load", loads, unsharded._replace(optimizer_states=0), shards))
     if gathers:
         between_steps = next(i for i in steps if i.name == "init").components_bytes
         saved = unsharded if job.checkpoint.optimizer else unsharded._replace(optimizer_states=0)

@@ -15,8 +15,8 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import SAVED_WEIGHT, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.transformers.adapters import factors_of
-from memcheck.frameworks.transformers.moe import expert_weight, gate
+from memcheck.frameworks.stacked_adapters import adapted_tensors
+from memcheck.frameworks.transformers.moe import expert_weights, gate
 from memcheck.models.feed_forward_types import IdentityMoe
 from memcheck.models.types import Moe
 
@@ -41,17 +41,18 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     width = -(-moe.width // ctx.setting.expert_tensor_parallel)
     *up_tensors, down_tensor = (t for t in moe.tensors if t.group == "experts")
     outputs = 2 * width if moe.gated and len(up_tensors) == 1 else width
-    merged: list[Value] = []
-    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.param_dtype) for t in (*up_tensors, down_tensor)}
-    if any(adapters.values()) and not identities:
+    names_adapted = {f.name for f in adapted_tensors(ctx.setting.adapter, moe)}
+    if any(t.name in names_adapted for t in (*up_tensors, down_tensor)) and not identities:
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",
             "name no stacked experts in lora.target_parameters",
             "/training/lora/target_parameters",
         )
-    stacks = [expert_weight(ctx, t, (experts_per_rank, outputs, hidden), adapters, merged) for t in up_tensors]
+    shapes = dict.fromkeys(up_tensors, (experts_per_rank, outputs, hidden))
+    weights = expert_weights(ctx, moe, {**shapes, down_tensor: (local_experts, hidden, width)})
+    stacks = [weights(t) for t in up_tensors]
     names = [t.name for t in up_tensors]
-    down_stack = expert_weight(ctx, down_tensor, (local_experts, hidden, width), adapters, merged)
+    down_stack = weights(down_tensor)
     variables: list[Value] = []
     turns = min(local_experts, MOST)
     experts_per_turn = -(-local_experts // turns)

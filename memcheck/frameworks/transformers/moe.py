@@ -211,29 +211,29 @@ def experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices: Storage) -
     width = -(-moe.width // ctx.setting.expert_tensor_parallel)
     local_experts = -(-moe.experts // ctx.setting.expert_parallel)
     up_tensor, down_tensor = expert_tensors(moe)
-    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.param_dtype) for t in (up_tensor, down_tensor)}
-    merged: list[Value] = []  # parametrize.cached() keeps both to the end of peft's forward around this one
+    outputs = 2 * width if moe.gated else width
+    up_shape, down_shape = (local_experts, outputs, hidden), (local_experts, hidden, width)
+    weights = expert_weights(ctx, moe, {up_tensor: up_shape, down_tensor: down_shape})
     ids = tape.new((rows,), "int64", "sorted expert ids")
     order = tape.new((rows,), "int64", "sort order")
     token_of_row = tape.new((rows,), "int64", "token of each row")
     gathered = index(tape, x, token_of_row, (rows, hidden), "gather tokens")
-    weights = index(tape, scores.view(rows), order, (rows,), "gather scores")
+    row_weights = index(tape, scores.view(rows), order, (rows,), "gather scores")
     _histogram = tape.new((rows,), "int32", "expert ids for histc")
     offsets = tape.new((local_experts,), "int32", "group offsets")
-    outputs = 2 * width if moe.gated else width
     biases = _row_bias(ctx, moe, up_tensor, ids, outputs)
-    weight = expert_weight(ctx, up_tensor, (local_experts, outputs, hidden), adapters, merged)
+    weight = weights(up_tensor)
     inner = _grouped_product(ctx, gathered, weight, up_tensor, offsets)
     if biases is not None:
         inner = add_in_place(tape, inner, biases)
     inner = gate(tape, moe, inner) if moe.gated else activation(tape, inner, moe.activation)
     biases = _row_bias(ctx, moe, down_tensor, ids, hidden)
-    weight = expert_weight(ctx, down_tensor, (local_experts, hidden, width), adapters, merged)
+    weight = weights(down_tensor)
     out = _grouped_product(ctx, inner, weight, down_tensor, offsets)
     del inner, weight
     if biases is not None:
         out = add_in_place(tape, out, biases)
-    weighted = mul(tape, out, weights.view(rows, 1))
+    weighted = mul(tape, out, row_weights.view(rows, 1))
     inverse = tape.new((rows,), "int64", "inverse order")
     weighted = index(tape, weighted, inverse, (rows, hidden), "restore order")
     total = sum_groups(tape, weighted, experts_per_token)
@@ -246,26 +246,35 @@ def expert_tensors(moe: Moe) -> tuple[ParameterTensor, ParameterTensor]:
     return matrices[0], matrices[-1]
 
 
-def expert_weight(
-    ctx: Context,
-    tensor: ParameterTensor,
-    shape: tuple[int, int, int],
-    adapters: dict[str, tuple[Value, Value] | None],
-    merged: list[Value],
-) -> Value:
-    """Return the stacked matrices of the local experts, ``shape``, dequantised and with their LoRA adapter merged.
+def expert_weights(
+    ctx: Context, moe: Moe, shapes: dict[ParameterTensor, tuple[int, int, int]]
+) -> Callable[[ParameterTensor], Value]:
+    """Return what gives the stacked matrices of the local experts, dequantised and with their LoRA adapter merged.
 
-    A merged matrix is put on ``merged``, because peft's parametrization caches it to the end of its forward.
+    ``shapes``: of each parameter's matrices here. A matrix that was made lives as long as the function that is
+    returned: peft's and bitsandbytes' parametrizations cache it to the end of the experts' forward.
     """
-    weight, factors = ctx.tape.parameter(ctx.parameter(tensor.name, shape)), adapters[tensor.name]
+    made: list[Value] = []
     if ctx.setting.adapter is not None and ctx.setting.adapter.quantizes_stacked_experts:
-        from memcheck.frameworks.transformers.quantised_experts import dequantised
+        from memcheck.frameworks.transformers.quantised_experts import AdaptedExperts
 
-        weight = dequantised(ctx, shape, ctx.setting.adapter.quantization_format)
-    elif factors is None:
-        return weight
-    merged.append(weight if factors is None else folded(ctx.tape, weight, factors))
-    return merged[-1]
+        adapted = AdaptedExperts(ctx, shapes, moe)
+
+        def dequantised_weight(tensor: ParameterTensor) -> Value:
+            made.append(adapted.weight(ctx, tensor, shapes[tensor]))
+            return made[-1]
+
+        return dequantised_weight
+    adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.param_dtype) for t in shapes}
+
+    def merged_weight(tensor: ParameterTensor) -> Value:
+        weight, factors = ctx.tape.parameter(ctx.parameter(tensor.name, shapes[tensor])), adapters[tensor.name]
+        if factors is None:
+            return weight
+        made.append(folded(ctx.tape, weight, factors))
+        return made[-1]
+
+    return merged_weight
 
 
 def _grouped_product(ctx: Context, x: Value, weight: Value, tensor: ParameterTensor, offsets: Storage) -> Value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.types import BITSANDBYTES
 from memcheck.job.versions import is_before
 
 TYPE_CHECKING = False
@@ -54,6 +55,12 @@ class Trainer(Framework):
         if layout.tensor > 1:
             return "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
         return super().made(layout, sharded=sharded)
+
+    def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
+        """A base of bitsandbytes' under FSDP2 does: Accelerate has its state dict before ``fully_shard`` (1.15
+        utils/fsdp_utils.py, ``fsdp2_prepare_model``: ``original_sd``), and such a model is on the GPU already.
+        """
+        return held_in in BITSANDBYTES and fsdp == 2
 
     @property
     def wide_outputs(self) -> bool:

@@ -1,33 +1,96 @@
-"""Stacked experts whose matrices rest in four bits, and are dequantised where a forward reads them.
+"""Stacked experts whose matrices are stored in four or eight bits, and are dequantised where a forward reads them.
 
 Sources: bitsandbytes 0.50 nn/parametrize.py (``Bnb4bitParametrization``, without a graph; the cache that its hooks keep
-open until the module's forward returns) and functional.py (``dequantize_4bit``); Axolotl 067b021c
-monkeypatch/moe_quant.py (``patch_moe_quantization_on_load``).
+open until the module's forward returns), functional.py (``dequantize_4bit``) and backends/default/ops.py
+(``int8_vectorwise_dequant``); Axolotl 067b021c monkeypatch/moe_quant.py (``patch_moe_quantization_on_load``,
+``Bnb8bitParametrization``); peft 0.19 tuners/lora/layer.py (``ParamWrapper._activate_lora``):
+later ones stop at a quantised parameter in the second step.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.elementwise import add, cast, scale
+from memcheck.autograd.operator import operator
 from memcheck.autograd.quantised import BLOCK
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.stacked_adapters import adapted_tensors
+from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.feed_forward_types import DenseDispatchMoe, StreamMoe
-from memcheck.models.types import Architecture, Block, Moe
+from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
 
 OPTION = "quantize_experts"
 PLACE = f"/training/options/{OPTION}"
 
 
-def dequantised(ctx: Context, shape: tuple[int, int, int], storage: str) -> Value:
-    """Dequantise all experts' matrices of one parameter to 16 bits, ``shape``; their constants are briefly in fp32."""
+def dequantised(ctx: Context, shape: tuple[int, int, int], held: str) -> Value:
+    """Dequantise all experts' matrices of one parameter, ``shape``: 4-bit ones to 16 bits, 8-bit ones to fp32.
+
+    The constants of 4-bit weights are briefly in fp32. 8-bit weights are multiplied by their rows' scales, and by 1/127
+    in a second tensor. ``held``: the format in which the weights are stored.
+    """
     tape = ctx.tape
-    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in storage else 0
+    if held == "int8":
+        scaled = tape.new(shape, "fp32", "8-bit experts times their scales")
+        out = tape.value(shape, "fp32", "dequantised experts")
+        del scaled
+        return out
+    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in held else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax
     return out
+
+
+class AdaptedExperts:
+    """The adapters of one mixture's quantised experts, as they live while peft's forward around the experts runs.
+
+    peft wraps one parameter after the other, so that the last one is the outermost. A wrapper multiplies its factors to
+    a matrix of the parameter's size, and asks for the weight to learn its dtype. The cache that the outer wrapper has
+    opened keeps the weight that an inner one asks for. So the experts read that one: without its adapter, whose factors
+    get no gradient.
+    """
+
+    __slots__ = ("_deltas", "_plain")
+
+    def __init__(self, ctx: Context, shapes: dict[ParameterTensor, tuple[int, int, int]], moe: Moe) -> None:
+        """``shapes``: [experts, outputs, inputs] of each parameter of the local experts, in the order of definition."""
+        setting, tape = ctx.setting, ctx.tape
+        assert setting.adapter is not None  # noqa: S101 - the caller's question
+        self._deltas: dict[str, Value] = {}
+        self._plain: dict[str, Value] = {}
+        for tensor, shape in reversed(shapes.items()):
+            factors = factors_of(ctx, moe, tensor, setting.autocast_dtype or setting.adapter.module_dtype)
+            if factors is None:
+                continue
+            delta = _scaled_product(tape, shape, factors)
+            weight = dequantised(ctx, shape, setting.adapter.quantization_format)
+            delta = cast(tape, delta, weight.dtype)
+            if self._deltas:
+                self._plain[tensor.name] = weight
+            else:
+                del weight
+                weight = dequantised(ctx, shape, setting.adapter.quantization_format)
+            _checked = add(tape, weight, delta, "weight with adapter")  # register_parametrization tries it once
+            del _checked, weight
+            self._deltas[tensor.name] = delta
+
+    def weight(self, ctx: Context, tensor: ParameterTensor, shape: tuple[int, int, int]) -> Value:
+        """The matrices of one parameter, ``shape``, as the experts read them."""
+        if tensor.name in self._plain:
+            return self._plain[tensor.name]
+        assert ctx.setting.adapter is not None  # noqa: S101 - as above
+        weight, delta = dequantised(ctx, shape, ctx.setting.adapter.quantization_format), self._deltas.get(tensor.name)
+        return weight if delta is None else add(ctx.tape, weight, delta, "weight with adapter")
+
+
+def _scaled_product(tape: Tape, shape: tuple[int, int, int], factors: tuple[Value, Value]) -> Value:
+    """``einsum("o r e, e r i -> e o i", B, A) * scaling``, ``shape``; the product keeps both factors."""
+    product = operator(
+        tape, tape.value(shape, factors[0].dtype, "adapter product"), factors, "einsum backward", saves=factors
+    )
+    return scale(tape, product, "scaled adapter product")
 
 
 def refuse_experts(job: TrainingJob) -> None:
@@ -36,25 +99,13 @@ def refuse_experts(job: TrainingJob) -> None:
     Raises:
         UnsupportedError: the option has no memory model here.
     """
-    from memcheck.frameworks.torch.rank_tensors import placement_of
-
-    architecture, layout, adapter = job.architecture, job.layout, placement_of(job).adapter
+    architecture, layout = job.architecture, job.layout
     mixtures = (
         [b for b, _ in architecture.blocks if isinstance(b.mlp, Moe)] if isinstance(architecture, Architecture) else []
     )
-    stacks = [adapted_tensors(adapter, b.mlp) for b in mixtures if isinstance(b.mlp, Moe)]
-    adapted = any(".experts." in f".{factors.name}" for stack in stacks for factors in stack)
-    adapted = adapted or (job.lora is not None and bool(job.lora.target_parameters))
     cases = (
-        (job.method == "full" or not job.base_format, "without a base in four bits", "choose method: qlora"),
-        (
-            job.base_format.startswith("int8"),
-            "in 8 bits, whose dequantised copies Axolotl's hooks never release under recompute,",
-            "load the base in four bits",
-        ),
-        (not job.base_format.startswith(("nf4", "fp4")), f"in {job.base_format}", "load the base in four bits"),
-        (adapted, "with adapters of their own", "leave those out"),
-        (layout.zero_stage > 1, "that are sharded", "choose parallelism.zero_stage: 0"),
+        (job.method == "full" or not job.base_format, "without a quantised base", "choose method: qlora"),
+        (not job.base_format.startswith(("nf4", "fp4", "int8")), f"in {job.base_format}", "load the base in four bits"),
         (layout.expert > 1 or layout.tensor > 1, "on several ranks", "leave the degree out"),
         (any(isinstance(b.mlp, DenseDispatchMoe) for b in mixtures), "that all tokens pass", "leave it out"),
         (
