@@ -78,6 +78,7 @@ class AdaptedExperts:
 
     def weight(self, ctx: Context, tensor: ParameterTensor, shape: tuple[int, int, int]) -> Value:
         """The matrices of one parameter, ``shape``, as the experts read them."""
+        ctx.tape.parameter(ctx.parameter(tensor.name, shape))
         if tensor.name in self._plain:
             return self._plain[tensor.name]
         assert ctx.setting.adapter is not None  # noqa: S101 - as above
