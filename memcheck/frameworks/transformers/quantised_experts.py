@@ -24,19 +24,19 @@ OPTION = "quantize_experts"
 PLACE = f"/training/options/{OPTION}"
 
 
-def dequantised(ctx: Context, shape: tuple[int, int, int], held: str) -> Value:
+def dequantised(ctx: Context, shape: tuple[int, int, int], storage: str) -> Value:
     """Dequantise all experts' matrices of one parameter, ``shape``: 4-bit ones to 16 bits, 8-bit ones to fp32.
 
     The constants of 4-bit weights are briefly in fp32. 8-bit weights are multiplied by their rows' scales, and by 1/127
-    in a second tensor. ``held``: the format in which the weights are stored.
+    in a second tensor. ``storage``: the format in which the weights are stored.
     """
     tape = ctx.tape
-    if held == "int8":
+    if storage == "int8":
         scaled = tape.new(shape, "fp32", "8-bit experts times their scales")
         out = tape.value(shape, "fp32", "dequantised experts")
         del scaled
         return out
-    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in held else 0
+    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in storage else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax
