@@ -40,7 +40,7 @@ class HostMemory(Record):
 
 
 def state_bytes(job: TrainingJob, total: int, trained: int) -> ModelStateBytes:
-    """Bytes of parameters, master weights and optimizer states; the latter as far as they are saved."""
+    """Return the bytes of parameters, master weights and optimizer states. Optimizer states count if they are saved."""
     recipe = job.recipe
     states = STATES_PER_PARAMETER[job.optimizer.name] * trained
     low = LOW_BITS.get(job.optimizer.name)
@@ -62,7 +62,9 @@ def of_node(job: TrainingJob, n_bytes: int) -> int:
 
 
 def optimizer_on_host(job: TrainingJob) -> tuple[tuple[str, int], ...]:
-    """Optimizer states, master weights and their gradients, of every rank's part."""
+    """Return the bytes on a node's host of optimizer states, master weights and their gradients, for all of its
+    ranks.
+    """
     layout, model = job.layout, job.architecture
     total = model.parameters if isinstance(model, Rough) else count_parameters(model)
     copies = max(1, layout.data * layout.context)

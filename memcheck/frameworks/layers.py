@@ -93,7 +93,9 @@ if TYPE_CHECKING:
             inventory: bool,
             /,
         ) -> Unit:
-            """Final norm, head and loss with their curves. ``adds``: some micro-batch adds to gradients."""
+            """Return the unit of final norm, head and loss with its memory curves. ``adds``: some micro-batch adds to
+            existing gradients.
+            """
 
     class ModelStates(Protocol):
         """What each ``states.py`` has."""

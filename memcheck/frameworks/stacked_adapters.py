@@ -29,9 +29,9 @@ class Factors(Record):
 
 
 def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
-    """The adapters of a mixture's stacked experts and of its router.
+    """Return the adapter matrices of a mixture's stacked experts and of its router.
 
-    The fused gate and up matrices count twice the rank, and every expert has factors of its own.
+    The rank counts twice for the fused gate and up matrices. Every expert has adapter matrices of its own.
     """
     if adapter is None:
         return ()
@@ -77,7 +77,7 @@ def _router(moe: Moe) -> ParameterTensor:
 
 
 def _unread_adapter(moe: Moe, adapter: Adapter) -> list[LocalTensor]:
-    """The router's own, which no forward reads: its matrices rest, and never get a gradient."""
+    """Return the adapter of the router that no forward reads: it is resident and never gets a gradient."""
     if not isinstance(moe, IdentityMoe):
         return []
     router = _router(moe)

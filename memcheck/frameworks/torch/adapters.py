@@ -28,7 +28,9 @@ quantises."""
 
 
 def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
-    """The adapters of one part of the model, which ``lora.parts`` may leave out."""
+    """Return the adapters that the job adds to one part of the model, such as ``language``; ``lora.parts`` may leave it
+    out.
+    """
     framework = job.framework
     return Adapter(
         rank=lora.rank,
@@ -53,9 +55,10 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
 def adapted_block(
     block: Block, adapter: Adapter, expert: int, on_rank: Callable[[ParameterTensor, object], LocalTensor]
 ) -> tuple[LocalTensor, ...]:
-    """The block's parameter tensors on one rank, each followed by its adapters.
+    """Return the block's parameter tensors on one rank, each followed by its adapters.
 
-    ``expert``: expert-parallel ranks; ``on_rank``: what a rank has of a tensor of one of the block's modules.
+    ``expert``: number of expert-parallel ranks. ``on_rank``: returns the rank's part of a tensor of one of the block's
+    modules.
     """
     tensors: list[LocalTensor] = []
     own_names = {t.name for t, _ in block_component_tensors(block)}
@@ -125,6 +128,7 @@ def adapts_stream(lora: Lora, architecture: Architecture) -> bool:
 
 
 def _projections(architecture: Architecture) -> list[ParameterTensor]:
+    """Return the tensors outside layers that are linear layers, or modules that an adapter may wrap."""
     if not architecture.extra_tensors:
         return []
     from memcheck.models.module_paths import PROJECTIONS
@@ -133,11 +137,11 @@ def _projections(architecture: Architecture) -> list[ParameterTensor]:
 
 
 def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) -> tuple[LocalTensor, ...]:
-    """Adapters on the layer before the head, and on the head if targets name it; ``all-linear`` leaves the head out.
-    ``tensor_parallel``: tensor-parallel ranks.
+    """Return the adapters on the layer before the head, and on the head if the targets name it.
 
-    A layer that pools for labels has adapters unless peft trains it whole. A layer whose result is unused has adapters
-    as well; those never get a gradient.
+    ``all-linear`` leaves the head out. ``tensor_parallel``: number of tensor-parallel ranks. A layer that pools for
+    labels has adapters unless peft trains it whole. A layer whose result is unused has adapters that never get a
+    gradient.
     """
     adapters = [
         adapter_tensor
@@ -162,5 +166,6 @@ def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) 
 
 
 def _adapters(lora: Lora, t: ParameterTensor) -> list[LocalTensor]:
+    """Return the adapter matrices of one tensor outside layers; empty if the targets do not name it."""
     adapter = Adapter(lora.rank, lora.targets_in("language"), lora.dtype, quantized=False)
     return adapter_tensors(t, t.shape, lora) if adapts(adapter, t.name.removesuffix(".weight")) else []

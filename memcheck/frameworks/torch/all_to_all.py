@@ -31,7 +31,7 @@ class AllToAllBuffers(MeshGroups):
 
 
 def all_to_all_buffers(job: TrainingJob) -> AllToAllBuffers | None:
-    """What carries the tokens of a model with experts; None for any other."""
+    """Return the library that carries tokens to experts on other ranks; None for a model without such experts."""
     model = job.architecture
     if not isinstance(model, Architecture):
         return None

@@ -21,7 +21,11 @@ from memcheck.record import Record
 
 
 def is_traced(block: Block, setting: Setting) -> bool:
-    """Whether the block is of the kind whose partition was traced."""
+    """Return whether the block is a plain Llama block, whose partition by AOTAutograd was traced.
+
+    That is: softmax attention without biases, sinks or norms on queries, a gated MLP, RMSNorms, and all weights
+    trained.
+    """
     attention, mlp = block.mixer, block.mlp
     if (
         not isinstance(attention, Attention)
@@ -92,7 +96,7 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
 
 
 def _weights(ctx: Context, attention: Attention, mlp: Mlp) -> list[Parameter]:
-    """Norms, qkv, wo, w1, w3, w2."""
+    """Return the block's parameters in the order of the compiled graph: two norms, qkv, wo, w1, w3, w2."""
     qkv = linear_tensors(attention.tensors)[:-1]
     rows = sum(t.shape[0] for t in qkv)
     matrices = [
@@ -122,7 +126,10 @@ def _gated_matrices(mlp: Mlp) -> list[ParameterTensor]:
 
 
 def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
-    """The forward graph's buffers; returns those that live until its output exists, and those kept for backward."""
+    """Allocate the forward graph's buffers.
+
+    Returns the buffers that live until the block's output exists, and those that are kept for the backward.
+    """
 
     def new(columns: int, label: str, dtype: str = sizes.dtype) -> Storage:
         return tape.new((sizes.tokens, columns), dtype, label)
@@ -156,7 +163,10 @@ def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tupl
 def _backward(
     tape: Tape, sizes: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
 ) -> list[Storage | None]:
-    """The backward graph: every saved tensor is freed after its last use (boxed arguments)."""
+    """Allocate and free the backward graph's buffers, and return the gradients of the input and of all weights.
+
+    Every saved tensor is freed after its last use, because AOTAutograd passes boxed arguments.
+    """
 
     def new(columns: int, label: str) -> Storage:
         return tape.new((sizes.tokens, columns), sizes.dtype, label)

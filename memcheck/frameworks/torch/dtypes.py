@@ -23,8 +23,10 @@ UPCAST = ("norm", ".gate.", "embed_tokens", "lm_head")
 
 
 def kept_names(job: TrainingJob) -> tuple[str, ...]:
-    """Parts of the names of those parameters. An engine of its own casts the whole model when it takes it over
-    (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
+    """Return parts of the names of parameters that stay in fp32 in a model of 16 bits.
+
+    The class lists them (``_keep_in_fp32_modules``), or the trainer upcasts them. An engine of its own casts the whole
+    model when it takes it over (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
     """
     profile, architecture = job.framework, job.architecture
     if not profile.runs_transformers or profile.own_engine or isinstance(architecture, Rough):
@@ -42,8 +44,10 @@ def upcasts_ends(job: TrainingJob) -> bool:
 
 
 def unquantised(job: TrainingJob) -> tuple[str, ...]:
-    """Parts of the names of linear layers that are not quantised: those of ``_keep_in_fp32_modules``, in any dtype
-    (quantizers/base.py, ``get_modules_to_not_convert``). Files of GPTQ say themselves what they hold.
+    """Return parts of the names of linear layers that are not quantised.
+
+    These are those of ``_keep_in_fp32_modules``, in any dtype (quantizers/base.py, ``get_modules_to_not_convert``).
+    GPTQ's files say themselves what they quantise.
     """
     architecture, by_class = (
         job.architecture,
@@ -59,7 +63,11 @@ def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[Local
 
 @lru_cache(maxsize=4096)
 def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...], *, trained: bool) -> tuple[LocalTensor, ...]:
-    """The tensors, those of these names in fp32, or what is ``trained``. Adapters have a dtype of their own."""
+    """Return the tensors with dtype fp32 for those whose name has a part in ``names``, and for all trained ones if
+    ``trained``.
+
+    Adapters have a dtype of their own, which stays.
+    """
     if not (names or trained):
         return tensors
     in_fp32 = tuple(

@@ -27,7 +27,9 @@ def uses_fsdp(job: TrainingJob) -> bool:
 
 
 def uses_flat_parameters(job: TrainingJob) -> bool:
-    """Whether FSDP1 makes one tensor of each unit's parameters. Pipelines are torch's, which know FSDP2."""
+    """Return whether FSDP1 flattens each unit's parameters into one tensor. Pipelines are torch's, which only know
+    FSDP2.
+    """
     return uses_fsdp(job) and job.fsdp == 1 and job.layout.shard_group > 1 and job.layout.pipeline == 1
 
 
@@ -44,14 +46,16 @@ def mixes_adapters(job: TrainingJob) -> bool:
 
 
 def has_adapter_units(job: TrainingJob) -> bool:
-    """Whether FSDP1 makes units of what is trained in frozen layers."""
+    """Return whether FSDP1 wraps trained modules inside frozen layers, such as adapters, as units of their own."""
     return job.lora is not None and uses_flat_parameters(job) and not mixes_adapters(job)
 
 
 def autocast_dtype(job: TrainingJob) -> str | None:
-    """Dtype of ``torch.autocast`` around the model's forward: the recipe's, or that of accelerate and Lightning Fabric
-    around FSDP1, whose policy casts what it gathers; not around FSDP2 (accelerate 1.15 accelerator.py,
-    ``prepare_model``; lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
+    """Return the dtype of ``torch.autocast`` around the model's forward; None without autocast.
+
+    It comes from the recipe, or from accelerate and Lightning Fabric around FSDP1, whose policy casts what it gathers.
+    They use none around FSDP2 (accelerate 1.15 accelerator.py, ``prepare_model``;
+    lightning/fabric/plugins/precision/fsdp.py, ``forward_context``).
     """
     profile = job.framework
     flat = job.fsdp == 1 and (profile.wide_outputs or profile.flattens_units)
@@ -65,8 +69,10 @@ def casts_parameters(job: TrainingJob) -> bool:
 
 
 def runs_chunk_by_chunk(job: TrainingJob) -> bool:
-    """Whether a rank's stages run one by one: those of a schedule that splits the backward, and several that FSDP2
-    wraps under an interleaved one.
+    """Return whether the step records each pipeline chunk of a rank apart.
+
+    A schedule that splits the backward needs it, and so do several chunks that FSDP2 wraps under an interleaved
+    schedule.
     """
     layout = job.layout
     if layout.pipeline == 1 or layout.pipeline_schedule in SPLIT:
@@ -76,7 +82,9 @@ def runs_chunk_by_chunk(job: TrainingJob) -> bool:
 
 
 def is_hybrid_sharded(layout: Layout) -> bool:
-    """Whether there are several groups of ranks that hold all shards."""
+    """Return whether several groups of ranks each hold all shards (HSDP), so that gradients are all-reduced across
+    groups.
+    """
     return layout.shard_group < layout.data * layout.context
 
 
@@ -102,9 +110,10 @@ def accumulates_unsharded(job: TrainingJob) -> bool:
 
 
 def autograd_gradient_dtype(job: TrainingJob) -> str | None:
-    """Dtype to which autograd itself casts the gradients that wait for a reduction; None: it casts none.
+    """Return the dtype to which autograd itself casts gradients that are accumulated until a reduction; None without a
+    cast.
 
-    Since torch 2.15 by ``grad_dtype`` (_set_unsharded_grad_dtypes); before, post_backward copies them.
+    Since torch 2.15 autograd does so by ``grad_dtype`` (_set_unsharded_grad_dtypes). Before, post_backward copies them.
     """
     if job.fsdp == 2 and job.casts_gradients and accumulates_unsharded(job) and reduces_wider(job.recipe):
         return job.recipe.reduce
@@ -137,30 +146,33 @@ def ends_share_group(job: TrainingJob) -> bool:
 
 
 def ends_stay_gathered(job: TrainingJob) -> bool:
-    """Whether embedding, final norm and head are one group, gathered all step."""
+    """Return whether embedding, final norm and head are in the root's group, which stays gathered all step."""
     return uses_fsdp(job) and (
         ends_share_group(job) or job.groups_embedding_and_head or not ends_apart(job, job.framework)
     )
 
 
 def ends_have_own_groups(job: TrainingJob) -> bool:
-    """Whether the embedding is a group, and final norm and head another, in addition to the root's group of what is
-    left outside layers.
+    """Return whether the embedding is an FSDP2 group, and final norm and head another.
+
+    The root's group then has what is left outside layers.
     """
     return uses_fsdp(job) and job.groups_embedding_and_head and not ends_share_group(job)
 
 
 def is_in_end_group(tensor: LocalTensor) -> bool:
-    """Whether it is of Accelerate's groups: ``get_input_embeddings``, ``_find_final_norm``, ``get_output_embeddings``,
-    which is the last matrix of a head that has several.
+    """Return whether Accelerate wraps a tensor as embedding, or as final norm and head.
+
+    It finds them by ``get_input_embeddings``, ``_find_final_norm`` and ``get_output_embeddings``, which is the last
+    matrix of a head that has several.
     """
     return tensor.name.startswith(("embed_tokens.", "final_norm", "lm_head")) and ".dense." not in tensor.name
 
 
 def outside_gradient_dtype(job: TrainingJob) -> str | None:
-    """Dtype to which autograd casts gradients of the root's weights that are used outside of its forward.
+    """Return the dtype to which autograd casts gradients of the root's weights that are used outside of its forward.
 
-    Their gradients come before the root's pre-backward hook has put off the cast.
+    A chunked loss uses the head's. Their gradients come before the root's pre-backward hook has put off the cast.
     """
     outside = job.loss.kind == "chunked" and not loss_reduces_head(job)
     return (

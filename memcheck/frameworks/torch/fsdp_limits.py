@@ -36,7 +36,7 @@ class Stop(Record):
 
 
 def fsdp_limits(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
-    """Every reason for which FSDP does not run this step; none where nothing is wrapped."""
+    """Yield every reason why FSDP raises an error in this step; nothing for a job that FSDP does not wrap."""
     if not uses_fsdp(job) or job.layout.pipeline > 1:
         return
     units = list(model_tensors(job, architecture))
@@ -56,7 +56,10 @@ def _dtype(job: TrainingJob, tensor: LocalTensor) -> str:
 
 
 def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
-    """AssertionError: FSDP expects uniform original parameter dtype (_fsdp_param_group.py, _init_mp_dtypes)."""
+    """Yield a stop for trained parameters of several dtypes in one FSDP2 group.
+
+    AssertionError: FSDP expects uniform original parameter dtype (_fsdp_param_group.py, _init_mp_dtypes).
+    """
     for tensors in groups:
         dtypes = sorted({_dtype(job, t) for t in tensors if t.trained})
         if len(dtypes) > 1:
@@ -67,11 +70,11 @@ def _mixed_group(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) ->
 
 
 def _statistics(job: TrainingJob) -> Iterator[Stop]:
-    """Adafactor's rows and columns of a squared gradient, which is a DTensor.
+    """Yield a stop for Adafactor under FSDP2, whose row and column statistics do not work with DTensor gradients.
 
-    RuntimeError: aten.add_.Tensor got mixed torch.Tensor and DTensor: transformers' are plain tensors (5.23
+    RuntimeError: aten.add_.Tensor got mixed torch.Tensor and DTensor: transformers' statistics are plain tensors (5.23
     optimization.py, ``Adafactor.step``). RuntimeError: aten.pow_.Scalar: in-place operations that require placement
-    changes are not supported: torch's norm of a column is a part of it on every rank (torch/optim/_adafactor.py,
+    changes are not supported: torch's norm of a column is partial on every rank (torch/optim/_adafactor.py,
     ``_single_tensor_adafactor`` and ``_multi_tensor_adafactor``).
     """
     if job.optimizer.name != "adafactor":
@@ -85,10 +88,11 @@ def _statistics(job: TrainingJob) -> Iterator[Stop]:
 
 
 def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop]:
-    """ValueError: Parameter is shared with a parameter already managed by another FSDP group (_fsdp_state.py).
+    """Yield a stop for a tied matrix that Accelerate wraps into two FSDP2 groups.
 
-    Accelerate asks whether head and embedding share a matrix, of which the wrapper of a module that is saved shows its
-    copy (accelerate 1.15 utils/fsdp_utils.py, ``fsdp2_prepare_model``): the one that it was copied from is in both.
+    ValueError: Parameter is shared with a parameter already managed by another FSDP group (_fsdp_state.py). Accelerate
+    asks whether head and embedding share a matrix (accelerate 1.15 utils/fsdp_utils.py, ``fsdp2_prepare_model``). For a
+    module in ``modules_to_save`` it sees peft's copy, so that the original is in both groups.
     """
     copied = job.lora is not None and {"lm_head", "embed_tokens"} & set(job.lora.modules_to_save)
     if job.groups_embedding_and_head and architecture.tie_word_embeddings and copied:
@@ -101,10 +105,11 @@ def _shared_twice(job: TrainingJob, architecture: Architecture) -> Iterator[Stop
 
 
 def _mixed_flat(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
-    """ValueError: Must flatten tensors with uniform dtype (_flat_param.py, _validate_tensors_to_flatten).
+    """Yield a stop for tensors of several dtypes in one flat parameter of FSDP1.
 
-    Trained tensors inside frozen modules are a unit of their own, unless layers alone are units. A quantised base is
-    stored as its units need it.
+    ValueError: Must flatten tensors with uniform dtype (_flat_param.py, _validate_tensors_to_flatten). Trained tensors
+    inside frozen modules are a unit of their own, unless only layers are units. A quantised base is stored in the dtype
+    that its units need.
     """
     if job.base_format:
         return
@@ -124,11 +129,12 @@ def _in_one_dtype(job: TrainingJob) -> str:
 
 
 def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
-    """RuntimeError: expected m1 and m2 to have the same dtype.
+    """Yield a stop for adapters that FSDP1 gathers in another dtype than peft casts their inputs to.
 
-    peft casts an adapter's rows to the dtype in which its weights are stored (tuners/tuners_utils.py,
-    _cast_input_dtype). Only then does FSDP1 gather these weights, which it wraps by themselves, in
-    ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer.
+    RuntimeError: expected m1 and m2 to have the same dtype. peft casts an adapter's input to the dtype in which its
+    weights are stored (tuners/tuners_utils.py, _cast_input_dtype). FSDP1, which wraps adapters as units of their own,
+    gathers these weights after that, in ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer
+    before.
     """
     if not job.framework.own_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it
@@ -143,8 +149,10 @@ def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) 
 
 
 def _late_head(job: TrainingJob, ends: tuple[LocalTensor, ...]) -> Iterator[Stop]:
-    """RuntimeError: size mismatch. After the root's forward its parameters are views of a shard (_flat_param.py,
-    reshard); those of strategies that do not reshard are left as they are.
+    """Yield a stop for a chunked loss that runs the head after FSDP1's root has been resharded.
+
+    RuntimeError: size mismatch. After the root's forward its parameters are views of a shard (_flat_param.py, reshard),
+    unless ``reshard_after_forward`` is false.
     """
     head_trained_apart = job.lora is not None and any(
         t.trained and t.name.startswith("lm_head") and ".lora_" not in t.name for t in ends

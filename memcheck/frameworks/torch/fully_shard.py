@@ -86,6 +86,7 @@ class FullyShardHooks(DataParallel):
     """Trained modules inside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
 
     def __init__(self, recorder: Recorder, step_units: StepUnits, options: FullyShard) -> None:
+        """Set the state before a step: nothing is gathered, and no reduction is pending."""
         super().__init__(recorder, step_units)
         self.options, self.root, self.layer_groups = options, step_units.root, step_units.layer_groups
         self.unit_groups = self._own_groups()
@@ -311,7 +312,7 @@ class FullyShardHooks(DataParallel):
         self.recorder.hold_amount(BUFFERS, tuple([(size, -1) for size in self.gathered]))
 
     def hold_gathered(self, sign: int) -> None:
-        """The parameters, while another chunk runs."""
+        """Hold (``sign`` 1) or release (-1) this chunk's gathered parameters while another chunk runs."""
         for first, end in self.layer_groups:
             self.recorder.hold(BUFFERS, self.unit_groups[first].gathered, sign * (end - first))
         self.recorder.hold(BUFFERS, self.root.gathered, sign)
@@ -378,13 +379,15 @@ class FullyShardHooks(DataParallel):
         self.gradients_are_new = self.micro_batch.first
 
     def reduced_by_hook(self, i: int) -> Group:
-        """What a unit's own hook reduces."""
+        """Return the group that a unit's own hook reduces."""
         return self.unit_groups[i]
 
     # collectives
 
     def gather_root(self) -> int:
-        """The root group's flat buffer, which is returned and stays, and its parameters."""
+        """All-gather the root's parameters, and return the flat buffer, which stays allocated until the next
+        all-gather.
+        """
         self.recorder.hold(BUFFERS, self.root.flat)
         self._cast_shards(self.root, "forward", ROOT)
         self.recorder.hold(BUFFERS, self.root.gathered)

@@ -22,7 +22,10 @@ MESH = MeshGroups()
 
 
 def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
-    """Process groups of a device mesh (``pp, dp, cp, tp``, last fastest)."""
+    """Return the process groups of one rank of a device mesh with dimensions ``pp, dp, cp, tp``, the last one fastest.
+
+    Each dimension has a group, and so have FSDP's shards under HSDP, experts and their replicas.
+    """
     groups = [_world_group(layout)] if layout.world_size > 1 else []
     inner = 1
     tensor = spread("tensor", layout.tensor, inner, layout)
@@ -64,5 +67,5 @@ def _world_group(layout: Layout) -> ProcessGroup:
 
 
 def _has_all_ranks(group: ProcessGroup, layout: Layout) -> bool:
-    """A group of all ranks is the default group."""
+    """Return whether a group has all ranks: it is then the default group, which has its communicator already."""
     return group.local * group.nodes == layout.world_size

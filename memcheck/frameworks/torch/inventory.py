@@ -17,7 +17,9 @@ STEP = ("init", "forward", "loss", "backward", "optimizer")
 
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, rank: TorchRank) -> RankEstimate:
-    """The estimate with its largest tensors and its formulas. ``rank``: of units replayed with their inventory."""
+    """Return the estimate with its largest tensors and its formulas. ``rank``: its units were replayed with an
+    inventory.
+    """
     peak = plain.peak
     high = rank.high(peak.name) if peak.name in STEP else None
     units = [run.unit._replace(name=name) for run in rank.units.runs for name in run.names()]
@@ -28,8 +30,11 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: TorchRank) -> Ra
 def largest_tensors(
     job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None, top: int = 12
 ) -> tuple[TensorGroup, ...]:
-    """The largest groups of equal live tensors at a rank's peak."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    """Return the ``top`` largest groups of equal tensors that are alive at a rank's peak, largest first.
+
+    ``high``: the peak of the unit that runs then; None if the peak is between steps.
+    """
+    groups: dict[tuple[str, str, str], list[int]] = {}  # (label, shape and dtype, component): count and bytes
 
     def put(inventory: Inventory, times: int) -> None:
         for label, shape, dtype, n_bytes, component, copies in inventory if times else ():
@@ -42,6 +47,7 @@ def largest_tensors(
 
     shards = sharding_at(job, peak.name)
     has_states = peak.components_bytes.get("optimizer_states")
+    # parameters and optimizer states, which are resident
     for run in runs:
         for t in run.unit.tensors:
             shard_numel = shard_numel_of(job, t, shards.parameters, shards.flat)
@@ -58,6 +64,7 @@ def largest_tensors(
                     count_and_bytes = groups.setdefault((of + t.name, shape, component), [0, 0])
                     count_and_bytes[0] += run.times
                     count_and_bytes[1] += run.times * n_bytes
+    # saved tensors of the units before the one at the peak, and what is alive inside that one
     if peak.name in ("forward", "loss", "backward"):
         where = peak.operation.rpartition(" in ")[2]
         for run in runs:
@@ -91,7 +98,7 @@ SHARDING = {
 
 
 def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: Peak | None) -> tuple[Formula, ...]:
-    """One formula per component that is alive at the peak."""
+    """Return one formula for each component that has bytes at the peak, with the numbers and sources behind it."""
     formulas: list[Formula] = []
     at_peak = peak.components_bytes
     formulas += _states(job, units, peak)
@@ -169,7 +176,7 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
 
 
 def _before(units: list[Unit], peak: Instant) -> list[UnitsInFlight]:
-    """Units whose saved tensors are alive while the unit at the peak runs."""
+    """Return the units whose saved tensors are alive while the unit at the peak runs: all units before it."""
     where = peak.operation.rpartition(" in ")[2]
     in_flight: list[UnitsInFlight] = []
     for unit in units:

@@ -34,9 +34,11 @@ def _table(job: TrainingJob, words: int, block: Block) -> int:
 
 
 def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> tuple[int, int]:
-    """Bytes of int32 indices that each layer hands to the next (modeling_glm_moe_dsa.py, ``prev_topk_indices``): of
-    arguments, which checkpointed layers hold to their backward, and of the variable of the model's forward. A layer
-    without an indexer hands on what it was given.
+    """Return the bytes of the int32 indices of chosen keys that DSA layers pass on (modeling_glm_moe_dsa.py,
+    ``prev_topk_indices``).
+
+    The first number is that of arguments, which checkpointed layers keep until their backward. The second is that of
+    the variable of the model's forward. A layer without an indexer passes on the indices that it received.
     """
     tokens = setting.batch * setting.sequence
     layers = architecture.layers()[part.first : part.last]

@@ -19,7 +19,7 @@ from memcheck.models.types import Architecture, Attention, BartModel, Block, Gpt
 
 
 def masks_of(architecture: Architecture, setting: Setting) -> int:
-    """Bytes of all attention masks of one forward pass."""
+    """Return the bytes of all attention masks that one forward pass of the model makes."""
     if not setting.style.modeling_files:
         return 0
     from memcheck.frameworks.transformers.masks import model_masks
@@ -58,7 +58,9 @@ class ModelBuffers:
             self.per_micro_batch += encoder_tables(job, architecture.encoder, setting)
 
     def always(self) -> list[Always]:
-        """Bytes that live all step: token ids, rotary caches, pipeline receive buffers."""
+        """Return the buffers of a rank that live all step: token ids, rotary caches, pixel values, pipeline receive
+        buffers.
+        """
         layers = self.part.last - self.part.first
         states, length = model_states_of(self.setting.style), self.job.sequence_length
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
@@ -114,8 +116,10 @@ class ModelBuffers:
         return always_live
 
     def _masks(self) -> tuple[int, int]:
-        """Bytes of the model's attention masks: those that a micro-batch in flight holds, and those that nothing but
-        variables of the model's forward hold.
+        """Return the bytes of attention masks that a micro-batch in flight holds, and of those that only variables
+        hold.
+
+        The second ones are freed when the model's forward returns.
         """
         if not self.setting.style.modeling_files:
             return 0, 0
@@ -136,7 +140,9 @@ class ModelBuffers:
         return self.boundary() if lazy and not self.part.embedding and not self.part.head else 0
 
     def _border(self) -> Border:
-        """What torch.distributed.pipelining keeps of the tensors that stages exchange (stage.py, schedules.py)."""
+        """Return the bytes that torch.distributed.pipelining keeps of tensors exchanged between stages (stage.py,
+        schedules.py).
+        """
         if self.job.layout.pipeline == 1:
             return NO_BORDER
         output = 0 if self.part.head else self.boundary()

@@ -45,11 +45,10 @@ def step_in_backward(optimizer: Optimizer) -> StepInBackward | None:
 def step_temporaries(
     trained: list[tuple[LocalTensor, int]], optimizer: str, implementation: str, dtype: str, mesh: Mesh = ALONE
 ) -> int:
-    """Bytes of the step's temporaries at their highest.
+    """Return the peak bytes of temporaries in the optimizer's step.
 
-    ``trained``: each trained tensor with the number of its elements that this rank updates; ``dtype``: that of the
-    optimizer states, which are made in the dtype of a tensor that has one of its own, as adapters do; ``mesh``: the
-    ranks over which FSDP2 divides each.
+    ``trained``: each trained tensor with the number of its elements that this rank updates. ``dtype``: that of the
+    optimizer states of tensors without a dtype of their own. ``mesh``: the ranks over which FSDP2 shards each.
     """
     if optimizer in LOW_BITS:
         from memcheck.frameworks.torch.own_optimizers import low_bit_step

@@ -27,10 +27,11 @@ EXCHANGE_US = 1.0
 
 
 def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mesh) -> int:
-    """Bytes in addition to the states while one matrix is orthogonalised in bf16: ``update`` and what the iterations
-    make.
+    """Return the bytes of temporaries while Muon orthogonalises one matrix in bf16: ``update``, X and its Gram
+    matrices.
 
-    ``numel``: elements of this rank; ``element_bytes``: bytes of one in the parameter's dtype.
+    ``numel``: elements that this rank has. ``element_bytes``: bytes of one in the parameter's dtype. With shards
+    DTensor chooses between a gather and exchanges by its estimate of their times.
     """
     update, x, gram = rounded(element_bytes * numel), rounded(2 * numel), rounded(2 * min(tensor.shape) ** 2)
     if mesh.ways == 1 or numel == tensor.numel:
@@ -65,9 +66,10 @@ def exchange_us(mesh: Mesh, n_bytes: float) -> float:
 
 
 def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
-    """Peak bytes of transformers' Adafactor, which steps in fp32. ``(grad**2) + eps`` makes two tensors while the
-    previous tensor's ``update`` is still live. A 16-bit gradient and a 16-bit parameter are copied to fp32 first, and
-    variables hold the copies (transformers 5.23 optimization.py, ``Adafactor.step``).
+    """Return the peak bytes of the step of transformers' Adafactor, which runs in fp32, tensor by tensor.
+
+    ``(grad**2) + eps`` makes two tensors while the previous tensor's ``update`` is still alive. A 16-bit gradient and
+    parameter are first copied to fp32 (transformers 5.23 optimization.py, ``Adafactor.step``).
 
     ``tensors``: per tensor, the number of elements that the rank updates, and whether it is stored in 16 bits.
     """
@@ -82,7 +84,11 @@ def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
 
 
 def low_bit_step(numel: int, optimizer: str) -> int:
-    """Bytes for one tensor: torchao steps one after the other, and moments that are not quantised are one kernel."""
+    """Return the bytes of temporaries of torchao's compiled step for one tensor; tensors are stepped one after the
+    other.
+
+    0 for a tensor whose moments are not quantised: its step is one kernel.
+    """
     kind = LOW_BITS[optimizer]
     if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
         return 0

@@ -50,7 +50,8 @@ def _saved_copy(job: TrainingJob, architecture: Architecture, tensor_parallel: i
 def embedding_with_adapters(
     job: TrainingJob, architecture: Architecture, tensor_parallel: int, trained: bool
 ) -> tuple[LocalTensor, ...]:
-    """The embedding's parameter tensors on one rank, with the copy of it that adapters' config may ask for.
+    """Return the embedding's parameter tensors on one rank, with adapters and the copy that ``modules_to_save`` asks
+    for.
 
     ``trained``: the embedding has trained tensors, whether or not its table is one of them.
     """
@@ -76,10 +77,10 @@ def embedding_with_adapters(
 def head_with_adapters(
     job: TrainingJob, architecture: Architecture, tensor_parallel: int, tied: bool, body_trained: bool
 ) -> tuple[LocalTensor, ...]:
-    """The final norm's and the head's parameter tensors on one rank, with the copy that adapters' config may ask for.
+    """Return the final norm's and the head's tensors on one rank, with adapters and the copy of ``modules_to_save``.
 
-    ``tied``: the head's matrix is the embedding's; a copy (``modules_to_save``) never is. ``body_trained``: modules
-    that ``freeze`` does not name are trained.
+    ``tied``: the head's matrix is the embedding's; a copy never is. ``body_trained``: modules that ``freeze`` does not
+    name are trained.
     """
     norm_trained = body_trained and "norm" not in job.freeze
     if job.lora is None:
@@ -155,10 +156,10 @@ def head_tensors(
     ends_trained: tuple[bool, bool],
     has_adapters: bool = False,
 ) -> tuple[LocalTensor, ...]:
-    """The final norm's and the head's parameter tensors on one rank.
+    """Return the final norm's and the head's parameter tensors on one rank, with those of a head for labels.
 
-    ``ends_trained``: whether the final norm is trained, and whether what precedes the head is. What ``freeze``
-    calls the head is the output embedding alone, and what it calls the norm the final one.
+    ``trained``: the head's matrix is. ``ends_trained``: whether the final norm is trained, and whether the layers
+    before the head are. ``has_adapters``: peft keeps a frozen original of each tensor that it trains whole.
     """
     tensors = _norm_tensors(architecture.final_norm, "final_norm", ends_trained[0])
     vocab = -(-architecture.vocab_size // tensor_parallel)
@@ -309,7 +310,7 @@ def trains_table(job: TrainingJob, architecture: Architecture, placement: Tensor
 def embedding_unit_tensors(
     job: TrainingJob, architecture: Architecture, placement: TensorPlacement
 ) -> tuple[LocalTensor, ...]:
-    """The tensors of the embedding, with those of tables of other tokens."""
+    """Return the tensors of the embedding's unit on one rank, with those of embedders of other modalities."""
     trained = trains_table(job, architecture, placement) or (placement.trained and leaves_beside(job, architecture))
     tensors = as_stored(job, embedding_with_adapters(job, architecture, placement.tensor, trained))
     if architecture.embedders:
@@ -320,7 +321,10 @@ def embedding_unit_tensors(
 def head_unit_tensors(
     job: TrainingJob, architecture: Architecture, placement: TensorPlacement, *, embeds: bool
 ) -> tuple[LocalTensor, ...]:
-    """The tensors of final norm and head. ``embeds``: the rank has the embedding, whose matrix may be the head's."""
+    """Return the tensors of the unit of final norm and head on one rank.
+
+    ``embeds``: the rank also has the embedding, whose matrix a tied head shares.
+    """
     tied = is_tied(architecture, placement.tensor) and embeds
     tensors = head_with_adapters(job, architecture, placement.tensor, tied, placement.trained)
     tensors = as_stored(job, tensors)

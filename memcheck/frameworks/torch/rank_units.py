@@ -101,6 +101,7 @@ class Units:
     )  # fmt: skip
 
     def __init__(self, job: TrainingJob, architecture: Architecture, added: Accumulation, inventory: bool) -> None:
+        """Derive what all units share: the base setting, frozen layers, and whether the embedding is trained."""
         self.job, self.architecture = job, checked_architecture(job, architecture)
         self.base = base_setting(job, architecture, added.dtype)._replace(saves_linear_inputs=added.saves_inputs)
         self._entry = entry_stream(self.architecture, self.base)

@@ -54,7 +54,9 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
 
 
 def _require_modelled(job: TrainingJob, architecture: Architecture) -> None:
-    """Raise an error for a combination that has no memory model; most jobs cannot have one and are not looked at."""
+    """Check that memcheck has a model of this combination; raise an error otherwise. Only unusual jobs load the
+    checks.
+    """
     shares = any(block.uses_later_weights for block, _ in architecture.blocks)
     if shares or job.layout.pipeline_schedule in SPLIT or mixes_adapters(job):
         from memcheck.frameworks.torch.fsdp_limits import require_modelled
@@ -68,7 +70,9 @@ class Behaviours:
     __slots__ = ("_any_batch", "_architecture")
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
-        """``job``: any of the jobs, which differ in their batch alone."""
+        """Prepare the steps for every version of PyTorch. ``job``: any of the jobs, which differ in their batch
+        alone.
+        """
         _require_modelled(job, architecture)
         self._architecture = architecture
         self._any_batch: dict[str, AnyBatch] = {}
@@ -190,7 +194,7 @@ class Worst:
     __slots__ = ("_behaviours", "_numbers", "_states")
 
     def __init__(self, job: TrainingJob, architecture: Architecture) -> None:
-        """``job``: any of the jobs, which differ in their batch alone."""
+        """Find the ranks that may be worst. ``job``: any of the jobs, which differ in their batch alone."""
         self._numbers = tuple(
             ranks_with_highest_peak(job, _contents(architecture, job.layout, chunked=runs_chunk_by_chunk(job)))
         )

@@ -206,9 +206,9 @@ class RankProgram:
         self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
 
     def peak(self, groups: GroupSizes) -> StepPeaks:
-        """Evaluate the step with the sizes of these FSDP groups.
+        """Evaluate the step with the sizes of these FSDP groups, and return the peak of each instant.
 
-        The program, and the sums over units, are kept for groups of the same form.
+        The recorded program, and its sums over units, are kept for groups of the same form.
         """
         known = self._groups.get(groups.forms)
         if known is None:
@@ -229,7 +229,9 @@ class StepPeaks:
     def __init__(
         self, evaluated: Evaluated, runs: RunSizes, grouped: tuple[Sequence[int], GroupSizes] | None = None
     ) -> None:
-        """``grouped``: what every moment holds in addition to the groups, and the sizes of the groups."""
+        """Take the evaluated step. ``grouped``: sums over what is not in FSDP groups, and the groups' sizes; None
+        without groups.
+        """
         self._evaluated, self._runs, self._grouped = evaluated, runs, grouped
         self.tops = evaluated.tops
         """Each instant and its bytes."""

@@ -29,7 +29,9 @@ def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
 
 
 def companion_bytes(job: TrainingJob) -> int:
-    """Resident bytes of all companions on one rank's GPU: FSDP and ZeRO-3 shard them, others hold whole copies."""
+    """Return the resident bytes of all companion models on one rank. FSDP and ZeRO-3 shard them; otherwise each rank
+    has whole copies.
+    """
     shards = sum(_shards(job, companion) for companion in job.auxiliary_models if companion.place == "device")
     return shards + sum(_beside(job, companion) for companion in job.auxiliary_models)
 
@@ -50,7 +52,11 @@ def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
 
 
 def _beside(job: TrainingJob, companion: Companion) -> int:
-    """What stays gathered; of a model on the host it does where its own recipe has put it there."""
+    """Return the bytes of a companion's parameters that stay gathered between its forwards, in addition to its shards.
+
+    Under ZeRO-3 these are the persistent parameters. Under FSDP it is the root's group, unless the model is on the
+    host.
+    """
     if is_zero3(job):
         companion_job = alone(job, companion)
         return _engine(job).kept_whole(companion_job, companion_tensors(companion_job))
@@ -83,9 +89,11 @@ def _root(job: TrainingJob, companion: Companion) -> Group:
 
 
 def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[LocalTensor]) -> Group:
-    """What FSDP gathers of a companion as one group, by the policy of the trained model. Under mixed precision that is
-    in the dtype of the products, in whichever dtype the companion is stored (TRL models/utils.py, ``prepare_fsdp``:
-    ``mp_policy=fsdp_plugin.mixed_precision_policy``).
+    """Return the sizes of an FSDP group of ``tensors`` of a companion, under the mixed-precision policy of the trained
+    model.
+
+    With that policy they are gathered in the compute dtype, whatever the companion's stored dtype (TRL models/utils.py,
+    ``prepare_fsdp``: ``mp_policy=fsdp_plugin.mixed_precision_policy``).
     """
     sharded = [(t, job.layout.shard_group) for t in tensors]
     recipe = job.recipe._replace(params=companion.dtype)

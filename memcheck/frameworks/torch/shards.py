@@ -18,7 +18,7 @@ from memcheck.record import Record
 
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
-    """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
+    """Return a lower bound of the peak in bytes: the resident states of the fullest pipeline rank."""
     frozen = frozen_layers(job.freeze)
     layers = [(id(block), i in frozen) for i, block in enumerate(architecture.layers())]
     # ranks with as many layers of each kind rest on as many bytes
@@ -60,7 +60,10 @@ class PaddedLayer(Record):
 
 
 def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
-    """The layer that is padded most; None where no layer has a quarter of padding, and 256 MiB."""
+    """Return the layer of experts with most padding while gathered.
+
+    None if no layer's padding is at least a quarter of its size and 256 MiB.
+    """
     if not uses_fsdp(job) or job.fsdp == 1 or (job.base_format and job.base_format not in FOUR_BITS):
         return None  # a base in other bits is one that FSDP does not shard: MEM408
     layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
@@ -78,7 +81,10 @@ def ranks_without_padding(job: TrainingJob, layer: PaddedLayer) -> int:
 
 
 def experts_padding(job: TrainingJob, experts: int) -> float:
-    """How many times their size a layer's experts are gathered at."""
+    """Return the factor by which sharding pads a layer's stacked experts while they are gathered; 1.0 without padding.
+
+    ``experts``: of the whole layer. FSDP2 shards the experts of a rank along dim 0.
+    """
     if not uses_fsdp(job) or job.fsdp == 1:
         return 1.0
     local_experts = -(-experts // job.layout.expert)

@@ -11,8 +11,10 @@ from memcheck.models.types import Block, SharedTransformerBlock
 
 
 def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
-    """A layer whose tensors others use, too. AccumulateGrad adds to ``.grad`` when all of their gradients are there:
-    until then they wait in its buffer, which is ``.grad`` itself only where there was none before.
+    """Return a unit whose tensors other layers use as well, with gradients that wait for those of all of these layers.
+
+    AccumulateGrad adds to ``.grad`` when all of their gradients exist. Until then they wait in its buffer, which is
+    ``.grad`` itself in the first micro-batch.
     """
     last, first = not block.uses_later_weights, not block.uses_earlier_weights
     if (last and first) or unit.later_curve is unit.first_curve:

@@ -69,8 +69,10 @@ class StepOptions(Record):
 def step_options(
     job: TrainingJob, rank: int, border: Border, resident: ResidentTensors
 ) -> tuple[StepOptions, tuple[int, ...], tuple[float, ...]]:
-    """How pipeline rank ``rank`` runs its step, the sizes of its strategy's own buffers, and for each walk how many
-    other micro-batches are in flight.
+    """Return how a pipeline rank runs its step, the sizes of its strategy's own buffers in bytes, and micro-batches in
+    flight.
+
+    The last tuple has, for each micro-batch that differs, how many others are in flight during its backward.
     """
     layout, profile = job.layout, job.framework
     if layout.expert > 1 and profile.fsdp2.leaves_whole_experts and not uses_fsdp(job):
@@ -82,7 +84,11 @@ def step_options(
 
 
 def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, tuple[int, ...], bool]:
-    """The strategy of a job, the sizes of its own buffers, and whether its last micro-batch differs from the second."""
+    """Return a job's data-parallel strategy, the sizes of its own buffers in bytes, and whether its last micro-batch
+    differs.
+
+    It differs from the second one if gradients are only reduced in it, for example.
+    """
     if uses_fsdp(job):
         strategy = _fully_shard(job)
         last_differs = strategy.no_sync or strategy.stays_gathered
@@ -146,7 +152,7 @@ def _is_paired(job: TrainingJob) -> bool:
 
 
 def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool) -> tuple[Schedule, tuple[float, ...]]:
-    """The micro-batches that differ, and of each how many others are in flight."""
+    """Return the schedule with the micro-batches that differ, and how many others are in flight for each of them."""
     layout = job.layout
     most_in_flight, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
     has_several_backwards = uses_fsdp(job) and job.run_micro_batches < job.gradient_accumulation_steps
@@ -205,8 +211,10 @@ def _returns_first(architecture: Architecture) -> bool:
 
 
 def wrapped_kinds(job: TrainingJob) -> tuple[str, ...]:
-    """Kinds of units that FSDP makes groups of their own of: none where the model's class names no layers, so that all
-    of it is the root's, and none of the tower's where that names none.
+    """Return the kinds of units that FSDP wraps as groups of their own.
+
+    It is empty if the model's class names no layers (``_no_split_modules``): then all parameters are in the root's
+    group. A tower's layers are left out if its class names none.
     """
     architecture, profile = job.architecture, job.framework
     if not isinstance(architecture, Architecture):
@@ -226,7 +234,10 @@ def _leaves_graphs(architecture: Architecture) -> bool:
 
 
 def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
-    """The sizes of a rank's step outside its units. ``others``: of each walk, the other micro-batches in flight."""
+    """Return the sizes in bytes of a rank's step outside its units and FSDP groups.
+
+    ``others``: for each micro-batch that differs, how many others are in flight.
+    """
     border = buffers.border
     own_bytes = buffers.per_micro_batch
     saved = own_bytes + border.output
@@ -249,13 +260,18 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
 
 
 def token_embeddings_bytes(job: TrainingJob, buffers: ModelBuffers) -> int:
-    """``features["token_embeddings"]`` of the caller (sentence-transformers 6.2, base/modules/transformer.py)."""
+    """Return the bytes of ``features["token_embeddings"]`` that the caller keeps for each text of a pair or triple.
+
+    Source: sentence-transformers 6.2, base/modules/transformer.py.
+    """
     shape = job.micro_batch_size * job.sequence_length, buffers.architecture.hidden_size
     return (job.head.columns - 1) * rounded_bytes(shape, stream_dtype(buffers.setting))
 
 
 def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
-    """Bytes of the looked-up rows while a tower runs, and of their gradient while its backward does."""
+    """Return the bytes of the looked-up text rows that wait while a tower runs, and of their gradient during its
+    backward.
+    """
     architecture = buffers.architecture
     crossed = (
         architecture.vision is not None and architecture.vision.crosses

@@ -123,7 +123,9 @@ def idle_blocks(architecture: Architecture, *, has_pictures: bool) -> list[tuple
 
 
 def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
-    """The tensors of everything outside the language model, unit by unit."""
+    """Yield the tensors of everything outside the language model, unit by unit: encoder, idle blocks, vision tower,
+    projector.
+    """
     if architecture.encoder is not None:
         placement = placement_of(job, "encoder")
         for block, count in architecture.encoder.blocks:
@@ -151,6 +153,7 @@ def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple
 
 
 def _of(part: str, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
+    """Return the tensors with the name of the part of the model that they belong to."""
     return tuple(t._replace(part=part) for t in tensors)
 
 
@@ -214,7 +217,7 @@ def flattened_parts(
 
 
 def layers_of_tower(job: TrainingJob, tower: Setting) -> Setting:
-    """The setting of a tower's layers."""
+    """Return the setting of a tower's layers where FSDP1 flattens them: frozen layers, or frozen attention modules."""
     if FROZEN_LAYERS in job.freeze:
         return tower._replace(trained=False)
     if FROZEN_ATTENTION in job.freeze:
@@ -223,7 +226,7 @@ def layers_of_tower(job: TrainingJob, tower: Setting) -> Setting:
 
 
 def stem_of_tower(job: TrainingJob, tower: Setting, vision: Vision) -> Setting:
-    """The setting of a tower's stem."""
+    """Return the setting of a tower's stem where FSDP1 flattens it: its embedding may be frozen alone."""
     if FROZEN_EMBEDDING not in job.freeze:
         return tower
     names = tuple(t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING))

@@ -431,7 +431,11 @@ class _Ending(Record):
 
 @lru_cache(maxsize=512)
 def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: bool) -> Curve:
-    """Replay the projector, and the scatter of its image tokens into the looked-up rows."""
+    """Replay the projector and the scatter of its image tokens into the looked-up text rows; return its memory curve.
+
+    The input is [patches, tower width], the output [rows * sequence, hidden]. Variables of the model's forward, and the
+    model's output if it has image tokens, keep tensors alive after the scatter.
+    """
     stream = setting.param_dtype
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     held_outputs: list[Value] = []
@@ -466,9 +470,10 @@ EVERY_PART = ("vision", "projector", "language")
 
 
 def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -> tuple[int, int, int]:
-    """Bytes of the tower in the forward pass of another model: its highest point, including the looked-up rows; what
-    the model's variables keep alive while the text layers run; and the image tokens in the model's output, which are
-    part of the second figure. All are 0 without pictures.
+    """Return three numbers of bytes of a vision tower in the forward pass of another model, such as a reference.
+
+    The peak of the tower, including the looked-up rows. What the model's variables keep alive while the text layers
+    run. The image tokens in the model's output, which are a part of the second number. All are 0 without pictures.
     """
     vision = architecture.vision
     if vision is None or not pictures_of(job, vision).rows:

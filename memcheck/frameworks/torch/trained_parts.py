@@ -20,7 +20,7 @@ def module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
-    """Layers that ``layers:A-B`` patterns freeze."""
+    """Return the numbers of the layers that patterns such as ``layers:0-3`` in ``freeze`` name."""
     frozen: set[int] = set()
     for pattern in freeze:
         if pattern.startswith(LAYERS):
@@ -30,7 +30,9 @@ def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
 
 
 def recompute_mode(job: TrainingJob, layer: int) -> str:
-    """How one layer is recomputed: ``none`` | ``selective`` | ``full``, or ``parts:`` and names of its modules."""
+    """Return how one layer is recomputed: ``none``, ``selective``, ``full``, or ``parts:`` and the names of its
+    modules.
+    """
     checkpointing = job.checkpointing
     if checkpointing.mode == "none" or (checkpointing.every_n_layers > 1 and layer % checkpointing.every_n_layers):
         return "none"
@@ -40,10 +42,11 @@ def recompute_mode(job: TrainingJob, layer: int) -> str:
 
 
 def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
-    """Whether the rows that are looked up are made to want a gradient (``enable_input_require_grads``).
+    """Return whether the looked-up rows are made to require a gradient (``enable_input_require_grads``).
 
     A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
-    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), towers' too; peft in any version.
+    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and for towers. peft does so in any
+    version.
     """
     words = (
         architecture.encoder is None or not architecture.encoder.channels

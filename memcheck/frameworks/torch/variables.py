@@ -58,8 +58,9 @@ class Variables:
         self._held: dict[str, tuple[str, int, int]] = {}
 
     def assign(self, name: str, component: str, size: int, times: int = 1) -> None:
-        """Set what the variable refers to from now on, in place of what it did before. ``times``: the number of tensors
-        alike.
+        """Set what the variable refers to from now on, and release what it referred to before.
+
+        ``size``: place of the size. ``times``: number of equal tensors.
         """
         component_before, before, many = self._held.get(name, (component, NOTHING, 1))
         if size or before:

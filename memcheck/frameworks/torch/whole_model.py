@@ -20,7 +20,7 @@ from memcheck.models.types import Architecture
 
 
 def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iterator[tuple[LocalTensor, ...]]:
-    """The tensors of one pipeline rank, unit by unit: layers that are alike share theirs."""
+    """Yield the parameter tensors of one pipeline rank, unit by unit. Equal layers yield the same tuple."""
     architecture, placement, frozen = (
         as_framework_builds(job, architecture),
         placement_of(job),
@@ -52,7 +52,7 @@ def model_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tupl
 
 
 def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
-    """Trained parameters of the whole model, and adapter parameters added to it."""
+    """Return the number of trained parameters of the whole model, and the number of adapter parameters added to it."""
     unsharded_job = job._replace(
         layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1)
     )

@@ -216,9 +216,10 @@ def _overlap_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def _choose(
     ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, x: Value, low_rank_query: Value
 ) -> Storage:
-    """Replay DeepseekV4Indexer, and return the int64 indices of the chosen compressed keys, [batch, sequence, topk].
+    """Replay DeepseekV4Indexer: return the int64 indices of the chosen compressed keys, [batch, sequence, topk].
 
     It scores every head, token and compressed key in fp32, and sums over heads. Its graph dies when it returns.
+    ``low_rank_query``: [tokens, query rank].
     """
     tape, b, s = ctx.tape, ctx.batch, ctx.sequence
     heads, width, i = compressed.index_heads, compressed.index_dim, "compressor.indexer"

@@ -220,6 +220,7 @@ def solve(tape: Tape, system: Value, right_side: Value) -> Value:
     matrix, shape, dtype = system.shape, right_side.shape, right_side.dtype
 
     def solve_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradients of the triangular system and of the right side."""
         right_grad = tape.new(shape, dtype, "solve_triangular backward")
         product = tape.new(matrix, dtype, "solve_triangular backward")
         negated = tape.new(matrix, dtype, "solve_triangular backward")

@@ -130,6 +130,9 @@ def chunked_divergence(
     shape, dtype, w_shape, w_dtype = (scored_tokens, hidden), student_hidden.dtype, (vocab, hidden), weight.dtype
 
     def divergence_backward(grad: Storage) -> list[Storage | None]:
+        """Recompute the logits of each tile of tokens and vocabulary, and return the gradients of hidden states and
+        head.
+        """
         fp32_hidden_grad = tape.new(shape, "fp32", "hidden gradient in fp32") if needs_grad else None
         fp32_head_grad = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]

@@ -39,6 +39,9 @@ def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def _networks(moe: Moe) -> list[Mlp]:
+    """Return the two dense feed-forward networks of the layer, which the record holds as shared experts of one
+    mixture.
+    """
     tensors = [t for t in moe.tensors if t.group == "shared_experts"]
     half = len(tensors) // 2
     return [
@@ -46,8 +49,8 @@ def _networks(moe: Moe) -> list[Mlp]:
             moe.shared_width // 2,
             moe.gated,
             moe.activation,
-            tensors=tuple(own_blocks),
+            tensors=tuple(network_tensors),
             adaptable=not moe.stacked_adapters,
         )
-        for own_blocks in (tensors[:half], tensors[half:])
+        for network_tensors in (tensors[:half], tensors[half:])
     ]

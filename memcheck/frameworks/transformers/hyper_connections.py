@@ -89,7 +89,10 @@ def _unweighted_norm(tape: Tape, x: Value) -> Value:
 
 
 def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
-    """Compute ``x * scale + base`` with parts of two learned vectors; their gradients are sums."""
+    """Compute ``x * scale + base``, where scale and base are slices of two learned vectors.
+
+    ``x``: [tokens, weights]. Gradients of the vectors are sums over tokens.
+    """
     shape, dtype = x.shape, x.dtype
     multiplied = tape.value(shape, promote(dtype, factors.dtype), "mul")
     added = tape.value(shape, promote(dtype, factors.dtype), "add")

@@ -228,6 +228,7 @@ def _outer_product(tape: Tape, left: Value, right: Value, shape: tuple[int, ...]
     small, dtype = left.shape, left.dtype
 
     def mul_backward(grad: Storage) -> list[Storage | None]:
+        """Make both gradients in the full shape, then sum each to the shape of its factor."""
         full_a_grad, full_b_grad = (tape.new(shape, dtype, "mul backward") for _ in range(2))
         a_grad = tape.new(small, dtype, "sum")
         del full_a_grad

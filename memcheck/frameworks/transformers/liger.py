@@ -48,7 +48,7 @@ FAMILIES = {
 
 
 def modelled(architecture: Architecture) -> tuple[str, ...]:
-    """The kernels that memcheck models in this architecture."""
+    """Return the Liger kernels that memcheck models in this architecture."""
     patched = FAMILIES.get(architecture.model_type, Patched(rope=False, rms_norm=False, glu=False))
     if architecture.vision is not None:
         return ()

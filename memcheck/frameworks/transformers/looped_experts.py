@@ -114,6 +114,7 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
     )
 
     def linear_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradients of the rows and of the picked matrix, in the order of autograd."""
         weight_grad = tape.new((outputs, inputs), compute_dtype, label + " dW") if weight_needs_grad else None
         x_grad = tape.new(x_shape, compute_dtype, label + " dX") if x_needs_grad else None
         cast_grad = (

@@ -100,6 +100,9 @@ def _fused_inner(ctx: Context, sizes: Channels, projected: Value, decay_rate: Va
     grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
 
     def inner_backward(grad: Storage) -> list[Storage | None]:
+        """Recompute the convolution and delta, then return the gradients of xz and of the weights
+        (``MambaInnerFn.backward``).
+        """
         recomputed = [tape.new(channels, dtype, name) for name in ("conv1d", "delta")]
         xz_grad = tape.new(xz_shape, dtype, "xz backward")
         gated_grad = tape.new(channels, dtype, "out_proj backward")
@@ -253,6 +256,9 @@ def _token_loop(
     saved = [decays.storage, c.storage, zeros, *late_states, *early_states]
 
     def loop_backward(grad: Storage) -> list[Storage | None]:
+        """Allocate what the backward of the loop over tokens holds at its peak, and return the gradients of its
+        inputs.
+        """
         c_grads = [tape.new(c_shape, dtype, "select backward") for _ in range(2)]
         state_grad = tape.new(state_shape, dtype, "state @ C backward")
         fp32_state_grad = tape.new(state_shape, state_dtype, "to backward") if copy_dtypes else None
@@ -280,6 +286,7 @@ def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, 
     grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in (left, right)]
 
     def mul_backward(grad: Storage) -> list[Storage | None]:
+        """Make both gradients in the broadcast shape, then sum each to the shape of its factor."""
         products = [tape.new(shape, dtype, "mul backward") if spec else None for spec in grad_specs]
         sums: list[Storage | None] = []
         for i, spec in enumerate(grad_specs):

@@ -231,6 +231,7 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
     full_grad_shape = (q.shape[0], *biases_shape[1:3], padded_keys)
 
     def attention_backward(grad: Storage) -> list[Storage | None]:
+        """Return the gradients of q, k, v and of the biases, which the kernel allocates together."""
         gradients: list[Storage | None] = [
             tape.new(spec[0], spec[1], label + " backward") if spec else None for spec in grad_specs
         ]

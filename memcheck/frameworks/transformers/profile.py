@@ -32,7 +32,9 @@ class Trainer(Framework):
     """transformers.Trainer, whose model Accelerate prepares."""
 
     def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
-        """16 bits, as the checkpoint has them (``dtype="auto"`` since transformers 5), but fp32 under TRL."""
+        """Return the dtype of frozen parameters: 16 bits as in the checkpoint (``dtype="auto"`` since transformers 5),
+        fp32 under TRL.
+        """
         if trainer == "trl":
             if is_before(version, WIDE_SINCE):
                 return "fp32", "transformers before 5, TRL's of that time, loads in fp32 unless told"

@@ -37,6 +37,7 @@ def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
     parts.clear()
 
     def rotary_backward(grad: Storage) -> list[Storage | None]:
+        """Allocate the gradients of both halves, in the order of autograd, and return the gradient of ``x``."""
         a = tape.new(half, promoted_dtype, "mul backward")
         b = tape.new(half, promoted_dtype, "mul backward")
         negated = tape.new(half, promoted_dtype, "neg backward")

@@ -24,6 +24,7 @@ def rotate_copies(tape: Tape, x: Value) -> Value:
     del with_cos, with_sin
 
     def rotary_backward(grad: Storage) -> list[Storage | None]:
+        """Allocate the fp32 gradients of both products, sum them, and return the gradient of ``x``."""
         through_sin = tape.new(shape, "fp32", "mul backward")
         halves = tape.new(half, "fp32", "neg backward")
         first = tape.new(shape, "fp32", "slice backward")

@@ -8,7 +8,7 @@ from memcheck.models.types import Architecture, Attention, Block, LatentAttentio
 
 
 def rotary_width(architecture: Architecture) -> int:
-    """Channels of the rotary tables; 0 without rotary embedding."""
+    """Return the number of channels of the rotary tables; 0 without rotary embedding."""
     for block, _ in architecture.blocks:
         if isinstance(block.mixer, Attention) and block.mixer.rotary_dim:
             return block.mixer.rotary_dim

@@ -48,7 +48,9 @@ def attend_to_heads(ctx: Context, attention: Attention, q: Value, k: Value, v: V
 
 
 def _all_to_all(ctx: Context, x: Value, ranks: int) -> Value:
-    """Pack the tensor rank by rank and exchange it with an all-to-all; backward does the same."""
+    """Pack a tensor by destination rank, and exchange it with an all-to-all; the backward does the same with the
+    gradient.
+    """
     tape = ctx.tape
     if x.shape[1] < ranks:
         x = repeat_kv(tape, x, ranks, copies=True)
