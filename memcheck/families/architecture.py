@@ -31,23 +31,25 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
     if model.rough is not None:
         return Rough(*model.rough)
     if model.architecture is not None:
-        return read_architecture(part_of(merge(model.architecture, model.overrides or {}), model.part), strict=True)
+        return read_architecture(
+            part_of(merged_config(model.architecture, model.overrides or {}), model.part), strict=True
+        )
     if model.config is not None:
         from memcheck.catalog.config_file import read_config_bytes
 
         data, path = read_config_bytes(model.config, base_dir)
-        read = _of_config(data, path, model.part, _Overrides(model.overrides or {}))
+        read = _read_config_bytes(data, path, model.part, _Overrides(model.overrides or {}))
         if isinstance(read, MemcheckError):
             raise read.with_traceback(None)
         return read
     if model.name is None:
         raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
     if not model.overrides:
-        return catalogued(model.name, model.part or "whole")
+        return catalog_architecture(model.name, model.part or "whole")
     from memcheck.catalog.models import find_model
 
     found = find_model(model.name)
-    return _noted(_overridden(part_of(found.config, model.part), model.overrides), found.read_as)
+    return _with_note(_read_with_overrides(part_of(found.config, model.part), model.overrides), found.read_as)
 
 
 class _Overrides:
@@ -65,18 +67,18 @@ class _Overrides:
 
 
 @lru_cache(maxsize=8)
-def _of_config(data: bytes, path: str, part: str | None, overrides: _Overrides) -> Architecture | MemcheckError:
+def _read_config_bytes(data: bytes, path: str, part: str | None, overrides: _Overrides) -> Architecture | MemcheckError:
     """The architecture of a ``config.json``, or what is wrong with it: many plans name the same one."""
     from memcheck.catalog.config_file import parse_config
 
     try:
-        return _overridden(part_of(parse_config(data, path), part), overrides.values)
+        return _read_with_overrides(part_of(parse_config(data, path), part), overrides.values)
     except (ConfigFileError, ArchitectureError) as error:
         return error
 
 
 @lru_cache(maxsize=512)
-def catalogued(name: str, part: str = "whole") -> Architecture:
+def catalog_architecture(name: str, part: str = "whole") -> Architecture:
     """The architecture of a catalog's model, or of its language model, read once.
 
     Raises:
@@ -85,7 +87,7 @@ def catalogued(name: str, part: str = "whole") -> Architecture:
     from memcheck.catalog.models import find_model
 
     found = find_model(name)
-    return _noted(read_architecture(part_of(found.config, part)), found.read_as)
+    return _with_note(read_architecture(part_of(found.config, part)), found.read_as)
 
 
 def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
@@ -103,19 +105,19 @@ def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
     return text_of(config)[0]
 
 
-def merge(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """``overrides`` on top of ``config``: nested mappings are merged, everything else is replaced, null included."""
     merged = dict(config)
     for key, value in overrides.items():
         below = merged.get(key)
         nested = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(below, value) if nested else value  # type: ignore[arg-type]
+        merged[key] = merged_config(below, value) if nested else value  # type: ignore[arg-type]
     return merged
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The merged configuration; fewer layers than a list has entries for are its first ones."""
-    merged = merge(config, overrides)
+    merged = merged_config(config, overrides)
     count = next((overrides[k] for k in LAYER_COUNTS if k in overrides), None)
     if isinstance(count, int):
         # a list with one entry per layer describes the model as it was
@@ -125,12 +127,12 @@ def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
     return merged
 
 
-def _overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Architecture:
+def _read_with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Architecture:
     """Read with overrides, whose every key must be one that is read: ``config.json`` may carry others, a person not."""
     return read_architecture(with_overrides(config, overrides), written=frozenset(overrides))
 
 
-def _noted(architecture: Architecture, note: str) -> Architecture:
+def _with_note(architecture: Architecture, note: str) -> Architecture:
     return architecture._replace(notes=(note, *architecture.notes)) if note else architecture
 
 

@@ -40,24 +40,24 @@ FORWARDED = (
     "qwen2_audio", "qwen2_vl", "video_llama_3", "voxtral",
 )  # fmt: skip
 """Classes that take what ``text_config`` says of it."""
-UNLESS = ("shieldgemma2",)
+TIED_UNLESS_FALSE = ("shieldgemma2",)
 """Classes whose head is the embedding if either says so; the language model's does where it is silent."""
-WHOLE = ("nemotron_h_omni",)
+TIES_OF_TEXT_CONFIG = ("nemotron_h_omni",)
 """Classes that build a whole causal language model, whose own configuration says whether its head is the embedding."""
-SEEING = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
+BIDIRECTIONAL_PICTURES = ("gemma3", "gemma4_unified", "molmo2", "paligemma", "shieldgemma2")
 """Classes that let the tokens of a picture see each other (``token_type_ids``)."""
-COPYING = ("qwen2_audio",)
+LABEL_COPYING = ("qwen2_audio",)
 """Classes whose own loss takes a copy of the logits but the last, in their dtype."""
 LANGUAGE, TEXT, BARE = "model.language_model.", "model.text_model.", "model."
-SILENT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings": 2048}}
+DEFAULTS_OF_TEXT = {"gemma2": {"sliding_window": 4096}, "opt": {"max_position_embeddings": 2048}}
 """What released files leave to the class of the language model (configuration_gemma2.py, configuration_opt.py)."""
-NAMED_TEXT = ("idefics2", "idefics3", "smolvlm")
+TEXT_MODEL_PATHS = ("idefics2", "idefics3", "smolvlm")
 """Classes that call their language model ``text_model``."""
-AMONG = ("phi4_multimodal",)
+TOWER_IN_TEXT_MODEL = ("phi4_multimodal",)
 """Classes whose towers are modules of the language model."""
 
 
-class AroundTower(Record):
+class TowerContext(Record):
     """What a tower's reader is given in addition to the tower's own section."""
 
     outer: ConfigReader
@@ -85,30 +85,30 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     own = text.get("model_type")
     if own in FAMILIES:
         inner_type = own
-    tied = {"tie_word_embeddings": _ties(config, text)}
+    tied = {"tie_word_embeddings": _tie_word_embeddings(config, text)}
     if not inner_type:
         raise ArchitectureError(
             f"{outer_type}: memcheck does not know model_type {shown(own)} of its language model",
             "state text_config.model_type: it names the family, such as llama",
             "text_config.model_type",
         )
-    return {**SILENT.get(inner_type, {}), **text, **tied, "model_type": inner_type}, "text_config."
+    return {**DEFAULTS_OF_TEXT.get(inner_type, {}), **text, **tied, "model_type": inner_type}, "text_config."
 
 
-def _ties(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
+def _tie_word_embeddings(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
     """Whether the head is the embedding: what the configuration around ``text_config`` says, or its class does.
 
     Files of early versions have it in ``text_config``, which counts where classes forward it, too.
     """
-    kind, inside = str(config["model_type"]), text.get("tie_word_embeddings")
+    model_type, in_text_config = str(config["model_type"]), text.get("tie_word_embeddings")
     stated = config.get("tie_word_embeddings")
-    if kind in WHOLE:
-        return False if inside is None else inside
-    if kind in UNLESS:
-        return bool(stated) or inside is not False
-    if kind in FORWARDED:
-        return bool(stated) or bool(inside)
-    return kind in TIED if stated is None else stated
+    if model_type in TIES_OF_TEXT_CONFIG:
+        return False if in_text_config is None else in_text_config
+    if model_type in TIED_UNLESS_FALSE:
+        return bool(stated) or in_text_config is not False
+    if model_type in FORWARDED:
+        return bool(stated) or bool(in_text_config)
+    return model_type in TIED if stated is None else stated
 
 
 def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> Architecture:
@@ -118,39 +118,41 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         ArchitectureError: a part that cannot be read; its key has the path inside the configuration.
     """
     text, prefix = text_of(config)
-    named = frozenset(text) if strict or (prefix and "text_config" in written) else written
+    written_text_keys = frozenset(text) if strict or (prefix and "text_config" in written) else written
     try:
-        language = read_family(text, strict=strict, written=named)
+        language = read_family(text, strict=strict, written=written_text_keys)
     except ArchitectureError as error:
         raise ArchitectureError(error.message, error.help, prefix + error.key if error.key else "") from None
     outer = ConfigReader(config, str(config["model_type"]))
     outer.ignore(*TOKENS, "text_config", "model_type", "tie_word_embeddings")
     if not prefix:
         outer.ignore(*text)
-    hears = outer.model_type in HEARING
+    is_audio = outer.model_type in HEARING
     key = HEARING.get(outer.model_type, "vision_config")
     if key not in config and outer.model_type == "molmo2" and "vit_config" in config:  # in the released files
         key = "vit_config"
     if not isinstance(config.get(key), Mapping):
-        alone = "`model: {part: language}`" if hears else "vision_config: null"
+        alone = "`model: {part: language}`" if is_audio else "vision_config: null"
         outer.fail(
             key,
             f"{key} is missing: the tower's dimensions are in it",
             f"state it, or {alone} for the language model alone",
         )
-    section = outer.section(key)
-    found = _tower(outer.model_type)(section, AroundTower(outer, language))
+    tower_config = outer.section(key)
+    found = _tower(outer.model_type)(tower_config, TowerContext(outer, language))
     vision = found if isinstance(found, Vision) else None
     if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
         outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
     _check_leftovers(outer, text if prefix else {}, strict=strict, written=written)
-    path = TEXT if outer.model_type in NAMED_TEXT else BARE if outer.model_type in AMONG else LANGUAGE
+    path = (
+        TEXT if outer.model_type in TEXT_MODEL_PATHS else BARE if outer.model_type in TOWER_IN_TEXT_MODEL else LANGUAGE
+    )
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
         from memcheck.models.cross_attention import with_pictures
 
         language = with_pictures(language, vision.crosses)
-    if outer.model_type in COPYING:
+    if outer.model_type in LABEL_COPYING:
         language = Qwen2AudioModel(*language)._replace(narrow_loss=True)
     return language._replace(
         model_type=outer.model_type,
@@ -163,14 +165,14 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         paths=language.paths._replace(
             layers=path + "layers", embedding=path + "embed_tokens", head=language.paths.head
         ),
-        notes=language.notes + tuple(outer.notes) + tuple(section.notes),
+        notes=language.notes + tuple(outer.notes) + tuple(tower_config.notes),
     )
 
 
 def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
     """A layer of the language model as its multimodal class builds it."""
     mixer = block.mixer
-    if isinstance(mixer, Attention) and (model_type in SEEING or (sees and mixer.window is not None)):
+    if isinstance(mixer, Attention) and (model_type in BIDIRECTIONAL_PICTURES or (sees and mixer.window is not None)):
         block = block._replace(mixer=mixer._replace(bidirectional_images=True))
     return block
 
@@ -221,9 +223,9 @@ def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
     return key
 
 
-def _tower(model_type: str) -> Callable[[ConfigReader, AroundTower], Vision | IdleTowers]:
+def _tower(model_type: str) -> Callable[[ConfigReader, TowerContext], Vision | IdleTowers]:
     module, function = TOWERS[model_type].split(":")
-    found: Callable[[ConfigReader, AroundTower], Vision | IdleTowers] = getattr(
+    found: Callable[[ConfigReader, TowerContext], Vision | IdleTowers] = getattr(
         import_module("memcheck.families.towers." + module), function
     )
     return found

@@ -81,6 +81,11 @@ def nearest(config: Mapping[str, Any], families: Mapping[str, str], family: Fami
 
 
 def _read_as(config: Mapping[str, Any], name: str, read: Callable[[ConfigReader], Architecture]) -> Near | None:
+    """Try to read a configuration as a known family: which keys it misses, and which keys that may carry a size it
+    leaves unread.
+
+    None where the family's reader fails for another reason: the structures differ.
+    """
     reader = Collecting(config, name)
     try:
         read(reader)
@@ -93,10 +98,11 @@ def _read_as(config: Mapping[str, Any], name: str, read: Callable[[ConfigReader]
 
 def described(near: list[Near]) -> str:
     """``qwen3 (reads every key), llama (does not read q_norm)``, every key by its name."""
-    return "; ".join(f"{n.model_type} ({_open(n)})" for n in near)
+    return "; ".join(f"{n.model_type} ({_differences(n)})" for n in near)
 
 
-def _open(near: Near) -> str:
+def _differences(near: Near) -> str:
+    """What keeps a configuration from being read as the family ``near``, as part of a sentence."""
     parts = []
     if near.missing:
         parts.append("misses " + ", ".join(near.missing))

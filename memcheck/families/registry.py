@@ -193,6 +193,11 @@ def _causal_class(config: Mapping[str, Any]) -> str | None:
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
+    """The ``model_type`` of a configuration, if memcheck has a reader for it.
+
+    Raises:
+        ArchitectureError: it is missing, no text, or unknown; the help has close names and families of like structure.
+    """
     model_type = config.get("model_type")
     if model_type is None:
         raise ArchitectureError("model_type is missing", "state it: it names the family, such as llama", "model_type")
@@ -224,6 +229,7 @@ def _near_by_structure(config: Mapping[str, Any]) -> str:
 
 
 def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:
+    """The reader of a family, which is imported from its module on first use."""
     module, function = FAMILIES[model_type].split(":")
     family: Callable[[ConfigReader], Architecture] = getattr(
         import_module("memcheck.models.families." + module), function

@@ -12,7 +12,7 @@ from memcheck.catalog.models import find_model
 from memcheck.catalog.types import Gpu
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
-from memcheck.families.architecture import LAYER_COUNTS, merge, part_of, with_overrides
+from memcheck.families.architecture import LAYER_COUNTS, merged_config, part_of, with_overrides
 from memcheck.families.multimodal import language_model, switched_off, thinker_of
 from memcheck.families.wrappers import HEARING, TOWERS
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -100,7 +100,7 @@ def with_layers(document: Document, count: int) -> Document:
     change: dict[str, Any] = {"text_config": {key: count}} if isinstance(text, dict) else {key: count}
     if "architecture" in model:
         return changed(document, {"model.architecture": with_overrides(model["architecture"], change)})
-    return changed(document, {"model": {**model, "overrides": merge(model.get("overrides") or {}, change)}})
+    return changed(document, {"model": {**model, "overrides": merged_config(model.get("overrides") or {}, change)}})
 
 
 def load_subject(document: Document) -> Subject | PlanResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.state import adapter_tensors, local_tensor
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.job.types import Lora
 from memcheck.models.attention_types import ParameterTensor
 from memcheck.models.types import Moe
@@ -29,7 +29,7 @@ def test_experts_are_divided_and_their_matrices_cut(
     model: str, expert: int, cut: int, shapes: set[tuple[int, ...]]
 ) -> None:
     """Whole experts on each rank; a cut goes through what they compute in between, and leaves a bias behind it whole."""
-    experts = next(block.mlp for block, _ in catalogued(model).blocks if isinstance(block.mlp, Moe))
+    experts = next(block.mlp for block, _ in catalog_architecture(model).blocks if isinstance(block.mlp, Moe))
     found = {local_tensor(t, experts, 1, expert, cut) for t in experts.tensors if t.group == "experts"}
     assert found == shapes
 

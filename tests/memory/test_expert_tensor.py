@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.accounts.state import expert_slices
 from memcheck.catalog.gpus import find_gpu
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.communicators import groups
@@ -47,7 +47,9 @@ def test_serving_cuts_or_deals_out() -> None:
 
     def held(**degrees: int) -> int:
         layout = Layout(gpus_per_node=8, **degrees)
-        return components(InferenceJob(catalogued("mixtral-8x7b"), layout, 1, 1024, "bf16", "bf16"))["parameters"]
+        return components(InferenceJob(catalog_architecture("mixtral-8x7b"), layout, 1, 1024, "bf16", "bf16"))[
+            "parameters"
+        ]
 
     whole = held(data=8)
     assert held(tensor=8) == pytest.approx(whole / 8, rel=0.02)

@@ -9,7 +9,7 @@ import pytest
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import model_names
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.memory.estimate import estimate
 from memcheck.memory.serving import LARGEST
@@ -21,7 +21,7 @@ LAYOUTS = (Layout(), Layout(gpus_per_node=8, tensor=2, pipeline=2, data=2))
 
 def job(model: str, layout: Layout, weights: str = "bf16", kv_cache: str = "bf16") -> InferenceJob:
     """A model that serves three sequences."""
-    return InferenceJob(catalogued(model), layout, 3, 1000, weights, kv_cache)
+    return InferenceJob(catalog_architecture(model), layout, 3, 1000, weights, kv_cache)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["one", "eight"])

@@ -12,7 +12,7 @@ import pytest
 from memcheck.autograd.completeness import require_covered
 from memcheck.catalog.models import model_names
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
@@ -178,7 +178,7 @@ def _price(
 def test_a_model_that_a_framework_has_no_forward_for_is_refused(model: str, framework: str) -> None:
     """The error lies at training.framework, and names frameworks that the model is estimated under."""
     with pytest.raises(UnsupportedError, match="no model of") as caught:
-        _price(catalogued(model), framework, "sdpa")
+        _price(catalog_architecture(model), framework, "sdpa")
     assert caught.value.pointer == "/training/framework"
     assert "pytorch" in caught.value.help
 
@@ -193,7 +193,7 @@ def test_every_part_of_a_priced_model_is_read(framework: str) -> None:
     unread: dict[str, str] = {}
     known: set[frozenset[str]] = set()
     for name in model_names():
-        architecture = catalogued(name)
+        architecture = catalog_architecture(name)
         parts = frozenset(
             part for block, _ in architecture.blocks for part in stated(block) if "." in part and " " not in part
         )
@@ -222,7 +222,7 @@ def test_every_part_of_a_priced_model_is_read(framework: str) -> None:
 @pytest.mark.parametrize("framework", ["pytorch", "megatron"])
 def test_a_weight_that_no_forward_meets_is_refused(framework: str) -> None:
     """One more tensor in a layer, which nobody multiplies, has no figure."""
-    architecture = catalogued("llama-3.2-1b")
+    architecture = catalog_architecture("llama-3.2-1b")
     block, layers = architecture.blocks[0]
     extra = ParameterTensor("memory.weight", (16_384, 2048), "attention")
     changed = architecture._replace(blocks=((block._replace(extra_tensors=(extra,)), layers),))
@@ -240,7 +240,7 @@ def test_more_than_is_held_is_refused_too() -> None:
 
 def test_an_unknown_mixer_is_refused() -> None:
     """Layers of a kind without a forward pass are no delta nets."""
-    architecture = catalogued("qwen3-next-80b-a3b")
+    architecture = catalog_architecture("qwen3-next-80b-a3b")
     block, layers = architecture.blocks[0]
     assert isinstance(block.mixer, Mixer)
     other = architecture._replace(blocks=((block._replace(mixer=block.mixer._replace(kind="rwkv")), layers),))

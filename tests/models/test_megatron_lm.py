@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.configs.write_megatron import differences, dimensions
-from memcheck.families.architecture import catalogued, read_architecture
+from memcheck.families.architecture import catalog_architecture, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
@@ -29,7 +29,7 @@ SMALL = {
 )
 def test_dimensions_of_known_models_count_the_same(name: str) -> None:
     """A model in Megatron's words has as many parameters as in Hugging Face's, and nothing of it is missing."""
-    model = catalogued(name)
+    model = catalog_architecture(name)
     found = dimensions(model)
     assert differences(model, found) == []
     assert count_parameters(read_architecture({"model_type": "megatron-lm", **found})) == count_parameters(model)

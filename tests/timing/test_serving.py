@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Layout
@@ -39,7 +39,7 @@ def served(model: Any = "llama-3.1-8b", gpus: int = 1, tensor: int = 1, pipeline
 
 def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
     """One sequence of Llama 3.1 8B: all weights but the embedding's, 15 GB at 92 % of 3.35 TB/s, and a little cache."""
-    llama = catalogued("llama-3.1-8b")
+    llama = catalog_architecture("llama-3.1-8b")
     read = 2 * (count_parameters(llama) - llama.vocab_size * llama.hidden_size)
     assert served().seconds == pytest.approx(read / HBM, rel=0.02)
     assert served().compute_seconds == 0
@@ -90,7 +90,7 @@ def test_few_tokens_read_few_experts() -> None:
 
 def test_tensor_ranks_add_up_what_their_experts_made() -> None:
     """All of them have the same tokens: dealing the experts out sends none, and reads and multiplies no more."""
-    eight, mixtral = Layout(gpus_per_node=8, tensor=8), catalogued("mixtral-8x7b")
+    eight, mixtral = Layout(gpus_per_node=8, tensor=8), catalog_architecture("mixtral-8x7b")
     cut, dealt = (
         decode_time(InferenceJob(mixtral, eight._replace(expert=n), 64, 1024, "bf16", "bf16"), find_gpu("h100-80gb"))
         for n in (1, 8)
@@ -102,7 +102,7 @@ def test_tensor_ranks_add_up_what_their_experts_made() -> None:
 
 def test_a_prompt_is_a_forward_pass() -> None:
     """Prefill: two FLOPs a parameter and token, and attention, at no more than what matrix products reach."""
-    llama = catalogued("llama-3.1-8b")
+    llama = catalog_architecture("llama-3.1-8b")
     flops = 2 * 8192 * (count_parameters(llama) - 2 * llama.vocab_size * llama.hidden_size)
     prompt = served(context_length=8192).prefill_seconds
     assert flops / (0.803 * 989e12) < prompt < 1.5 * flops / (0.803 * 989e12)

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Attention, Rough
 from memcheck.timing.model import shape_of
@@ -41,7 +41,7 @@ def test_the_parts_add_up() -> None:
 
 def test_model_flops_are_those_of_the_formula() -> None:
     """Per token: 6 per parameter of the matrices, and 6 L q S for causal attention (12 L q S without the mask)."""
-    llama = catalogued("llama-3.1-8b")
+    llama = catalog_architecture("llama-3.1-8b")
     norms = (2 * llama.num_layers + 1) * llama.hidden_size
     matrices = count_parameters(llama) - norms - llama.vocab_size * llama.hidden_size
     expected = 6 * matrices + 6 * llama.num_layers * llama.hidden_size * 8192
@@ -50,7 +50,7 @@ def test_model_flops_are_those_of_the_formula() -> None:
 
 def test_experts_count_by_those_that_a_token_takes() -> None:
     """Mixtral's model FLOPs are those of two of its eight experts."""
-    mixtral = catalogued("mixtral-8x7b")
+    mixtral = catalog_architecture("mixtral-8x7b")
     (block, layers) = mixtral.blocks[0]
     assert isinstance(block.mixer, Attention)
     h, width = mixtral.hidden_size, block.mixer.heads * block.mixer.head_dim
@@ -275,7 +275,7 @@ def test_fp8_of_torchtitan_gathers_in_fp8() -> None:
 
 def test_fp8_casts_a_shared_input_once() -> None:
     """Queries, keys and values read one cast, gate and up another; eight tensor ranks cast an eighth of them each."""
-    architecture = catalogued("llama-3.1-70b")
+    architecture = catalog_architecture("llama-3.1-70b")
     shape = shape_of(job("llama-3.1-70b", 64, tensor=8, zero_stage=3, compile=True, precision="fp8-mixed"))
     found = products(architecture.blocks[0][0], shape, trained=True)
     casts = {p.name.rpartition(".")[2]: p.cast_input_elements for p in found}

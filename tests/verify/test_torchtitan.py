@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("torchtitan")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-from memcheck.families.architecture import catalogued  # noqa: E402
+from memcheck.families.architecture import catalog_architecture  # noqa: E402
 from memcheck.verify.build.torchtitan import model_spec  # noqa: E402
 from memcheck.verify.types import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402
@@ -56,7 +56,7 @@ def test_estimate_and_trace_agree(name: str) -> None:
 def test_a_model_that_torchtitan_does_not_have_is_refused() -> None:
     """With the way to verify it in plain PyTorch."""
     with pytest.raises(RefusedStepError, match="torchtitan has no gemma") as error:
-        model_spec(catalogued("gemma-2b"))
+        model_spec(catalog_architecture("gemma-2b"))
     assert "training.framework=pytorch" in error.value.help
 
 

@@ -24,7 +24,7 @@ WIDEST_FLASH = 256
 
 
 def tower_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Attention of a tower, by the form of its module. x: [rows, channels]."""
+    """Compute the attention of a tower's layer in the form that ``attention.kind`` names. ``x``: [rows, channels]."""
     if ":" in attention.kind:
         module, function = attention.kind.split(":")
         form: Callable[[Context, TowerAttention, Value], Value] = getattr(
@@ -68,39 +68,41 @@ def projections(ctx: Context, attention: TowerAttention, x: Value) -> list[Value
 
 
 def rotated_and_attended(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
-    """q and k rotated on fp32 copies, and the kernel over each picture's rows. All: [rows, heads, head_dim]."""
+    """Rotate q and k on fp32 copies, and compute attention over each picture. All: [rows, heads, head_dim]."""
     tape, dtype = ctx.tape, q.dtype
-    wide_q, wide_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
+    fp32_q, fp32_k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
     del q, k
     tables = fp32_rotary_tables(ctx, attention.head_dim)
-    turned_q, turned_k = rotate_half(tape, wide_q, "fp32", tables), rotate_half(tape, wide_k, "fp32", tables)
+    rotated_q, rotated_k = rotate_half(tape, fp32_q, "fp32", tables), rotate_half(tape, fp32_k, "fp32", tables)
     del tables
-    q = cast(tape, turned_q, dtype)
-    del turned_q
-    k = cast(tape, turned_k, dtype)
-    del turned_k, wide_q, wide_k
+    q = cast(tape, rotated_q, dtype)
+    del rotated_q
+    k = cast(tape, rotated_k, dtype)
+    del rotated_k, fp32_q, fp32_k
     return attention_per_picture(ctx, attention, q, k, v)
 
 
 def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
-    """The kernel over each picture's rows, or each window's, and the output's matrix."""
+    """Compute attention within each picture's rows, or each window's, and the output projection: [rows, channels]."""
     tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     if ctx.setting.attention in ("flash", "flex"):
         out = attention_kernel(ctx, q, k, v, 1)
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
-        pieces = max(
+        windows = max(
             ctx.setting.images, -(-rows // attention.window) if attention.window else 1
         )  # a window ends with its picture
         if ctx.setting.attention == "eager" and ctx.setting.rows_per_image and not attention.window:
-            return output_projection(ctx, attention, eager_per_picture(ctx, q, k, v, wide=attention.softmax_fp32))
-        out = attention_kernel(ctx, q, k, v, pieces, wide=attention.softmax_fp32)
+            return output_projection(
+                ctx, attention, eager_per_picture(ctx, q, k, v, fp32_softmax=attention.softmax_fp32)
+            )
+        out = attention_kernel(ctx, q, k, v, windows, fp32_softmax=attention.softmax_fp32)
         out = cat(tape, (out,), (rows, heads, head_dim), "cat pictures")
     return output_projection(ctx, attention, out)
 
 
 def output_projection(ctx: Context, attention: TowerAttention, out: Value) -> Value:
-    """The last matrix, of all pictures' rows [rows, heads, head_dim]."""
+    """Compute the attention's output matrix on all pictures' rows [rows, heads, head_dim]."""
     last = [t for t in attention.tensors if t.linear][-1]
     biased = any(t.name == last.name.removesuffix("weight") + "bias" for t in attention.tensors)
     out = out.view(ctx.tokens, attention.heads * attention.head_dim)
@@ -124,14 +126,15 @@ def separate_attention(
     *,
     masked: bool = False,
     rotation: str = "",
-    one: str = "",
-    apart: bool = False,
+    mask_dtype: str = "",
+    per_picture: bool = False,
     copied: bool = False,
 ) -> Value:
-    """Queries, keys and values from a matrix each, the kernel over each picture's rows, and the output's matrix.
+    """Compute attention with a matrix each for q, k and v, over each picture's rows, and the output projection.
 
-    ``masked``: under a padding mask. ``rotation``: ``half`` | ``complex``. ``one``: dtype of an additive mask over all
-    rows, which the stem has made; ``apart``: its pictures are sequences of their own. ``copied``: rows lie apart.
+    ``masked``: under a padding mask. ``rotation``: ``half`` | ``complex``. ``mask_dtype``: of an additive mask over all
+    rows that the stem has made; empty for none. ``per_picture``: even under that mask each picture is a sequence.
+    ``copied``: x is not contiguous, so every product copies it.
     """
     tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     matrices = [t for t in attention.tensors if t.linear]
@@ -143,15 +146,15 @@ def separate_attention(
     )
     del x
     if rotation == "half":
-        turned = rotate_half(tape, q, q.dtype), rotate_half(tape, k, k.dtype)
-        q, k = turned
-        del turned
+        rotated = rotate_half(tape, q, q.dtype), rotate_half(tape, k, k.dtype)
+        q, k = rotated
+        del rotated
     elif rotation == "complex":
         q, k = rotate_complex(tape, q, k)
-    pieces = 1 if one and not apart else max(1, ctx.setting.images)
-    out = attention_kernel(ctx, q, k, v, pieces, masked=masked, one=one, wide=attention.softmax_fp32).view(
-        rows, heads * head_dim
-    )
+    sequences = 1 if mask_dtype and not per_picture else max(1, ctx.setting.images)
+    out = attention_kernel(
+        ctx, q, k, v, sequences, masked=masked, mask_dtype=mask_dtype, fp32_softmax=attention.softmax_fp32
+    ).view(rows, heads * head_dim)
     biased = any(t.name == matrices[3].name.removesuffix("weight") + "bias" for t in attention.tensors)
     return linear_layer(ctx, out, matrices[3], bias=biased)
 
@@ -161,71 +164,96 @@ def attention_kernel(  # noqa: PLR0913 - the switches of one call
     q: Value,
     k: Value,
     v: Value,
-    pieces: int,
+    sequences: int,
     *,
     masked: bool = False,
-    one: str = "",
+    mask_dtype: str = "",
     fused: bool = False,
-    wide: bool = True,
+    fp32_softmax: bool = True,
 ) -> Value:
-    """The kernel, over ``pieces`` equal pieces of the rows. q, k and v: [rows, heads, head_dim].
+    """Compute attention over ``sequences`` equal parts of the rows. q, k and v: [rows, heads, head_dim].
 
-    ``masked``: under a padding mask; ``one``: dtype of an additive mask of all rows, which the stem has made;
-    ``fused``: whatever attention is chosen; ``wide``: eager attention asks for its softmax in fp32.
+    ``masked``: under a padding mask. ``mask_dtype``: of an additive mask of all rows that the stem has made; empty for
+    none. ``fused``: use a fused kernel even if the plan asks for eager attention. ``fp32_softmax``: of eager attention.
     """
     tape = ctx.tape
-    rows, heads, d = q.shape
+    rows, heads, head_dim = q.shape
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
-    each = -(-rows // pieces)
+    rows_per_sequence = -(-rows // sequences)
     if ctx.setting.attention == "eager" and not fused:
         # what a last one lacks counts as if it were there
-        q, k, v = (Value(t.storage, (pieces, t.shape[1], each, d), t.dtype, t.origin) for t in (q, k, v))
+        q, k, v = (
+            Value(t.storage, (sequences, t.shape[1], rows_per_sequence, head_dim), t.dtype, t.origin) for t in (q, k, v)
+        )
         if k.shape[1] != heads:
             k, v = repeat_kv(tape, k, heads), repeat_kv(tape, v, heads)
-        steps = ("scale", "add") if masked or one else ("scale",)
-        out = eager(tape, q, k, v, steps, mask_dtype=ctx.setting.param_dtype, fp32_softmax=wide, narrows=wide)
+        steps = ("scale", "add") if masked or mask_dtype else ("scale",)
+        out = eager(
+            tape, q, k, v, steps, mask_dtype=ctx.setting.param_dtype, fp32_softmax=fp32_softmax, narrows=fp32_softmax
+        )
         out = copy(tape, out, "contiguous")
-        return Value(out.storage, (rows, heads, d), out.dtype, out.origin)
-    flashes = ctx.setting.attention in ("flash", "flex") or not (masked or one)
-    kernel = "flash" if flashes and q.dtype in ("bf16", "fp16") and d <= WIDEST_FLASH else "efficient"
+        return Value(out.storage, (rows, heads, head_dim), out.dtype, out.origin)
+    allows_flash = ctx.setting.attention in ("flash", "flex") or not (masked or mask_dtype)
+    kernel = "flash" if allows_flash and q.dtype in ("bf16", "fp16") and head_dim <= WIDEST_FLASH else "efficient"
     mask = None
-    if masked and not flashes:
-        aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
-        boolean = tape.new((pieces, 1, each, each), q.dtype, "attention mask")
-        mask = tape.new((pieces, 1, each, aligned), q.dtype, "padded attention mask") if each != aligned else boolean
+    if masked and not allows_flash:
+        aligned = -(-rows_per_sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        boolean = tape.new((sequences, 1, rows_per_sequence, rows_per_sequence), q.dtype, "attention mask")
+        mask = (
+            tape.new((sequences, 1, rows_per_sequence, aligned), q.dtype, "padded attention mask")
+            if rows_per_sequence != aligned
+            else boolean
+        )
         del boolean
-    elif one and not flashes:
-        mask = _own_mask(tape, rows, one, q.dtype)
-    q, k, v = (t.view(t.shape[1], rows, d) for t in (q, k, v))
-    out = kernels.flash(tape, q, k, v, d, label=f"{kernel} attention", extra=mask)
-    return out.view(rows, heads, d)
+    elif mask_dtype and not allows_flash:
+        mask = _layer_mask(tape, rows, mask_dtype, q.dtype)
+    q, k, v = (t.view(t.shape[1], rows, head_dim) for t in (q, k, v))
+    out = kernels.flash(tape, q, k, v, head_dim, label=f"{kernel} attention", extra=mask)
+    return out.view(rows, heads, head_dim)
 
 
-def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, wide: bool = True) -> Value:
-    """Eager attention over pictures of rows of their own, one after the other: ``torch.split`` by ``cu_seqlens``, and
-    the outputs put together. q, k and v: [rows, heads, head_dim]. ``wide``: as :func:`attention_kernel` has it.
+def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, fp32_softmax: bool = True) -> Value:
+    """Compute eager attention over pictures of unequal size, one after the other, and join the outputs.
+
+    ``torch.split`` by ``cu_seqlens``. q, k and v: [rows, heads, head_dim]. ``fp32_softmax``: as in
+    :func:`attention_kernel`.
     """
-    tape, each = ctx.tape, ctx.setting.rows_per_image
-    (_, heads, d), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
-    parts = [tape.views(t, *[(1, t.shape[1], rows, d) for rows in each]) for t in (q, k, v)]
+    tape, rows_of_pictures = ctx.tape, ctx.setting.rows_per_image
+    (_, heads, head_dim), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
+    parts = [tape.views(t, *[(1, t.shape[1], rows, head_dim) for rows in rows_of_pictures]) for t in (q, k, v)]
     outs = []
-    for one in zip(*parts, strict=True):
-        a, b, c = one if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in one)
-        if b.shape[1] != heads:
-            b, c = repeat_kv(tape, b, heads), repeat_kv(tape, c, heads)
-        out = eager(tape, a, b, c, ("scale",), mask_dtype=ctx.setting.param_dtype, fp32_softmax=wide, narrows=wide)
+    for picture in zip(*parts, strict=True):
+        picture_q, picture_k, picture_v = (
+            picture if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in picture)
+        )
+        if picture_k.shape[1] != heads:
+            picture_k, picture_v = repeat_kv(tape, picture_k, heads), repeat_kv(tape, picture_v, heads)
+        out = eager(
+            tape,
+            picture_q,
+            picture_k,
+            picture_v,
+            ("scale",),
+            mask_dtype=ctx.setting.param_dtype,
+            fp32_softmax=fp32_softmax,
+            narrows=fp32_softmax,
+        )
         outs.append(copy(tape, out, "contiguous"))
-        del out, a, b, c, one
+        del out, picture_q, picture_k, picture_v, picture
     return cat(tape, tuple(outs), shape, "cat pictures")
 
 
-def _own_mask(tape: Tape, rows: int, made: str, dtype: str) -> Storage | None:
-    """A layer's copy of the stem's mask [1, 1, rows, rows]: autocast narrows it every time, and the kernel pads it."""
+def _layer_mask(tape: Tape, rows: int, mask_dtype: str, dtype: str) -> Storage | None:
+    """A layer's copy of the stem's mask [1, 1, rows, rows].
+
+    autocast casts the mask to ``dtype`` in every layer, and the memory-efficient kernel pads it to a multiple of eight
+    columns. None if neither is needed.
+    """
     aligned = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
-    narrow = tape.new((1, 1, rows, rows), dtype, "attention mask") if made != dtype else None
+    cast_mask = tape.new((1, 1, rows, rows), dtype, "attention mask") if mask_dtype != dtype else None
     if rows == aligned:
-        return narrow
+        return cast_mask
     return tape.new((1, 1, rows, aligned), dtype, "padded attention mask")
 
 

@@ -11,7 +11,7 @@ modeling_qwen3_asr.py, modeling_glmasr.py of transformers 5.23.
 
 from __future__ import annotations
 
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.towers.omni import convolved, sizes, whisper_tower
 from memcheck.families.towers.parts import norm_pair
 from memcheck.models.parts.matrices import linear, vector
@@ -36,37 +36,39 @@ LARGE = WhisperSizes()
 MEDIUM = WhisperSizes(width=1024, depth=24, inner=4096, bins=80)
 
 
-def read_qwen2(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_qwen2(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: qwen2_audio``: one matrix after the tower."""
-    tower, width = _tower(config)
+    tower, width = _whisper_encoder(config)
     outputs = model.language.hidden_size
-    return _with(tower, linear("multi_modal_projector.linear", outputs, width, "projector", "none", bias=True))
+    return _idle_towers(tower, linear("multi_modal_projector.linear", outputs, width, "projector", "none", bias=True))
 
 
-def read_voxtral(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_voxtral(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: voxtral``: frames side by side, two matrices without biases."""
     outputs = model.language.hidden_size
     model.outer.activation("projector_hidden_act", default="gelu")
     model.outer.ignore("hidden_size", "vocab_size")
     config.ignore("head_dim")
-    tower, width = _tower(config)
-    wide = config.integer("intermediate_size", default=4 * width)
-    first = linear("multi_modal_projector.linear_1", outputs, wide, "projector", "none")
-    return _with(tower, first + linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none"))
+    tower, width = _whisper_encoder(config)
+    merged_width = config.integer("intermediate_size", default=4 * width)
+    linear_1 = linear("multi_modal_projector.linear_1", outputs, merged_width, "projector", "none")
+    return _idle_towers(
+        tower, linear_1 + linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none")
+    )
 
 
-def read_flamingo(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: audioflamingo3``: two matrices with biases."""
     outputs, outer = model.language.hidden_size, model.outer
     outer.activation("projector_hidden_act", default="gelu")
     bias = outer.flag("projector_bias", default=True)
-    tower, width = _tower(config)
+    tower, width = _whisper_encoder(config)
     first = linear("multi_modal_projector.linear_1", outputs, width, "projector", "none", bias=bias)
     second = linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none", bias=bias)
-    return _with(tower, first + second)
+    return _idle_towers(tower, first + second)
 
 
-def read_music(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_music(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: musicflamingo``: Audio Flamingo 3's tower, and buffers of angles. The rotary base gives their
     number of places, a share of the tower's width their channels.
     """
@@ -77,68 +79,73 @@ def read_music(config: ConfigReader, model: AroundTower) -> IdleTowers:
     rotary = outer.section("rope_parameters")
     base = rotary.number("rope_theta", default=outer.number("rope_theta", default=1200.0))
     rotary.ignore("rope_type", "partial_rotary_factor")
-    turned = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
+    rotary_dim = int(config.integer("d_model", "hidden_size", default=WIDTH) * fraction)
     tower, projector = architecture.others
-    return IdleTowers((tower._replace(buffers=(Buffers(1, int(base) * turned + 2 * (turned // 2)),)), projector))
+    return IdleTowers(
+        (tower._replace(buffers=(Buffers(1, int(base) * rotary_dim + 2 * (rotary_dim // 2)),)), projector)
+    )
 
 
-def read_moss(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_moss(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: moss_transcribe_diarize``: Whisper medium; frames side by side, two matrices, a norm."""
     outputs, outer = model.language.hidden_size, model.outer
     outer.activation("projector_hidden_act", default="silu")
     bias = outer.flag("projector_bias", default=True)
     outer.ignore("audio_chunk_size")
-    joined = outer.integer("audio_merge_size", default=4)
-    tower, width = _tower(config, MEDIUM)
-    first = linear("multi_modal_projector.linear_1", outputs, joined * width, "projector", "none", bias=bias)
-    second = linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none", bias=bias)
-    return _with(tower, first + second + norm_pair("multi_modal_projector.norm", outputs))
+    merge = outer.integer("audio_merge_size", default=4)
+    tower, width = _whisper_encoder(config, MEDIUM)
+    linear_1 = linear("multi_modal_projector.linear_1", outputs, merge * width, "projector", "none", bias=bias)
+    linear_2 = linear("multi_modal_projector.linear_2", outputs, outputs, "projector", "none", bias=bias)
+    return _idle_towers(tower, linear_1 + linear_2 + norm_pair("multi_modal_projector.norm", outputs))
 
 
-def _with(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> IdleTowers:
+def _idle_towers(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> IdleTowers:
+    """The tower and its projector, both idle in steps of text."""
     return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=projector)))
 
 
-def _tower(config: ConfigReader, silent: WhisperSizes = LARGE) -> tuple[OtherTower, int]:
-    """The tower and its width. Positions are a parameter that wants no gradient."""
-    width = config.integer("d_model", "hidden_size", default=silent.width)
-    bins = config.integer("num_mel_bins", default=silent.bins)
+def _whisper_encoder(config: ConfigReader, default: WhisperSizes = LARGE) -> tuple[OtherTower, int]:
+    """Whisper's encoder, and its width. ``default``: sizes where the configuration is silent. Positions are a frozen
+    parameter.
+    """
+    width = config.integer("d_model", "hidden_size", default=default.width)
+    mel_bins = config.integer("num_mel_bins", default=default.bins)
     positions = config.integer("max_source_positions", default=1500)
     config.ignore("vocab_size", "layerdrop", "activation_function", "hidden_act")
     tensors = (
-        ParameterTensor("conv1.weight", (width, bins, 3), "audio"),
+        ParameterTensor("conv1.weight", (width, mel_bins, 3), "audio"),
         vector("conv1.bias", width, "audio"),
         ParameterTensor("conv2.weight", (width, width, 3), "audio"),
         vector("conv2.bias", width, "audio"),
         ParameterTensor("embed_positions.weight", (positions, width), "audio"),
         *norm_pair("layer_norm", width),
     )
-    found = whisper_tower(config, tensors, width, key_bias=False, depth=silent.depth, inner=silent.inner)
-    return found._replace(buffers=()), width
+    tower = whisper_tower(config, tensors, width, key_bias=False, depth=default.depth, inner=default.inner)
+    return tower._replace(buffers=()), width
 
 
-def read_qwen3(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_qwen3(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: qwen3_asr``: Qwen3-Omni's tower, whose last two matrices are a projector."""
     outer = model.outer
     outer.ignore("timestamp_token_id", "initializer_range", "token_classification_bias")
-    width, made = sizes(config, model.language.hidden_size, width=1024)
+    width, outputs = sizes(config, model.language.hidden_size, width=1024)
     positions = config.integer("max_position_embeddings", default=13)
     tower = whisper_tower(config, convolved(config, width), width, key_bias=True, depth=24, inner=4096)
-    first = linear("multi_modal_projector.linear_1", width, width, "projector", "none", bias=True)
-    second = linear("multi_modal_projector.linear_2", made, width, "projector", "none", bias=True)
-    projector = OtherTower(part="projector", blocks=(), tensors=first + second)
+    linear_1 = linear("multi_modal_projector.linear_1", width, width, "projector", "none", bias=True)
+    linear_2 = linear("multi_modal_projector.linear_2", outputs, width, "projector", "none", bias=True)
+    projector = OtherTower(part="projector", blocks=(), tensors=linear_1 + linear_2)
     return IdleTowers((tower._replace(buffers=(Buffers(1, positions * width),)), projector))
 
 
-def read_glm(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: glmasr``: Whisper's convolutions, layers with rotary positions; rows side by side are projected."""
     outputs = model.language.hidden_size
     model.outer.activation("projector_hidden_act", default="gelu")
     width, heads = config.integer("hidden_size", default=1280), config.integer("num_attention_heads", default=20)
     inner = config.integer("intermediate_size", default=5120)
-    keys = (config.optional_integer("num_key_value_heads") or heads) * (width // heads)
+    key_width = (config.optional_integer("num_key_value_heads") or heads) * (width // heads)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
-    bins = config.integer("num_mel_bins", default=128)
+    mel_bins = config.integer("num_mel_bins", default=128)
     config.ignore(
         "model_type", "hidden_act", "max_position_embeddings", "initializer_range", "rope_parameters",
         "attention_dropout", "partial_rotary_factor", "head_dim",
@@ -150,8 +157,8 @@ def read_glm(config: ConfigReader, model: AroundTower) -> IdleTowers:
         mlp_norm=None,
         extra_tensors=(
             *linear("self_attn.q_proj", width, width, "audio", "none", bias=True),
-            *linear("self_attn.k_proj", keys, width, "audio", "none"),
-            *linear("self_attn.v_proj", keys, width, "audio", "none", bias=True),
+            *linear("self_attn.k_proj", key_width, width, "audio", "none"),
+            *linear("self_attn.v_proj", key_width, width, "audio", "none", bias=True),
             *linear("self_attn.o_proj", width, width, "audio", "none", bias=True),
             *linear("mlp.fc1", inner, width, "audio", "none", bias=True),
             *linear("mlp.fc2", width, inner, "audio", "none", bias=True),
@@ -159,14 +166,16 @@ def read_glm(config: ConfigReader, model: AroundTower) -> IdleTowers:
             *norm_pair("post_attention_layernorm", width),
         ),
     )
-    ends = (
-        ParameterTensor("conv1.weight", (width, bins, 3), "audio"),
+    outer_tensors = (
+        ParameterTensor("conv1.weight", (width, mel_bins, 3), "audio"),
         vector("conv1.bias", width, "audio"),
         ParameterTensor("conv2.weight", (width, width, 3), "audio"),
         vector("conv2.bias", width, "audio"),
         *norm_pair("norm", width),
     )
-    first = linear("multi_modal_projector.linear_1", 2 * outputs, inner, "projector", "none", bias=True)
-    second = linear("multi_modal_projector.linear_2", outputs, 2 * outputs, "projector", "none", bias=True)
-    tower = OtherTower(part="audio", path="model.audio_tower.", layers="layers", blocks=((block, depth),), tensors=ends)
-    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=first + second)))
+    linear_1 = linear("multi_modal_projector.linear_1", 2 * outputs, inner, "projector", "none", bias=True)
+    linear_2 = linear("multi_modal_projector.linear_2", outputs, 2 * outputs, "projector", "none", bias=True)
+    tower = OtherTower(
+        part="audio", path="model.audio_tower.", layers="layers", blocks=((block, depth),), tensors=outer_tensors
+    )
+    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=linear_1 + linear_2)))

@@ -15,7 +15,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import mul
 from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -37,8 +37,8 @@ COHERE2_TILES = 12
 """Most tiles of a picture in addition to the overview."""
 
 
-def read_aya(config: ConfigReader, model: AroundTower) -> Vision:
-    """``model_type: aya_vision``: rows of the last layer before the tower's norm, and a norm of the shuffled ones."""
+def read_aya(config: ConfigReader, model: TowerContext) -> Vision:
+    """Read Aya Vision's tower: SigLIP, whose last layer's rows are shuffled, normed and projected."""
     outer = model.outer
     layer = outer.raw("vision_feature_layer")
     if layer not in (None, -1) or outer.text("vision_feature_select_strategy", default="full") != "full":
@@ -47,35 +47,37 @@ def read_aya(config: ConfigReader, model: AroundTower) -> Vision:
     tower = siglip(config, model, "cohere:aya_vision", attention="separate")
     factor = outer.integer("downsample_factor", default=2) ** 2
     inner = outer.integer("alignment_intermediate_size", default=model.language.hidden_size)
-    return _projected(config, model, tower, factor, inner)._replace(
+    return _with_pixel_shuffle(config, model, tower, factor, inner)._replace(
         closing=(),
         unused=(*tower.closing, *pooling_head(config, tower)),
         projector=(
             *norm_pair("layernorm", tower.hidden * factor),
-            *_matrices(model, tower.hidden * factor, inner),
+            *_projector_tensors(model, tower.hidden * factor, inner),
         ),
         processor="processors:process_internvl",
     )
 
 
-def read_cohere2(config: ConfigReader, model: AroundTower) -> Vision:
-    """``model_type: cohere2_vision``."""
+def read_cohere2(config: ConfigReader, model: TowerContext) -> Vision:
+    """Read Command A Vision's tower: SigLIP with its last norm, pixel shuffle and a gated projector."""
     tower = siglip(config, model, "cohere:cohere2_vision", attention="separate")
     factor = model.outer.integer("downsample_factor", default=2) ** 2
     inner = model.outer.integer("alignment_intermediate_size", default=36864)
-    return _projected(config, model, tower, factor, inner)._replace(
+    return _with_pixel_shuffle(config, model, tower, factor, inner)._replace(
         unused=pooling_head(config, tower),
-        projector=_matrices(model, tower.hidden * factor, inner),
+        projector=_projector_tensors(model, tower.hidden * factor, inner),
         processor="cohere:process_cohere2",
     )
 
 
-def _matrices(model: AroundTower, width: int, inner: int) -> tuple[ParameterTensor, ...]:
+def _projector_tensors(model: TowerContext, width: int, inner: int) -> tuple[ParameterTensor, ...]:
+    """The projector's two matrices; the first one makes both halves of a gated activation."""
     first = linear("linear_1", inner, width, "projector", "none", bias=True)
     return first + linear("linear_2", model.language.hidden_size, inner // 2, "projector", "none", bias=True)
 
 
-def _projected(config: ConfigReader, model: AroundTower, tower: Vision, factor: int, inner: int) -> Vision:
+def _with_pixel_shuffle(config: ConfigReader, model: TowerContext, tower: Vision, factor: int, inner: int) -> Vision:
+    """The tower with pixel shuffle: ``factor`` patches become one image token. ``inner``: width of the projector."""
     model.outer.ignore("image_seq_length")
     if inner % 2:
         model.outer.fail("alignment_intermediate_size", f"{inner} cannot be halved")
@@ -85,20 +87,20 @@ def _projected(config: ConfigReader, model: AroundTower, tower: Vision, factor: 
 
 
 def cohere2_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm`` and ``multi_modal_projector`` (Cohere2VisionMultiModalProjector.forward)."""
+    """Compute ``post_layernorm`` and ``multi_modal_projector`` (Cohere2VisionMultiModalProjector.forward)."""
     x = pixel_shuffle(ctx, vision, last_hidden_state(ctx, vision, x))
     return return_image_tokens(ctx, gated_halves(ctx, x, vision.projector), joins=False)
 
 
 def gated_halves(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -> Value:
-    """``linear_2(silu(gate) * x)``, where ``x, gate`` are the halves of what ``linear_1`` makes."""
+    """Compute ``linear_2(silu(gate) * x)``, where ``x`` and ``gate`` are the halves of the output of ``linear_1``."""
     tape = ctx.tape
     first, _, second, _ = tensors
-    both = linear_layer(ctx, x, first, bias=True)
+    joint = linear_layer(ctx, x, first, bias=True)
     del x
-    half = (*both.shape[:-1], both.shape[-1] // 2)
-    up, gate = tape.views(both, half, half)
-    del both
+    half = (*joint.shape[:-1], joint.shape[-1] // 2)
+    up, gate = tape.views(joint, half, half)
+    del joint
     inner = mul(tape, activation(tape, gate, "silu"), up)
     return linear_layer(ctx, inner, second, bias=True)
 
@@ -120,17 +122,26 @@ FORWARDS = {
 
 
 def process_cohere2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Command A Vision: the grid that enlarges least, and a thumbnail; a line break after each tile.
+    """Count patches and image tokens of a picture: tiles of the best grid, and a thumbnail if there are several.
 
-    transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py (``get_optimal_tiled_canvas``).
+    The best grid scales the picture by the smallest factor of at least 1, else by the largest below 1
+    (``get_optimal_tiled_canvas``, transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py).
     """
     no_clips(frames)
     no_limits(limits)
-    side = vision.patch * math.isqrt(vision.tile)
-    grids = [(c, r) for c in range(1, COHERE2_TILES + 1) for r in range(1, COHERE2_TILES + 1) if c * r <= COHERE2_TILES]
+    tile_side = vision.patch * math.isqrt(vision.tile)
+    grids = [
+        (columns_of_grid, rows_of_grid)
+        for columns_of_grid in range(1, COHERE2_TILES + 1)
+        for rows_of_grid in range(1, COHERE2_TILES + 1)
+        if columns_of_grid * rows_of_grid <= COHERE2_TILES
+    ]
     grids.sort(key=lambda grid: grid[0] * grid[1])
-    scales = [min(c * side / width, r * side / height) for c, r in grids]
-    larger = [s for s in scales if s >= 1]
-    columns, rows = grids[scales.index(min(larger) if larger else max(scales))]
+    scales = [
+        min(columns_of_grid * tile_side / width, rows_of_grid * tile_side / height)
+        for columns_of_grid, rows_of_grid in grids
+    ]
+    enlarging = [s for s in scales if s >= 1]
+    columns, rows = grids[scales.index(min(enlarging) if enlarging else max(scales))]
     tiles = rows * columns + (rows * columns > 1)
     return equal_tiles(vision, tiles, 2 + tiles)._replace(defaults=(("max_patches", COHERE2_TILES, DEFAULT_PROCESSOR),))

@@ -9,7 +9,7 @@ its own tokens for both, which every token goes through (modeling_gemma3n.py of 
 
 from __future__ import annotations
 
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
@@ -55,7 +55,9 @@ STEM, FIRST, LAST = 64, 128, 2048
 
 
 def tensors() -> tuple[ParameterTensor, ...]:
-    """Every parameter of the tower."""
+    """List every parameter of Gemma 3n's picture tower, timm's ``mobilenetv5_300m_enc``: stem, four stages, fusion
+    (``msfa``).
+    """
     tensors = _conv("conv_stem.conv", STEM, 3, 3)
     tensors += (*_vectors(STEM, "conv_stem.conv.bias", "conv_stem.bn.weight"),)
     width = STEM
@@ -80,26 +82,34 @@ def tensors() -> tuple[ParameterTensor, ...]:
 
 
 def _conv(name: str, outputs: int, inputs: int, kernel: int) -> tuple[ParameterTensor, ...]:
+    """Weight of a convolution without bias: [outputs, inputs, kernel, kernel]."""
     return (ParameterTensor(name + ".weight", (outputs, inputs, kernel, kernel), "vision"),)
 
 
 def _vectors(size: int, *names: str) -> tuple[ParameterTensor, ...]:
+    """One-dimensional parameters of norms and layer scales, each of ``size`` elements."""
     return tuple(ParameterTensor(name, (size,), "norm") for name in names)
 
 
 def _bottleneck(name: str, inputs: int, bottleneck: _Bottleneck) -> tuple[ParameterTensor, ...]:
+    """Tensors of a universal inverted bottleneck: optional depthwise kernel, expansion, optional kernel, projection."""
     tensors: tuple[ParameterTensor, ...] = ()
-    inner, (start, middle) = inputs * bottleneck.ratio, bottleneck.kernels
-    if start:
-        tensors += _conv(f"{name}.dw_start.conv", inputs, 1, start) + _vectors(inputs, f"{name}.dw_start.bn.weight")
-    tensors += _conv(f"{name}.pw_exp.conv", inner, inputs, 1) + _vectors(inner, f"{name}.pw_exp.bn.weight")
-    if middle:
-        tensors += _conv(f"{name}.dw_mid.conv", inner, 1, middle) + _vectors(inner, f"{name}.dw_mid.bn.weight")
-    tensors += _conv(f"{name}.pw_proj.conv", bottleneck.outputs, inner, 1)
+    expanded, (start_kernel, middle_kernel) = inputs * bottleneck.ratio, bottleneck.kernels
+    if start_kernel:
+        tensors += _conv(f"{name}.dw_start.conv", inputs, 1, start_kernel) + _vectors(
+            inputs, f"{name}.dw_start.bn.weight"
+        )
+    tensors += _conv(f"{name}.pw_exp.conv", expanded, inputs, 1) + _vectors(expanded, f"{name}.pw_exp.bn.weight")
+    if middle_kernel:
+        tensors += _conv(f"{name}.dw_mid.conv", expanded, 1, middle_kernel) + _vectors(
+            expanded, f"{name}.dw_mid.bn.weight"
+        )
+    tensors += _conv(f"{name}.pw_proj.conv", bottleneck.outputs, expanded, 1)
     return tensors + _vectors(bottleneck.outputs, f"{name}.pw_proj.bn.weight", f"{name}.layer_scale.gamma")
 
 
 def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterTensor, ...]:
+    """Tensors of multi-query attention over [width] channels: many query heads, one key and one value head."""
     tensors = _vectors(width, f"{name}.norm.weight", f"{name}.layer_scale.gamma")
     tensors += _conv(f"{name}.attn.query.proj", attention.heads * attention.width, width, 1)
     for part in ("key", "value"):
@@ -110,42 +120,47 @@ def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterT
     return tensors + _conv(f"{name}.attn.output.proj", width, attention.heads * attention.width, 1)
 
 
-def read(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: gemma3n``."""
     outer = model.outer
     outer.ignore("initializer_range", "audio_soft_tokens_per_image")
     tokens = outer.integer("vision_soft_tokens_per_image", default=256)
-    stated = config.text("architecture", default=ARCHITECTURE)
-    if stated != ARCHITECTURE:
-        config.fail("architecture", f"memcheck reads no {stated} tower", f"read is {ARCHITECTURE}")
+    timm_architecture = config.text("architecture", default=ARCHITECTURE)
+    if timm_architecture != ARCHITECTURE:
+        config.fail("architecture", f"memcheck reads no {timm_architecture} tower", f"read is {ARCHITECTURE}")
     config.ignore("do_pooling", "model_args", "rms_norm_eps", "vocab_offset", "initializer_range", "model_type")
     config.ignore("num_classes", "label_names", "num_labels", "id2label", "label2id")
     width = config.integer("hidden_size", default=2048)
-    seen = Embedder(
+    vision_embedder = Embedder(
         name="embed_vision",
         rows=config.integer("vocab_size", default=128),
         width=width,
         tokens=tokens,
         side=SIDE,
     )
-    if seen.width != LAST:
-        config.fail("hidden_size", f"the tower's rows are {LAST} wide, not {seen.width}")
+    if vision_embedder.width != LAST:
+        config.fail("hidden_size", f"the tower's rows are {LAST} wide, not {vision_embedder.width}")
     section = outer.section("audio_config")
-    audio, heard = _audio(section)
+    audio, audio_embedder = _audio_tower(section)
     outer.notes += [note for note in section.notes if note not in outer.notes]
-    norms = tuple(vector(f"{e.name}.soft_embedding_norm.weight", e.width, "norm") for e in (seen, heard))
+    norms = tuple(
+        vector(f"{e.name}.soft_embedding_norm.weight", e.width, "norm") for e in (vision_embedder, audio_embedder)
+    )
     tower = OtherTower(part="vision", blocks=(), tensors=tensors())
-    return IdleTowers((tower, OtherTower(part="projector", blocks=(), tensors=norms), audio), (seen, heard))
+    return IdleTowers(
+        (tower, OtherTower(part="projector", blocks=(), tensors=norms), audio), (vision_embedder, audio_embedder)
+    )
 
 
-def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:
+def _audio_tower(config: ConfigReader) -> tuple[OtherTower, Embedder]:
+    """Read the sound tower from ``audio_config``: two convolutions and conformer layers, and its token embedder."""
     width = config.integer("hidden_size", default=1536)
     heads = config.integer("conf_num_attention_heads", default=8)
     if width % heads:
         config.fail("conf_num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")
     depth = config.integer("conf_num_hidden_layers", default=12, maximum=MAX_LAYERS)
     kernel = config.integer("conf_conv_kernel_size", default=5)
-    bins = config.integer("input_feat_size", default=128)
+    frequency_bins = config.integer("input_feat_size", default=128)
     channels = config.integers("sscp_conv_channel_size") or (128, 32)
     kernels = _pairs(config, "sscp_conv_kernel_size", 3)
     strides = _pairs(config, "sscp_conv_stride_size", 2)
@@ -157,15 +172,24 @@ def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:
         "conf_reduction_factor", "conf_residual_weight", "sscp_conv_group_norm_eps", "sscp_conv_eps",
     )  # fmt: skip
     tensors: tuple[ParameterTensor, ...] = ()
-    before = 1
-    for i, (made, size, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
+    in_channels = 1
+    for i, (out_channels, size, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
         name = f"subsample_conv_projection.conv_{i}"
-        tensors += (ParameterTensor(f"{name}.conv.weight", (made, before, *size), "audio"),)
-        tensors += (vector(f"{name}.norm.weight", made, "norm"),)
-        bins, before = (bins + 2 - size[1]) // stride[1] + 1, made  # a padding of one on either side
-    tensors += linear("subsample_conv_projection.input_proj_linear", width, before * bins, "audio", "none")
+        tensors += (ParameterTensor(f"{name}.conv.weight", (out_channels, in_channels, *size), "audio"),)
+        tensors += (vector(f"{name}.norm.weight", out_channels, "norm"),)
+        frequency_bins, in_channels = (
+            (frequency_bins + 2 - size[1]) // stride[1] + 1,
+            out_channels,
+        )  # a padding of one on either side
+    tensors += linear(
+        "subsample_conv_projection.input_proj_linear", width, in_channels * frequency_bins, "audio", "none"
+    )
     block = Block(
-        mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_layer(width, width // heads, kernel)
+        mixer=None,
+        mlp=None,
+        input_norm=None,
+        mlp_norm=None,
+        extra_tensors=_conformer_tensors(width, width // heads, kernel),
     )
     # of each layer: five bounds of gradients, a scale and a cap of scores, a small mask, and a table of time scales
     tower = OtherTower(
@@ -180,20 +204,20 @@ def _audio(config: ConfigReader) -> tuple[OtherTower, Embedder]:
 
 
 def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int], ...]:
-    """A number for time and one for frequency, of each of two convolutions."""
-    stated = config.raw(key)
-    if stated is None:
+    """Two (time, frequency) pairs, one for each of the two convolutions: kernel sizes or strides."""
+    value = config.raw(key)
+    if value is None:
         return ((default, default),) * 2
-    fine = isinstance(stated, (list, tuple)) and len(stated) == 2
-    pairs = [tuple(each) if isinstance(each, (list, tuple)) else () for each in stated] if fine else []
-    found = [(p[0], p[1]) for p in pairs if len(p) == 2 and all(type(n) is int and 0 < n < 64 for n in p)]
-    if len(found) != 2:
+    has_two = isinstance(value, (list, tuple)) and len(value) == 2
+    pairs = [tuple(each) if isinstance(each, (list, tuple)) else () for each in value] if has_two else []
+    valid = [(p[0], p[1]) for p in pairs if len(p) == 2 and all(type(n) is int and 0 < n < 64 for n in p)]
+    if len(valid) != 2:
         config.fail(key, f"{key} is not two pairs of small numbers")
-    return tuple(found)
+    return tuple(valid)
 
 
-def _layer(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
-    """Two halves of a feed-forward network around attention and a convolution (Gemma3nAudioConformerBlock)."""
+def _conformer_tensors(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of Gemma3nAudioConformerBlock: half a feed-forward, attention, convolution, the other half."""
     tensors: tuple[ParameterTensor, ...] = ()
     for half in ("ffw_layer_start", "ffw_layer_end"):
         tensors += linear(f"{half}.ffw_layer_1", 4 * width, width, "audio", "none")

@@ -26,12 +26,12 @@ from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attention_kernel
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, return_image_tokens
-from memcheck.families.towers.parts import HARMLESS, norm_pair, square_side
+from memcheck.families.towers.parts import IRRELEVANT_KEYS, norm_pair, square_side
 from memcheck.models.feed_forward_types import ClippedMlp
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.matrices import linear, norm_tensors, vector
@@ -138,7 +138,7 @@ BUDGETS = (70, 140, 280, 560, 1120)
 """Image tokens that it takes instead (``max_soft_tokens``)."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """Read the vision tower of ``model_type: gemma4``, with the audio tower that is idle next to it."""
     outputs, outer = model.language.hidden_size, model.outer
     outer.ignore("initializer_range")
@@ -147,7 +147,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     patch = square_side(config, "patch_size", 16)
     merge = config.integer("pooling_kernel_size", default=3) ** 2
     table_rows = config.integer("position_embedding_size", default=10240)
-    config.ignore(*HARMLESS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
+    config.ignore(*IRRELEVANT_KEYS, "max_position_embeddings", "attention_bias", "rms_norm_eps")
     config.ignore("default_output_length", "image_seq_length", "video_seq_length", "global_head_dim")
     clipped, block = _block(config, width)
     standardizes, std_buffers = config.flag("standardize"), Buffers(2, width, fp32=False)
@@ -374,27 +374,28 @@ def process_merged(vision: Vision, height: int, width: int, frames: int | None, 
     return processed._replace(patches=processed.patches // patches_per_row)
 
 
-def scaled(height: int, width: int, most: int, patch: int, pooled: int) -> tuple[int, int]:
-    """Return the patches of each side: the largest picture of this aspect ratio within ``most`` patches.
+def scaled(height: int, width: int, patch_budget: int, patch: int, patches_per_token_side: int) -> tuple[int, int]:
+    """Return the patches of each side: the largest picture of this aspect ratio within ``patch_budget`` patches.
 
-    Each side is a multiple of the ``pooled`` patches that one image token takes (get_aspect_ratio_preserving_size).
+    Each side is a multiple of the ``patches_per_token_side`` patches that one image token takes
+    (get_aspect_ratio_preserving_size).
     """
-    unit = pooled * patch
-    factor = math.sqrt(most * patch * patch / (height * width))
-    tall, wide = int(factor * height // unit), int(factor * width // unit)
-    longest = most // (pooled * pooled)
-    if not tall and not wide:
+    unit = patches_per_token_side * patch
+    factor = math.sqrt(patch_budget * patch * patch / (height * width))
+    rows, columns = int(factor * height // unit), int(factor * width // unit)
+    max_side = patch_budget // (patches_per_token_side * patches_per_token_side)
+    if not rows and not columns:
         raise PictureError(f"a picture of {width} x {height} pixels is refused by the processor")
-    if not tall:
-        tall, wide = 1, min(width // height, longest)
-    elif not wide:
-        wide, tall = 1, min(height // width, longest)
-    if tall * wide * pooled * pooled > most:
+    if not rows:
+        rows, columns = 1, min(width // height, max_side)
+    elif not columns:
+        columns, rows = 1, min(height // width, max_side)
+    if rows * columns * patches_per_token_side * patches_per_token_side > patch_budget:
         raise PictureError(f"a picture of {width} x {height} pixels has more patches than the processor's budget")
-    return tall * pooled, wide * pooled
+    return rows * patches_per_token_side, columns * patches_per_token_side
 
 
-def read_unified(config: ConfigReader, model: AroundTower) -> Vision:
+def read_unified(config: ConfigReader, model: TowerContext) -> Vision:
     """Read the vision part of ``model_type: gemma4_unified``, which has no tower.
 
     One matrix projects sounds; it is idle in a step without them.
@@ -402,17 +403,19 @@ def read_unified(config: ConfigReader, model: AroundTower) -> Vision:
     outputs, outer = model.language.hidden_size, model.outer
     outer.ignore("initializer_range")
     patch = config.integer("patch_size", default=16)
-    pooled = config.integer("pooling_kernel_size", default=3)
-    side = config.integer("model_patch_size", default=patch * pooled)
-    if side != patch * pooled:
-        config.fail("model_patch_size", f"model_patch_size is not {patch} x {pooled}, which its class makes of it")
+    pooling_kernel = config.integer("pooling_kernel_size", default=3)
+    model_patch = config.integer("model_patch_size", default=patch * pooling_kernel)
+    if model_patch != patch * pooling_kernel:
+        config.fail(
+            "model_patch_size", f"model_patch_size is not {patch} x {pooling_kernel}, which its class makes of it"
+        )
     width = config.integer("mm_embed_dim", default=3840)
     if config.integer("output_proj_dims", default=3840) != width:
         config.fail("output_proj_dims", f"output_proj_dims is not {width}, the width of what is projected")
     table_rows = config.integer("mm_posemb_size", default=1120)
     soft_tokens = config.integer("num_soft_tokens", default=SOFT_TOKENS)
     config.ignore("model_type", "rms_norm_eps", "initializer_range")
-    channels = 3 * side * side
+    channels = 3 * model_patch * model_patch
     return Vision(
         kind="gemma4:gemma4_unified",
         hidden=width,

@@ -16,7 +16,7 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import fused_norm, rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import cat_image_tokens, linear_layer, save_frozen_convolution_input
 from memcheck.families.towers.parts import norm_pair, square_side
@@ -39,7 +39,7 @@ TOKENS = ("image_start_token_id", "image_end_token_id", "video_start_token_id", 
 GATED = ("gate_proj", "up_proj", "down_proj")
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``glm4v``, ``glm4v_moe`` and ``glm46v``: positions interpolated from a table. Layers are as wide inside as an
     image token; ``intermediate_size`` is the merger's.
     """
@@ -55,7 +55,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     return tower._replace(stem=(*tower.stem, norm, table))
 
 
-def read_ocr(config: ConfigReader, model: AroundTower) -> Vision:
+def read_ocr(config: ConfigReader, model: TowerContext) -> Vision:
     """``glm_ocr``: queries and keys are normed, no positions but rotations; the merger is ``in_channels`` as wide."""
     outputs = outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=4096)
@@ -67,25 +67,31 @@ def read_ocr(config: ConfigReader, model: AroundTower) -> Vision:
 
 def _tower(
     config: ConfigReader,
-    model: AroundTower,
+    model: TowerContext,
     kind: str,
     inner: tuple[int, int],
     default: tuple[int, int],
     *,
     bias: bool,
 ) -> Vision:
-    """``inner``: widths inside of layers and merger; ``default``: the class's width and heads."""
+    """Read the layers and merger that GLM-4.1V and GLM-OCR share.
+
+    ``inner``: MLP widths of a layer and of the merger. ``default``: the class's width and heads. ``bias``: of the qkv
+    matrix.
+    """
     model.outer.ignore(*TOKENS)
-    outputs, ocr = model.language.hidden_size, kind == "glm4v:glm_ocr"
+    outputs, is_ocr = model.language.hidden_size, kind == "glm4v:glm_ocr"
     width = config.integer("hidden_size", default=default[0])
     heads = heads_of(config, width, default[1])
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
     config.ignore("rms_norm_eps", "initializer_range")
     activation = config.activation(default="silu")
-    norms = tuple(Norm("rmsnorm", width // heads, name=f"attn.{name}") for name in ("q_norm", "k_norm")) if ocr else ()
+    norms = (
+        tuple(Norm("rmsnorm", width // heads, name=f"attn.{name}") for name in ("q_norm", "k_norm")) if is_ocr else ()
+    )
     tensors = linear("attn.qkv", 3 * width, width, "attention", "column", bias=bias)
-    tensors += linear("attn.proj", width, width, "attention", "row", bias=ocr and bias)
+    tensors += linear("attn.proj", width, width, "attention", "row", bias=is_ocr and bias)
     for norm in norms:
         tensors += norm_tensors(norm)
     attention = TowerAttention(
@@ -97,19 +103,22 @@ def _tower(
         query_norm=norms[0] if norms else None,
         key_norm=norms[1] if norms else None,
     )
-    mlp = packed_mlp(width, inner[0], activation, GATED, bias=ocr and bias)
+    mlp = packed_mlp(width, inner[0], activation, GATED, bias=is_ocr and bias)
     # in models with stacked experts peft maps the names of these matrices to the experts, and to nothing else
-    named = model.outer.model_type != "glm4v_moe"
-    gated: tuple[ParameterTensor, ...] = ()
-    for name, out, inp in (
+    peft_finds_linear = model.outer.model_type != "glm4v_moe"
+    merger_tensors: tuple[ParameterTensor, ...] = ()
+    for name, outputs_of_matrix, inputs in (
         ("gate_proj", inner[1], outputs),
         ("up_proj", inner[1], outputs),
         ("down_proj", outputs, inner[1]),
     ):
-        gated += tuple(t._replace(linear=named) for t in linear(f"merger.{name}", out, inp, "projector", "none"))
+        merger_tensors += tuple(
+            t._replace(linear=peft_finds_linear)
+            for t in linear(f"merger.{name}", outputs_of_matrix, inputs, "projector", "none")
+        )
     depth = config.integer("depth", default=24, maximum=MAX_LAYERS)
     merge = config.integer("spatial_merge_size", default=2)
-    block = packed_block(width, heads, mlp._replace(adaptable=named), "rmsnorm", attention=attention)
+    block = packed_block(width, heads, mlp._replace(adaptable=peft_finds_linear), "rmsnorm", attention=attention)
     return Vision(
         kind=kind,
         layers="blocks",
@@ -125,10 +134,10 @@ def _tower(
             ParameterTensor("downsample.bias", (outputs,), "projector"),
             *linear("merger.proj", outputs, outputs, "projector", "none"),
             *norm_pair("merger.post_projection_norm", outputs),
-            *gated,
+            *merger_tensors,
         ),
         hooked=False,
-        narrow=ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
+        narrow=is_ocr,  # the norm after the others' patches multiplies by fp32 weights under autocast
         patch=square_side(config, "patch_size", 14),
         processor="processors:process_glm",
         separators=2,
@@ -139,39 +148,43 @@ def _tower(
 
 
 def glm_ocr_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed`` and the rotary tables; no hook finds them."""
+    """Compute ``patch_embed``, and the rotary tables. No input-gradient hook finds this module."""
     return embedded_patches(ctx, vision), rotary_tables(ctx, vision)
 
 
 def glm_ocr_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm``, ``downsample``, whose stride is its kernel, and ``merger`` (GlmOcrVisionPatchMerger.forward).
+    """Compute ``post_layernorm``, ``downsample`` (merges four patches) and ``merger``: [image tokens, text hidden].
 
-    The tower's output keeps what ``downsample`` made (``last_hidden_state``) while the model's forward has it.
+    GlmOcrVisionPatchMerger.forward. The tower's output keeps the result of ``downsample`` (``last_hidden_state``).
     """
     tape = ctx.tape
     norm = vision.closing[0]
-    kernel, offset, matrix, weight, bias, gate, up, down = vision.projector
+    kernel, kernel_bias, matrix, weight, bias, gate, up, down = vision.projector
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     x = x.view(x.shape[0] // vision.merge, x.shape[1] * vision.merge)
-    weights = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
-    merging = tape.parameter(weights)
-    merging = Value(merging.storage, (kernel.shape[0], x.shape[1]), merging.dtype, merging.origin)
-    shift = tape.parameter(ctx.parameter(offset.name, offset.shape))
+    kernel_parameter = ctx.parameter(kernel.name.removesuffix(".weight"), kernel.shape)
+    kernel_matrix = tape.parameter(kernel_parameter)
+    kernel_matrix = Value(
+        kernel_matrix.storage, (kernel.shape[0], x.shape[1]), kernel_matrix.dtype, kernel_matrix.origin
+    )
+    bias_value = tape.parameter(ctx.parameter(kernel_bias.name, kernel_bias.shape))
     x = save_frozen_convolution_input(
-        ctx, x, product(tape, x, merging, "downsample", shift), trained=weights.requires_grad
+        ctx, x, product(tape, x, kernel_matrix, "downsample", bias_value), trained=kernel_parameter.requires_grad
     )
     ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))
     x = linear_layer(ctx, x, matrix)
     x = fused_norm(tape, x, ctx.parameter(weight.name, weight.shape), ctx.parameter(bias.name, bias.shape), "layernorm")
     x = unary(tape, x, "gelu")
-    acted = activation(tape, linear_layer(ctx, x, gate), vision.activation)
-    gated = mul(tape, acted, linear_layer(ctx, x, up))
-    del x, acted
+    activated = activation(tape, linear_layer(ctx, x, gate), vision.activation)
+    gated = mul(tape, activated, linear_layer(ctx, x, up))
+    del x, activated
     return cat_image_tokens(ctx, linear_layer(ctx, gated, down))
 
 
 def glm4v_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed``, ``post_conv_layernorm``, the rotary tables and ``embeddings``; no hook finds them."""
+    """Compute ``patch_embed``, ``post_conv_layernorm`` and ``embeddings``, and the rotary tables. No hook finds these
+    modules.
+    """
     tape = ctx.tape
     *_, norm, table = vision.stem
     x = embedded_patches(ctx, vision)
@@ -181,23 +194,27 @@ def glm4v_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
 
 
 def _with_positions(ctx: Context, x: Value, table: ParameterTensor) -> Value:
-    """``Glm4vVisionEmbeddings.forward``: the table in fp32, sampled at each patch's place by ``grid_sample``, in the
-    weights' dtype; every step has a variable until the sum is made.
+    """Add positions that ``grid_sample`` reads from an fp32 copy of the table (Glm4vVisionEmbeddings.forward).
+
+    Every intermediate is a variable of the function until the sum is made.
     """
     tape = ctx.tape
-    p = tape.parameter(ctx.parameter(table.name.removesuffix(".weight"), table.shape))
-    wide = cast(tape, p, "fp32")
+    parameter = tape.parameter(ctx.parameter(table.name.removesuffix(".weight"), table.shape))
+    fp32_table = cast(tape, parameter, "fp32")
     grid = tape.new((x.shape[0], 2), "fp32", "sampling grid")
-    sampled = _sampled(ctx, wide, grid, x.shape)
-    positions = cast(tape, sampled, p.dtype)
+    sampled = _sampled(ctx, fp32_table, grid, x.shape)
+    positions = cast(tape, sampled, parameter.dtype)
     return add(tape, x, positions, "add positions")
 
 
 def _sampled(ctx: Context, table: Value, grid: Storage, shape: tuple[int, ...]) -> Value:
-    """``F.grid_sample``: keeps the table and the grid; backward makes a gradient of each."""
+    """Compute ``F.grid_sample`` of the position table: [patches, hidden].
+
+    Saves the table and the grid; backward computes a gradient of each.
+    """
     out = ctx.tape.value(shape, table.dtype, "grid_sample")
-    of_grid = (grid.shape, table.dtype, "grid_sample backward of the grid")
-    return operator(ctx.tape, out, table, "grid_sample backward", saves=(table, grid), later=[of_grid])
+    grid_gradient = (grid.shape, table.dtype, "grid_sample backward of the grid")
+    return operator(ctx.tape, out, table, "grid_sample backward", saves=(table, grid), later=[grid_gradient])
 
 
 FORWARDS = {

@@ -19,7 +19,7 @@ from memcheck.autograd.elementwise import add, cast, copy, scale
 from memcheck.autograd.indexing import head_view
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -60,7 +60,7 @@ class SamSizes(Record):
     activation: str
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """Read SAM's encoder with its neck and projector, of ``model_type: got_ocr2``."""
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("image_seq_length")
@@ -111,6 +111,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def _sizes(config: ConfigReader) -> SamSizes:
+    """Read the dimensions that all layers of SAM's encoder share."""
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
     require_divisible_heads(config, width, heads)
@@ -128,14 +129,16 @@ def _sizes(config: ConfigReader) -> SamSizes:
 
 
 def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ...]:
+    """Runs of SAM's layers: attention in windows, and over the whole picture in ``global_attn_indexes``."""
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     window = config.integer("window_size", default=14, minimum=0)
-    stated = config.integers("global_attn_indexes")
-    global_layers = GLOBAL_LAYERS if stated is None else stated
+    indexes = config.integers("global_attn_indexes")
+    global_layers = GLOBAL_LAYERS if indexes is None else indexes
     width, mlp = size.width, tower_mlp(size.width, size.inner, size.activation, ("mlp.lin1", "mlp.lin2"))
     norms = tuple(Norm("layernorm", width, bias=True, name=name) for name in ("layer_norm1", "layer_norm2"))
 
     def build_layer(side: int) -> Block:
+        """Build one layer. ``side``: of its window, in patches; 0 for the whole picture."""
         mixer = _attention(size, side)
         return Block(mixer=mixer, mlp=mlp, input_norm=norms[0], mlp_norm=norms[1])
 
@@ -144,17 +147,17 @@ def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ..
 
 def _attention(size: SamSizes, window: int) -> TowerAttention:
     """Build attention in windows of ``window`` patches a side; 0: over the whole picture."""
-    d, side = size.width // size.heads, window or size.side
+    head_dim, side = size.width // size.heads, window or size.side
     tensors = (
         *linear("attn.qkv", 3 * size.width, size.width, "attention", "none", bias=size.bias),
         *linear("attn.proj", size.width, size.width, "attention", "none", bias=True),
     )
     if size.relative:
         tables = ("attn.rel_pos_h", "attn.rel_pos_w")
-        tensors += tuple(ParameterTensor(name, (2 * side - 1, d), "position") for name in tables)
+        tensors += tuple(ParameterTensor(name, (2 * side - 1, head_dim), "position") for name in tables)
     return TowerAttention(
         heads=size.heads,
-        head_dim=d,
+        head_dim=head_dim,
         kind="got_ocr2:sam_attention",
         tensors=tensors,
         bias=size.bias,

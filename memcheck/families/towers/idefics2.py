@@ -19,7 +19,7 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     hold_pixel_values,
@@ -28,14 +28,14 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     return_image_tokens,
 )
-from memcheck.families.towers.siglip import IDEFICS2, masked, siglip
+from memcheck.families.towers.siglip import IDEFICS2, siglip, with_padding_mask
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: idefics2``."""
     outer, language = model.outer, model.language
     outer.ignore("use_cache")
@@ -56,8 +56,12 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     depth = section.integer("resampler_depth", default=3, maximum=MAX_LAYERS)
     text = outer.raw("text_config")
     inner = ConfigReader(text, "idefics2", "text_config.") if isinstance(text, dict) else outer
-    projection = _gated("modality_projection", tower.hidden, inner.integer("intermediate_size", default=14336), hidden)
-    layers = tuple(t for i in range(depth) for t in _layer(f"perceiver_resampler.layers.{i}", hidden, perceiver))
+    projection = _gated_mlp_tensors(
+        "modality_projection", tower.hidden, inner.integer("intermediate_size", default=14336), hidden
+    )
+    layers = tuple(
+        t for i in range(depth) for t in _perceiver_layer_tensors(f"perceiver_resampler.layers.{i}", hidden, perceiver)
+    )
     return tower._replace(
         projector=(
             *projection,
@@ -77,7 +81,8 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def _gated(name: str, inputs: int, inner: int, outputs: int) -> tuple[ParameterTensor, ...]:
+def _gated_mlp_tensors(name: str, inputs: int, inner: int, outputs: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of a gated MLP from ``inputs`` through ``inner`` to ``outputs`` channels."""
     return (
         *linear(f"{name}.gate_proj", inner, inputs, "projector", "none"),
         *linear(f"{name}.up_proj", inner, inputs, "projector", "none"),
@@ -85,7 +90,7 @@ def _gated(name: str, inputs: int, inner: int, outputs: int) -> tuple[ParameterT
     )
 
 
-def _layer(name: str, hidden: int, perceiver: Perceiver) -> tuple[ParameterTensor, ...]:
+def _perceiver_layer_tensors(name: str, hidden: int, perceiver: Perceiver) -> tuple[ParameterTensor, ...]:
     """The parameters of one perceiver layer, in the order of the forward pass. ``hidden``: the width of its rows."""
     heads, kv = perceiver.heads * perceiver.head_dim, perceiver.kv_heads * perceiver.head_dim
     return (
@@ -96,100 +101,124 @@ def _layer(name: str, hidden: int, perceiver: Perceiver) -> tuple[ParameterTenso
         *linear(f"{name}.self_attn.v_proj", kv, hidden, "projector", "none"),
         *linear(f"{name}.self_attn.o_proj", hidden, heads, "projector", "none"),
         ParameterTensor(f"{name}.post_attention_layernorm.weight", (hidden,), "norm"),
-        *_gated(f"{name}.mlp", hidden, 4 * hidden, hidden),
+        *_gated_mlp_tensors(f"{name}.mlp", hidden, 4 * hidden, hidden),
     )
 
 
-EACH = 10
+TENSORS_PER_LAYER = 10
 """Tensors of a perceiver's layer: two norms, four matrices, a norm, three matrices."""
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``, the module that the hook is on. Positions are looked up for every row of every picture."""
+    """Compute the patch embedding and learned positions: [patches, hidden], and the values that live while layers run.
+
+    The input-gradient hook is on the module ``embeddings``. Positions are looked up for every patch of every picture.
+    """
     weight, bias, table = vision.stem
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
-    return masked(ctx, with_positions_of_rows(ctx, x, table), require_grad=require_grad)
+    return with_padding_mask(ctx, add_position_per_patch(ctx, x, table), require_grad=require_grad)
 
 
-def with_positions_of_rows(ctx: Context, x: Value, table: ParameterTensor) -> Value:
-    """``embeddings + position_embedding(position_ids)``, where each row has a position of its own."""
+def add_position_per_patch(ctx: Context, x: Value, table: ParameterTensor) -> Value:
+    """Add ``position_embedding(position_ids)`` to ``x`` [patches, hidden], where each patch has a position of
+    its own.
+    """
     tape = ctx.tape
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    found = tape.new(x.shape, p.dtype, "positions")
-    out = tape.value(x.shape, promote(x.dtype, p.dtype), "add positions")
-    del found
-    wants, learns, shape, dtype = x.origin is not None, p.requires_grad, table.shape, p.dtype
-    rows, stream = x.shape, x.dtype
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    positions = tape.new(x.shape, parameter.dtype, "positions")
+    out = tape.value(x.shape, promote(x.dtype, parameter.dtype), "add positions")
+    del positions
+    needs_grad, trained, shape, dtype = x.origin is not None, parameter.requires_grad, table.shape, parameter.dtype
+    rows, input_dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
-        passed = None if not wants else grad if grad.dtype == stream else tape.new(rows, stream, "to backward")
-        return [passed, tape.new(shape, dtype, "embedding backward") if learns else None]
+        passed = (
+            None
+            if not needs_grad
+            else grad
+            if grad.dtype == input_dtype
+            else tape.new(rows, input_dtype, "to backward")
+        )
+        return [passed, tape.new(shape, dtype, "embedding backward") if trained else None]
 
-    return tape.record(out, (x, tape.parameter(p)), run)
+    return tape.record(out, (x, tape.parameter(parameter)), run)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm`` and ``connector``."""
+    """Compute ``post_layernorm`` and ``connector``: a gated MLP, and a perceiver of ``latents`` rows for each
+    picture.
+    """
     tape, perceiver = ctx.tape, vision.perceiver
     x = last_hidden_state(ctx, vision, x)
     if perceiver is None:
         return x
-    gate, up, down, latents, *others, norm = vision.projector
-    context = _network(ctx, x, (gate, up, down), vision.activation)
+    gate, up, down, latents, *layer_tensors, norm = vision.projector
+    context = _gated_mlp(ctx, x, (gate, up, down), vision.activation)
     del x
-    p = ctx.parameter(latents.name, latents.shape)
+    parameter = ctx.parameter(latents.name, latents.shape)
     pictures = max(1, ctx.setting.images)
-    shape, dtype = latents.shape, p.dtype
-    y = Value(tape.new((0,), dtype, "latents"), (pictures * shape[0], shape[1]), dtype)  # expanded without memory
-    y = operator(tape, y, tape.parameter(p), (shape, dtype, "sum"))
-    for i in range(0, len(others), EACH):
-        y = _perceiver_layer(ctx, perceiver, tuple(others[i : i + EACH]), y, context)
-    y = rms_norm_pieces(tape, y, ctx.parameter(norm.name, norm.shape))
-    return return_image_tokens(ctx, y, joins=True)
+    shape, dtype = latents.shape, parameter.dtype
+    hidden_states = Value(
+        tape.new((0,), dtype, "latents"), (pictures * shape[0], shape[1]), dtype
+    )  # expanded without memory
+    hidden_states = operator(tape, hidden_states, tape.parameter(parameter), (shape, dtype, "sum"))
+    for i in range(0, len(layer_tensors), TENSORS_PER_LAYER):
+        hidden_states = _perceiver_layer(
+            ctx, perceiver, tuple(layer_tensors[i : i + TENSORS_PER_LAYER]), hidden_states, context
+        )
+    hidden_states = rms_norm_pieces(tape, hidden_states, ctx.parameter(norm.name, norm.shape))
+    return return_image_tokens(ctx, hidden_states, joins=True)
 
 
-def _network(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...], kind: str) -> Value:
-    """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``."""
+def _gated_mlp(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...], kind: str) -> Value:
+    """Compute the gated MLP ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``."""
     gate, up, down = tensors
-    acted = activation(ctx.tape, linear_layer(ctx, x, gate), kind)
-    raised = linear_layer(ctx, x, up)
+    gated = activation(ctx.tape, linear_layer(ctx, x, gate), kind)
+    up_output = linear_layer(ctx, x, up)
     del x
-    inner = mul(ctx.tape, acted, raised)
-    del acted, raised
+    inner = mul(ctx.tape, gated, up_output)
+    del gated, up_output
     return linear_layer(ctx, inner, down)
 
 
 def _perceiver_layer(
     ctx: Context, perceiver: Perceiver, tensors: tuple[ParameterTensor, ...], latents: Value, context: Value
 ) -> Value:
-    """Idefics2PerceiverLayer: latents read the rows and themselves, under a mask of the rows' padding."""
+    """Compute Idefics2PerceiverLayer: the latents attend to a picture's patches and to themselves, under a padding
+    mask.
+
+    ``latents``: [pictures * latents, hidden]; ``context``: [patches, hidden].
+    """
     tape = ctx.tape
-    first, second, query, key, value, output, third, *network = tensors
-    normed = rms_norm_pieces(tape, latents, ctx.parameter(first.name, first.shape))
-    rows = rms_norm_pieces(tape, context, ctx.parameter(second.name, second.shape))
-    both = cat(tape, (rows, normed), (context.shape[0] + latents.shape[0], context.shape[1]))
-    del rows
-    q, k, v = linear_layer(ctx, normed, query), linear_layer(ctx, both, key), linear_layer(ctx, both, value)
-    del normed, both
-    out = _attended(ctx, perceiver, q, k, v)
+    latents_norm, context_norm, query, key, value, output, mlp_norm, *mlp = tensors
+    normed = rms_norm_pieces(tape, latents, ctx.parameter(latents_norm.name, latents_norm.shape))
+    normed_context = rms_norm_pieces(tape, context, ctx.parameter(context_norm.name, context_norm.shape))
+    keys_input = cat(tape, (normed_context, normed), (context.shape[0] + latents.shape[0], context.shape[1]))
+    del normed_context
+    q, k, v = linear_layer(ctx, normed, query), linear_layer(ctx, keys_input, key), linear_layer(ctx, keys_input, value)
+    del normed, keys_input
+    out = _perceiver_attention(ctx, perceiver, q, k, v)
     del q, k, v
     x = add(tape, latents, linear_layer(ctx, out, output), "residual")
     del out, latents
-    normed = rms_norm_pieces(tape, x, ctx.parameter(third.name, third.shape))
-    return add(tape, x, _network(ctx, normed, tuple(network), perceiver.activation), "residual")
+    normed = rms_norm_pieces(tape, x, ctx.parameter(mlp_norm.name, mlp_norm.shape))
+    return add(tape, x, _gated_mlp(ctx, normed, tuple(mlp), perceiver.activation), "residual")
 
 
-def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
-    """Each picture's latents over its rows and latents; k and v are repeated for the heads (sdpa_attention.py)."""
-    tape, n = ctx.tape, max(1, ctx.setting.images)
+def _perceiver_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
+    """Compute attention of each picture's latents over its patches and latents: [latents, heads * head_dim].
+
+    Keys and values are repeated for the query heads, except for flash kernels (sdpa_attention.py).
+    """
+    tape, pictures = ctx.tape, max(1, ctx.setting.images)
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
-    few, many = q.shape[0] // n, k.shape[0] // n
+    queries_per_picture, keys_per_picture = q.shape[0] // pictures, k.shape[0] // pictures
     shape = (q.shape[0], perceiver.heads * perceiver.head_dim)
-    q = q.view(n, perceiver.heads, few, perceiver.head_dim)
-    k, v = (t.view(n, perceiver.kv_heads, many, perceiver.head_dim) for t in (k, v))
+    q = q.view(pictures, perceiver.heads, queries_per_picture, perceiver.head_dim)
+    k, v = (t.view(pictures, perceiver.kv_heads, keys_per_picture, perceiver.head_dim) for t in (k, v))
     if perceiver.kv_heads != perceiver.heads and ctx.setting.attention not in ("flash", "flex"):
         k, v = repeat_kv(tape, k, perceiver.heads), repeat_kv(tape, v, perceiver.heads)
     if ctx.setting.attention == "eager":
@@ -197,8 +226,8 @@ def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) 
         return copy(tape, out, "contiguous").view(*shape)
     mask, kernel = None, "flash"
     if ctx.setting.attention not in ("flash", "flex"):
-        aligned, kernel = -(-many // MASK_ALIGNMENT) * MASK_ALIGNMENT, "efficient"
-        mask = tape.new((n, 1, few, aligned), q.dtype, "attention mask")
+        aligned, kernel = -(-keys_per_picture // MASK_ALIGNMENT) * MASK_ALIGNMENT, "efficient"
+        mask = tape.new((pictures, 1, queries_per_picture, aligned), q.dtype, "attention mask")
     out = kernels.flash(tape, q, k, v, perceiver.head_dim, label=f"{kernel} attention", extra=mask)
     return out.view(*shape)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -44,7 +44,7 @@ NAMES = LayerNames(
 )
 
 
-def read(config: ConfigReader, model: AroundTower, *, biased: bool = False) -> Vision:
+def read(config: ConfigReader, model: TowerContext, *, biased: bool = False) -> Vision:
     """``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1024)

@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads
@@ -22,7 +22,7 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Buffers, TowerAttention, Vision
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: kimi_k25``. Files of the checkpoint's own code have names of their own for these keys."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", "vt_hidden_size", default=1152)

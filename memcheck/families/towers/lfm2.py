@@ -17,7 +17,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, copy
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -48,7 +48,7 @@ ROWS = 1024
 """Patches to which the released checkpoints' processor pads: of a tile of 512 x 512 pixels, and of 256 image tokens."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: lfm2_vl``."""
     outer, outputs = model.outer, model.language.hidden_size
     kind = config.text("model_type", default="siglip2_vision_model")
@@ -188,15 +188,17 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 def _tiles(height: int, width: int) -> int:
     """Tiles of the grid whose sides are most like the picture's (``find_closest_aspect_ratio``)."""
-    least, most = TILES
-    sides = range(1, most + 1)
-    grids = sorted(((c, r) for c in sides for r in sides if least <= c * r <= most), key=lambda grid: grid[0] * grid[1])
-    best, apart = (1, 1), math.inf
+    min_tiles, max_tiles = TILES
+    sides = range(1, max_tiles + 1)
+    grids = sorted(
+        ((c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles), key=lambda grid: grid[0] * grid[1]
+    )
+    best, smallest_difference = (1, 1), math.inf
     for columns, rows in grids:
-        off = abs(width / height - columns / rows)
-        if off < apart:
-            best, apart = (columns, rows), off
-        elif off == apart and width * height > 0.5 * SIDE * SIDE * columns * rows:
+        difference = abs(width / height - columns / rows)
+        if difference < smallest_difference:
+            best, smallest_difference = (columns, rows), difference
+        elif difference == smallest_difference and width * height > 0.5 * SIDE * SIDE * columns * rows:
             best = (columns, rows)
     return best[0] * best[1]
 

@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.modules import activation
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import separate_attention
@@ -44,7 +44,7 @@ MOST_TILES = 16
 """Most tiles of a picture in addition to the overview."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: llama4``. The pixel-shuffle network belongs to the tower, the last matrix is the projector."""
     outputs = model.language.hidden_size
     width = config.integer("hidden_size", default=768)
@@ -59,8 +59,8 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     for key in ("attention_dropout", "projector_dropout"):
         if config.dropout(key):
             config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
-    first = config.integer("projector_input_dim", default=4096)
-    second = config.integer("projector_output_dim", default=4096)
+    fc1_outputs = config.integer("projector_input_dim", default=4096)
+    fc2_outputs = config.integer("projector_output_dim", default=4096)
     features = config.integer("vision_output_dim", default=7680)
     ratio = config.number("pixel_shuffle_ratio", default=0.5)
     factor = round(1 / ratio) ** 2
@@ -85,8 +85,8 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         hooked=True,
         closing=(
             *norm_pair("layernorm_post", width),
-            *linear("vision_adapter.mlp.fc1", first, inner, "mlp", "none"),
-            *linear("vision_adapter.mlp.fc2", second, second, "mlp", "none"),
+            *linear("vision_adapter.mlp.fc1", fc1_outputs, inner, "mlp", "none"),
+            *linear("vision_adapter.mlp.fc2", fc2_outputs, fc2_outputs, "mlp", "none"),
         ),
         tile=patches + 1,
         tile_tokens=patches // factor,
@@ -102,7 +102,11 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embedding``, class token, positions and ``layernorm_pre``. The table of rotations is a buffer."""
+    """Compute ``patch_embedding`` (unfold and a matrix), class token, positions and ``layernorm_pre``: [patches,
+    hidden].
+
+    The table of rotations is a buffer.
+    """
     tape = ctx.tape
     token, table, matrix, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.images * vision.classes
@@ -116,18 +120,18 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``layernorm_post``, ``vision_adapter`` and ``multi_modal_projector``."""
+    """Compute ``layernorm_post``, ``vision_adapter`` (pixel shuffle and two matrices) and ``multi_modal_projector``."""
     tape = ctx.tape
-    first, second = vision.closing[2:]
+    fc1, fc2 = vision.closing[2:]
     x = drop_class_tokens(ctx, vision, layer_norm(ctx, x, vision.closing))
-    x = activation(tape, linear_layer(ctx, pixel_shuffle(ctx, vision, x), first), "gelu")
-    x = activation(tape, linear_layer(ctx, x, second), "gelu")
+    x = activation(tape, linear_layer(ctx, pixel_shuffle(ctx, vision, x), fc1), "gelu")
+    x = activation(tape, linear_layer(ctx, x, fc2), "gelu")
     ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=False)
 
 
 def rotated_as_complex(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Llama 4: fp32 copies read as complex numbers."""
+    """Compute attention whose queries and keys are rotated as complex numbers, on fp32 copies."""
     return separate_attention(ctx, attention, x, rotation="complex")
 
 
@@ -138,23 +142,32 @@ FORWARDS = {
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """The canvas of at most sixteen tiles that enlarges least, and an overview if it has several."""
+    """Count patches and image tokens of a picture: a canvas of at most sixteen tiles, and an overview if it has
+    several.
+    """
     no_clips(frames)
     no_limits(limits)
-    side = vision.patch * math.isqrt(vision.tile - vision.classes)
-    rows, columns = llama4_canvas(height, width, side, MOST_TILES)
+    tile_side = vision.patch * math.isqrt(vision.tile - vision.classes)
+    rows, columns = llama4_canvas(height, width, tile_side, MOST_TILES)
     tiles = rows * columns
-    several = tiles > 1
-    found = equal_tiles(vision, tiles + several, 3 + tiles * several)
-    return found._replace(defaults=(("max_patches", MOST_TILES, DEFAULT_PROCESSOR),))
+    has_overview = tiles > 1
+    picture = equal_tiles(vision, tiles + has_overview, 3 + tiles * has_overview)
+    return picture._replace(defaults=(("max_patches", MOST_TILES, DEFAULT_PROCESSOR),))
 
 
-def llama4_canvas(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Rows and columns (``get_best_fit`` without ``resize_to_max_canvas``): the smallest enlargement, else the mildest
-    reduction; of equal ones the smallest canvas.
+def llama4_canvas(height: int, width: int, tile_side: int, max_tiles: int) -> tuple[int, int]:
+    """Rows and columns of the canvas of at most ``max_tiles`` tiles that a picture is scaled to.
+
+    ``get_best_fit`` without ``resize_to_max_canvas``: the canvas with the smallest scale of at least 1; if every canvas
+    shrinks the picture, the one that shrinks it least. Of equal scales the canvas with fewest tiles.
+    ``height``, ``width`` and ``tile_side``: in pixels.
     """
-    grids = [(r, n // r) for n in range(most, 0, -1) for r in range(1, n + 1) if n % r == 0]
-    scales = [(min(r * side / height, c * side / width), r, c) for r, c in grids]
-    larger = [s for s, _, _ in scales if s >= 1]
-    chosen = min(larger) if larger else max(s for s, _, _ in scales)
-    return min(((r, c) for s, r, c in scales if s == chosen), key=lambda grid: grid[0] * grid[1])
+    grids = [
+        (rows, tiles // rows) for tiles in range(max_tiles, 0, -1) for rows in range(1, tiles + 1) if tiles % rows == 0
+    ]
+    scales = [(min(rows * tile_side / height, columns * tile_side / width), rows, columns) for rows, columns in grids]
+    enlarging = [scale for scale, _, _ in scales if scale >= 1]
+    best_scale = min(enlarging) if enlarging else max(scale for scale, _, _ in scales)
+    return min(
+        ((rows, columns) for scale, rows, columns in scales if scale == best_scale), key=lambda grid: grid[0] * grid[1]
+    )

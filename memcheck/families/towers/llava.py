@@ -21,7 +21,7 @@ import math
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -50,7 +50,7 @@ from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, Vision
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """LLaVA 1.5, and Pixtral as it is converted for transformers."""
     model.outer.ignore("image_seq_length", "vision_feature_select_strategy")
     kind = config.text("model_type", default="clip_vision_model")
@@ -65,7 +65,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     return _clip(config, model, "llava:llava")._replace(processor="processors:process_square")
 
 
-def read_next(config: ConfigReader, model: AroundTower) -> Vision:
+def read_next(config: ConfigReader, model: TowerContext) -> Vision:
     """LLaVA-NeXT: tiles of a grid and an overview, unpadded, with a learned token after each row."""
     outputs = model.language.hidden_size
     model.outer.ignore("image_seq_length", "vision_feature_select_strategy", "image_grid_pinpoints")
@@ -75,13 +75,13 @@ def read_next(config: ConfigReader, model: AroundTower) -> Vision:
     return tower._replace(projector=(newline, *tower.projector), processor="llava:process")
 
 
-def read_next_video(config: ConfigReader, model: AroundTower) -> Vision:
+def read_next_video(config: ConfigReader, model: TowerContext) -> Vision:
     """LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory model."""
     model.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
     return read_next(config, model)
 
 
-def read_video(config: ConfigReader, model: AroundTower) -> Vision:
+def read_video(config: ConfigReader, model: TowerContext) -> Vision:
     """Video-LLaVA on pictures: LLaVA with a second, idle tower for clips. Clips have no memory model."""
     model.outer.ignore("image_seq_length", "video_seq_length")
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
@@ -92,7 +92,7 @@ def read_video(config: ConfigReader, model: AroundTower) -> Vision:
     return tower._replace(processor="processors:process_square", others=(clips,), path="image_tower")
 
 
-def read_onevision(config: ConfigReader, model: AroundTower) -> Vision:
+def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
     """LLaVA-OneVision on pictures: SigLIP's rows before its last norm, tiles of a grid and an overview."""
     outer = model.outer
     outer.ignore("image_grid_pinpoints")
@@ -119,7 +119,7 @@ def read_onevision(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def projector(model: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
+def projector(model: TowerContext, width: int) -> tuple[ParameterTensor, ...]:
     """``linear_1``, an activation, ``linear_2``."""
     outer, outputs = model.outer, model.language.hidden_size
     bias = outer.flag("multimodal_projector_bias", default=True)
@@ -127,7 +127,7 @@ def projector(model: AroundTower, width: int) -> tuple[ParameterTensor, ...]:
     return tensors + linear("linear_2", outputs, outputs, "projector", "none", bias=bias)
 
 
-def _feature_layer(model: AroundTower, default: int) -> int:
+def _feature_layer(model: TowerContext, default: int) -> int:
     """Read which hidden states are the features (``vision_feature_layer``), counted from the last: -1 or less."""
     layer = model.outer.raw("vision_feature_layer")
     if layer is None:
@@ -139,10 +139,10 @@ def _feature_layer(model: AroundTower, default: int) -> int:
     return layer
 
 
-def _clip(config: ConfigReader, model: AroundTower, kind: str, read: int = 0) -> Vision:
+def _clip(config: ConfigReader, model: TowerContext, kind: str, used_layers: int = 0) -> Vision:
     """Read CLIP's tower. The features are those of a layer before the last, so later layers get no gradient.
 
-    ``read``: the number of layers whose result is used; 0 for what ``vision_feature_layer`` says.
+    ``used_layers``: the number of layers whose result is used; 0 for what ``vision_feature_layer`` says.
     """
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=12)
@@ -150,24 +150,24 @@ def _clip(config: ConfigReader, model: AroundTower, kind: str, read: int = 0) ->
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     pixel_channels = config.integer("num_channels", default=3)
     image_size, patch = square_side(config, "image_size", 224), square_side(config, "patch_size", 32)
-    inner = config.integer("intermediate_size", default=3072)
+    mlp_width = config.integer("intermediate_size", default=3072)
     config.ignore("projection_dim", "vocab_size", "layer_norm_eps", "initializer_factor")
     config.dropout("attention_dropout")
-    mlp = tower_mlp(width, inner, config.activation(default="quick_gelu"), SIGLIP.mlp)
+    mlp = tower_mlp(width, mlp_width, config.activation(default="quick_gelu"), SIGLIP.mlp)
     block = tower_layer(width, heads, mlp, "separate")
-    read = read or depth + 1 + _feature_layer(model, -2)
+    used_layers = used_layers or depth + 1 + _feature_layer(model, -2)
     strategy = model.outer.text("vision_feature_select_strategy", default="default")
-    if strategy != "default" or not 0 < read <= depth:
+    if strategy != "default" or not 0 < used_layers <= depth:
         model.outer.fail(
-            "vision_feature_select_strategy", f"{strategy!r} features of layer {read} have no memory model"
+            "vision_feature_select_strategy", f"{strategy!r} features of layer {used_layers} have no memory model"
         )
     patches = (image_size // patch) ** 2
     model.outer.activation("projector_hidden_act", default="gelu")
     return Vision(
         kind=kind,
         hidden=width,
-        blocks=((block, read),),
-        idle=((block, depth - read),) if read < depth else (),
+        blocks=((block, used_layers),),
+        idle=((block, depth - used_layers),) if used_layers < depth else (),
         channels=pixel_channels * patch * patch,
         merge=1,
         outputs=model.language.hidden_size,
@@ -203,13 +203,13 @@ def llava_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
 
 
 def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector`` on the patches of the layer that is read."""
+    """Compute ``multi_modal_projector`` (two matrices) on the patches of the hidden layer that the config selects."""
     x = drop_class_tokens(ctx, vision, x)
     return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector, copies=True), joins=True)
 
 
 def llava_next_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """LLaVA's, on the tiles of all pictures in one tensor."""
+    """Compute LLaVA's stem on the tiles of all pictures, which upstream joins in one tensor."""
     hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.images * vision.classes, "fp32")
     return llava_stem(ctx, vision, require_grad)
 
@@ -232,7 +232,7 @@ def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
 
 
 def llava_onevision_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """SigLIP's, on the tiles of all pictures in one tensor."""
+    """Compute SigLIP's stem on the tiles of all pictures, which upstream joins in one tensor."""
     hold_pixel_values(ctx, vision, ctx.tokens, "fp32")
     return siglip_stem(ctx, vision, require_grad)
 

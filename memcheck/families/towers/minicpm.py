@@ -21,7 +21,7 @@ from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attention_per_picture, projections, tower_attention
@@ -46,19 +46,23 @@ WINDOW = 2
 IDS = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: minicpmv4_6`` and ``minicpmv4_7``."""
     return _tower(config, model, "16x")
 
 
-def read_ocr(config: ConfigReader, model: AroundTower) -> Vision:
-    """``model_type: minicpm_ocr``: four times as many image tokens where its configuration is silent."""
+def read_ocr(config: ConfigReader, model: TowerContext) -> Vision:
+    """Read the tower of ``model_type: minicpm_ocr``: four times as many image tokens by default."""
     return _tower(config, model, "4x")
 
 
-def _tower(config: ConfigReader, model: AroundTower, silent: str) -> Vision:
+def _tower(config: ConfigReader, model: TowerContext, default_mode: str) -> Vision:
+    """Read SigLIP's layers, and the merger of 2 x 2 windows after layer ``insert_layer_id``.
+
+    ``default_mode``: ``16x`` or ``4x``, the patches of an image token where ``downsample_mode`` is not stated.
+    """
     outer, outputs = model.outer, model.language.hidden_size
-    mode = outer.text("downsample_mode", default=silent)
+    mode = outer.text("downsample_mode", default=default_mode)
     if mode not in MODES:
         outer.fail("downsample_mode", f"downsample_mode is {' or '.join(MODES)}")
     if outer.integer("merger_times", default=1) != 1:
@@ -77,34 +81,36 @@ def _tower(config: ConfigReader, model: AroundTower, silent: str) -> Vision:
     image_size = square_side(config, "image_size", 224) // patch
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
-    at = outer.integer("insert_layer_id", default=6)
+    insert_layer_id = outer.integer("insert_layer_id", default=6)
     config.ignore("insert_layer_id", "layer_norm_eps", "initializer_range", "model_type")
     activation = config.activation(default="gelu_pytorch_tanh")
     layer = tower_layer(width, heads, tower_mlp(width, inner, activation, ("mlp.fc1", "mlp.fc2")), "minicpm:unrotated")
-    merger, unit = _merger(width, inner), WINDOW * WINDOW
-    merges = mode == "16x"
-    if merges and not 0 <= at < depth - 1:
+    merger, patches_per_window = _merger(width, inner), WINDOW * WINDOW
+    has_merger = mode == "16x"
+    if has_merger and not 0 <= insert_layer_id < depth - 1:
         outer.fail("insert_layer_id", f"insert_layer_id is between 0 and {depth - 2}, of {depth} layers")
-    wide = width * unit
+    merged_width = width * patches_per_window
     return Vision(
         kind="minicpm:minicpm",
         hidden=width,
-        blocks=((layer, at + 1), (layer, depth - at - 1)) if merges else ((layer, depth),),
+        blocks=((layer, insert_layer_id + 1), (layer, depth - insert_layer_id - 1))
+        if has_merger
+        else ((layer, depth),),
         channels=pixel_channels * patch * patch,
-        merge=unit * unit if merges else unit,
+        merge=patches_per_window * patches_per_window if has_merger else patches_per_window,
         outputs=outputs,
         stem=(
             ParameterTensor("embeddings.patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
             ParameterTensor("embeddings.patch_embedding.bias", (width,), "vision"),
             ParameterTensor("embeddings.position_embedding.weight", (image_size * image_size, width), "position"),
         ),
-        between=Between(merger, unit) if merges else None,
-        unused=() if merges else merger,
+        between=Between(merger, patches_per_window) if has_merger else None,
+        unused=() if has_merger else merger,
         closing=norm_pair("post_layernorm", width),
         projector=(
-            *norm_pair("mlp.0.pre_norm", wide),
-            *linear("mlp.0.linear_1", wide, wide, "projector", "none", bias=True),
-            *linear("mlp.0.linear_2", outputs, wide, "projector", "none", bias=True),
+            *norm_pair("mlp.0.pre_norm", merged_width),
+            *linear("mlp.0.linear_1", merged_width, merged_width, "projector", "none", bias=True),
+            *linear("mlp.0.linear_2", outputs, merged_width, "projector", "none", bias=True),
         ),
         hooked=True,
         gives_out=False,
@@ -119,17 +125,17 @@ def _tower(config: ConfigReader, model: AroundTower, silent: str) -> Vision:
 
 
 def _merger(width: int, inner: int) -> tuple[ParameterTensor, ...]:
-    """``vit_merger``: attention in windows of four patches, which a network of two matrices makes one."""
-    name, unit = "vit_merger.", WINDOW * WINDOW
+    """Tensors of ``vit_merger``: attention in windows of four patches, and an MLP that makes one row of each window."""
+    name, patches_per_window = "vit_merger.", WINDOW * WINDOW
     attention: tuple[ParameterTensor, ...] = ()
     for matrix in ("q_proj", "k_proj", "v_proj", "out_proj"):
         attention += linear(f"{name}self_attn.{matrix}", width, width, "attention", "none", bias=True)
     return (
         *attention,
         *norm_pair(name + "layer_norm1", width),
-        *norm_pair(name + "pre_norm", width * unit),
-        *linear(name + "linear_1", inner * unit, width * unit, "mlp", "none", bias=True),
-        *linear(name + "linear_2", width, inner * unit, "mlp", "none", bias=True),
+        *norm_pair(name + "pre_norm", width * patches_per_window),
+        *linear(name + "linear_1", inner * patches_per_window, width * patches_per_window, "mlp", "none", bias=True),
+        *linear(name + "linear_2", width, inner * patches_per_window, "mlp", "none", bias=True),
     )
 
 
@@ -138,7 +144,7 @@ MERGED_WINDOW = 4
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``: each patch looks up the nearest place. The hook is on ``patch_embedding``."""
+    """Compute ``embeddings``: patches, and the position that is nearest to each. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
@@ -147,45 +153,57 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def _positions(ctx: Context, table: ParameterTensor) -> Value:
-    """``position_embedding(pos_ids)``: keeps the places, int64."""
+    """Compute ``position_embedding(pos_ids)``: [patches, hidden]. Saves the positions, int64."""
     tape, rows = ctx.tape, ctx.tokens
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    out = tape.value((rows, table.shape[1]), p.dtype, "positions")
-    places = tape.new((rows,), "int64", "places")
-    return operator(tape, out, tape.parameter(p), (table.shape, p.dtype, "embedding backward"), saves=(places,))
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    out = tape.value((rows, table.shape[1]), parameter.dtype, "positions")
+    position_ids = tape.new((rows,), "int64", "places")
+    return operator(
+        tape,
+        out,
+        tape.parameter(parameter),
+        (table.shape, parameter.dtype, "embedding backward"),
+        saves=(position_ids,),
+    )
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``vit_merger``: attention in windows of four patches, their mean, and what two matrices make of all four."""
+    """Compute ``vit_merger``: attention in windows of four patches, then their mean plus an MLP of all four.
+
+    ``x``: [patches, hidden]; the result has a quarter of the rows.
+    """
     tape, shape = ctx.tape, x.shape
     own = vision.between_tensors
     matrices = [t for t in own if t.linear]
     order = tape.new((shape[0],), "int64", "places of windows")
-    h = layer_norm(ctx, x, _norm(own, "layer_norm1"))
-    h = index(tape, h, order, shape)
+    hidden_states = layer_norm(ctx, x, _norm_tensors(own, "layer_norm1"))
+    hidden_states = index(tape, hidden_states, order, shape)
     mixer = vision.blocks[0][0].mixer
     if isinstance(mixer, TowerAttention):
         tensors = tuple(t for t in own if ".self_attn." in t.name)
-        h = tower_attention(ctx, mixer._replace(tensors=tensors, window=MERGED_WINDOW), h)
-    merged = add(tape, index(tape, x, order, shape), h, "residual")
-    del h
+        hidden_states = tower_attention(ctx, mixer._replace(tensors=tensors, window=MERGED_WINDOW), hidden_states)
+    merged = add(tape, index(tape, x, order, shape), hidden_states, "residual")
+    del hidden_states
     mean = _mean(ctx, merged)
-    flat = layer_norm(ctx, merged.view(shape[0] // MERGED_WINDOW, shape[1] * MERGED_WINDOW), _norm(own, "pre_norm"))
+    flat = layer_norm(
+        ctx, merged.view(shape[0] // MERGED_WINDOW, shape[1] * MERGED_WINDOW), _norm_tensors(own, "pre_norm")
+    )
     inner = linear_layer(ctx, flat, matrices[-2], bias=True)
     del flat
-    acted = unary(tape, inner, "gelu_pytorch_tanh")
+    activated = unary(tape, inner, "gelu_pytorch_tanh")
     del inner
-    out = linear_layer(ctx, acted, matrices[-1], bias=True)
-    del acted
+    out = linear_layer(ctx, activated, matrices[-1], bias=True)
+    del activated
     return add(tape, out, mean, "mean of a window")
 
 
-def _norm(tensors: tuple[ParameterTensor, ...], name: str) -> tuple[ParameterTensor, ...]:
+def _norm_tensors(tensors: tuple[ParameterTensor, ...], name: str) -> tuple[ParameterTensor, ...]:
+    """The weight and bias of the merger's norm ``name``."""
     return tuple(t for t in tensors if f".{name}." in t.name)
 
 
 def _mean(ctx: Context, x: Value) -> Value:
-    """``patch.mean(dim=1)``: keeps nothing; backward divides an expanded gradient."""
+    """Compute the mean of each window's four patches. Saves nothing; backward divides an expanded gradient."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     return operator(
         tape, tape.value((shape[0] // MERGED_WINDOW, shape[1]), dtype, "mean of windows"), x, "mean backward"
@@ -193,7 +211,10 @@ def _mean(ctx: Context, x: Value) -> Value:
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm``, and ``merger`` of every picture: a slice of the rows, four patches side by side by a copy."""
+    """Compute ``post_layernorm`` and ``merger``: four patches become one image token of the text width.
+
+    Each picture is a slice of the rows; a copy puts its four patches side by side.
+    """
     tape = ctx.tape
     x = last_hidden_state(ctx, vision, x)
     x = slices(tape, x, x.shape)[0]
@@ -202,76 +223,83 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     first, second = (t for t in vision.projector if t.linear)
     inner = linear_layer(ctx, x, first, bias=True)
     del x
-    acted = activation(tape, inner, "gelu")
+    activated = activation(tape, inner, "gelu")
     del inner
-    return cat_image_tokens(ctx, linear_layer(ctx, acted, second, bias=True))
+    return cat_image_tokens(ctx, linear_layer(ctx, activated, second, bias=True))
 
 
 RESOLUTION, SLICES = 448, 9
 """Pixels to whose square a slice is scaled, and the most slices of a picture."""
-WHY = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
-NUMBER = 3
+DEFAULT_PROCESSOR = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+IMAGE_ID_SEPARATORS = 3
 """Tokens in front of a picture that say its number."""
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Patches and image tokens of the picture as a whole and of its slices."""
+    """Count patches and image tokens of a picture: the whole picture scaled down, and the slices of a large one."""
     no_clips(frames)
     no_limits(limits)
     factor = vision.patch * math.isqrt(vision.merge)
-    grid = _grid(height, width)
-    whole = _patches(vision, _resized(height, width, factor, grows=grid == (1, 1)))
-    sizes: tuple[int, ...] = (whole,)
+    grid = _slice_grid(height, width)
+    overview = _patch_count(vision, _best_resize(height, width, factor, grows=grid == (1, 1)))
+    sizes: tuple[int, ...] = (overview,)
     if grid != (1, 1):
         rows, columns = grid
-        refined = _near(height, rows) / rows, _near(width, columns) / columns
-        sizes += rows * columns * (_patches(vision, _resized(*refined, factor, grows=True)),)
+        slice_size = _nearest_multiple(height, rows) / rows, _nearest_multiple(width, columns) / columns
+        sizes += rows * columns * (_patch_count(vision, _best_resize(*slice_size, factor, grows=True)),)
     patches = sum(sizes)
     return ProcessedPicture(
         pictures=len(sizes),
         patches=patches,
         tokens=patches // vision.merge,
-        separators=NUMBER + 2 * len(sizes) + grid[0] - 1,
-        defaults=(("max_slices", SLICES, WHY),),
+        separators=IMAGE_ID_SEPARATORS + 2 * len(sizes) + grid[0] - 1,
+        defaults=(("max_slices", SLICES, DEFAULT_PROCESSOR),),
         sizes=sizes,
     )
 
 
-def _patches(vision: Vision, sides: tuple[int, int]) -> int:
+def _patch_count(vision: Vision, sides: tuple[int, int]) -> int:
+    """Patches of a picture of ``sides``: height and width in pixels."""
     return (sides[0] // vision.patch) * (sides[1] // vision.patch)
 
 
-def _near(length: float, divisor: int) -> int:
+def _nearest_multiple(length: float, divisor: int) -> int:
+    """The multiple of ``divisor`` nearest to ``length`` pixels, at least one."""
     return max(round(length / divisor) * divisor, divisor)
 
 
-def _resized(height: float, width: float, factor: int, *, grows: bool) -> tuple[int, int]:
-    """``find_best_resize``."""
+def _best_resize(height: float, width: float, factor: int, *, grows: bool) -> tuple[int, int]:
+    """Height and width in pixels after ``find_best_resize``: an area of 448 x 448, in multiples of ``factor``.
+
+    ``grows``: smaller pictures are enlarged, too.
+    """
     if grows or height * width > RESOLUTION * RESOLUTION:
         ratio = width / height
         height = int(RESOLUTION / math.sqrt(ratio))
         width = int(height * ratio)
-    return _near(height, factor), _near(width, factor)
+    return _nearest_multiple(height, factor), _nearest_multiple(width, factor)
 
 
-def _grid(height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of slices (``get_sliced_grid``): as many as the area has, most like its shape."""
-    many = min(math.ceil(width * height / (RESOLUTION * RESOLUTION)), SLICES)
-    best, apart = (1, 1), math.inf
-    if many <= 1:
+def _slice_grid(height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of slices (``get_sliced_grid``): about one for each 448 x 448 pixels, closest to the picture's
+    shape.
+    """
+    wanted = min(math.ceil(width * height / (RESOLUTION * RESOLUTION)), SLICES)
+    best, smallest_difference = (1, 1), math.inf
+    if wanted <= 1:
         return best
-    for count in (many - 1, many, many + 1):
+    for count in (wanted - 1, wanted, wanted + 1):
         if count == 1 or count > SLICES:
             continue
         for rows in (n for n in range(1, count + 1) if count % n == 0):
-            off = abs(math.log(width / height) - math.log(count // rows / rows))
-            if off < apart or (off == apart and rows > best[0]):
-                best, apart = (rows, count // rows), off
+            difference = abs(math.log(width / height) - math.log(count // rows / rows))
+            if difference < smallest_difference or (difference == smallest_difference and rows > best[0]):
+                best, smallest_difference = (rows, count // rows), difference
     return best
 
 
 def unrotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """MiniCPM-V: a matrix each for q, k and v of all pictures' rows, without rotations."""
+    """Compute attention with a matrix each for q, k and v, and no rotary embedding."""
     q, k, v = projections(ctx, attention, x)
     del x
     return attention_per_picture(ctx, attention, q, k, v)

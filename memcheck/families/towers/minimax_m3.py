@@ -10,11 +10,18 @@ from memcheck.autograd.elementwise import cast, cat
 from memcheck.autograd.indexing import slices
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attention_per_picture, projections
 from memcheck.families.towers.forward_parts import cat_image_tokens, layer_norm, patch_convolution, projector_mlp
-from memcheck.families.towers.parts import HARMLESS, SIGLIP, norm_pair, require_divisible_heads, tower_layer, tower_mlp
+from memcheck.families.towers.parts import (
+    IRRELEVANT_KEYS,
+    SIGLIP,
+    norm_pair,
+    require_divisible_heads,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.models.parts.matrices import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
@@ -24,7 +31,7 @@ AXES = 3
 """Time, height and width: each has as many pairs of a head's channels."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: minimax_m3_vl``: four patches become one image token after the first two of four matrices."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
@@ -35,12 +42,12 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     pixel_channels = config.integer("num_channels", default=3)
     patch = config.integer("patch_size", default=14)
     frames = config.integer("temporal_patch_size", default=2)
-    side = config.integer("spatial_merge_size", default=2)
-    config.ignore(*HARMLESS, "image_size")
+    merge_side = config.integer("spatial_merge_size", default=2)
+    config.ignore(*IRRELEVANT_KEYS, "image_size")
     if config.dropout("attention_dropout"):
         config.fail("attention_dropout", "attention_dropout in a vision tower has no memory model", "remove it")
-    projected = outer.integer("projector_hidden_size", default=6144)
-    merge = side * side
+    projector_width = outer.integer("projector_hidden_size", default=6144)
+    merge = merge_side * merge_side
     if outer.integer("merged_hidden_size", default=outputs * merge) != outputs * merge:
         outer.fail("merged_hidden_size", f"merged_hidden_size is not {outputs * merge}, which its class makes of it")
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), SIGLIP.mlp)
@@ -61,10 +68,10 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
             *norm_pair("pre_layrnorm", width),
         ),
         projector=(
-            *linear("linear_1", projected, width, "projector", "none", bias=True),
-            *linear("linear_2", outputs, projected, "projector", "none", bias=True),
-            *linear("merge_linear_1", projected, outputs * merge, "projector", "none", bias=True),
-            *linear("merge_linear_2", outputs, projected, "projector", "none", bias=True),
+            *linear("linear_1", projector_width, width, "projector", "none", bias=True),
+            *linear("linear_2", outputs, projector_width, "projector", "none", bias=True),
+            *linear("merge_linear_1", projector_width, outputs * merge, "projector", "none", bias=True),
+            *linear("merge_linear_2", outputs, projector_width, "projector", "none", bias=True),
         ),
         hooked=False,
         patch=patch,
@@ -78,7 +85,9 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``, rotary tables in the norm's dtype, ``pre_layrnorm``; no hook finds them."""
+    """Compute ``embeddings`` and ``pre_layrnorm``, and the rotary tables in the norm's dtype. No hook finds these
+    modules.
+    """
     weight, *norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, None)
     ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `embeds`, a variable while the layers run
@@ -89,33 +98,36 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector``: two matrices for each patch, two for each four of them."""
-    wide = projector_mlp(ctx, vision, x, vision.projector[:4])
+    """Compute ``multi_modal_projector``: two matrices for each patch, then two for each four patches side by side."""
+    projected = projector_mlp(ctx, vision, x, vision.projector[:4])
     del x
-    wide = wide.view(wide.shape[0] // vision.merge, wide.shape[1] * vision.merge)
-    return cat_image_tokens(ctx, projector_mlp(ctx, vision, wide, vision.projector[4:]))
+    projected = projected.view(projected.shape[0] // vision.merge, projected.shape[1] * vision.merge)
+    return cat_image_tokens(ctx, projector_mlp(ctx, vision, projected, vision.projector[4:]))
 
 
 def part_rotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """MiniMax M3: a matrix each for q, k and v, and the front of each head rotated in the dtype of the tower's norm.
+    """Compute attention that rotates the first ``rotary_dim`` elements of each head, in the dtype of the tower's norm.
 
-    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: the rest of each head is put after the rotated part again.
+    modeling_minimax_m3_vl.py, apply_rotary_pos_emb_vision: ``torch.cat`` joins them with the rest of the head.
     """
     tape, shape = ctx.tape, (ctx.tokens, attention.heads, attention.head_dim)
     q, k, v = projections(ctx, attention, x)
     del x
-    front, rest = (*shape[:2], attention.rotary_dim), (*shape[:2], attention.head_dim - attention.rotary_dim)
-    stream = ctx.setting.param_dtype
+    rotated_shape, passed_shape = (
+        (*shape[:2], attention.rotary_dim),
+        (*shape[:2], attention.head_dim - attention.rotary_dim),
+    )
+    dtype = ctx.setting.param_dtype
     unrotated = q, k
-    parts = [slices(tape, each, front, rest) for each in unrotated]
+    parts = [slices(tape, each, rotated_shape, passed_shape) for each in unrotated]
     del q, k
     for part in parts:
-        part[0] = rotate_half(tape, part[0], stream)
+        part[0] = rotate_half(tape, part[0], dtype)
     joined = []
-    for turned, passed in parts:
-        wide = cast(tape, passed, turned.dtype) if passed.dtype != turned.dtype else passed  # torch.cat promotes
-        joined.append(cat(tape, (turned, wide), shape, "cat rotary"))
-    del turned, passed, wide
+    for rotated, passed in parts:
+        promoted = cast(tape, passed, rotated.dtype) if passed.dtype != rotated.dtype else passed  # torch.cat promotes
+        joined.append(cat(tape, (rotated, promoted), shape, "cat rotary"))
+    del rotated, passed, promoted
     parts.clear()
     q, k = joined
     joined.clear()

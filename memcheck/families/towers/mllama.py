@@ -13,7 +13,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import separate_attention
@@ -46,46 +46,49 @@ RATIOS = 8
 NAMES = LayerNames(output="self_attn.o_proj", norms=("input_layernorm", "post_attention_layernorm"))
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: mllama``."""
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("attention_heads", "num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
-    behind = config.integer("num_global_layers", default=8, maximum=MAX_LAYERS)
+    global_layers = config.integer("num_global_layers", default=8, maximum=MAX_LAYERS)
     inner = config.integer("intermediate_size", default=5120)
     pixel_channels = config.integer("num_channels", default=3)
     image_size, patch = square_side(config, "image_size", 448), square_side(config, "patch_size", 14)
     tiles = config.integer("max_num_tiles", default=4)
-    earlier = config.integers("intermediate_layers_indices") or (3, 7, 15, 23, 30)
-    for index in earlier:
+    intermediate_layers = config.integers("intermediate_layers_indices") or (3, 7, 15, 23, 30)
+    for index in intermediate_layers:
         if not -depth <= index < depth:
             config.fail("intermediate_layers_indices", f"layer {index} is not among the tower's {depth}")
-    wide = (len(earlier) + 1) * width
-    stated = config.integer("vision_output_dim", default=wide)
-    if stated != wide:
-        config.fail("vision_output_dim", f"{len(earlier)} earlier layers and the last have {wide}")
+    features = (len(intermediate_layers) + 1) * width
+    vision_output_dim = config.integer("vision_output_dim", default=features)
+    if vision_output_dim != features:
+        config.fail("vision_output_dim", f"{len(intermediate_layers)} earlier layers and the last have {features}")
     ratios = config.raw("supported_aspect_ratios")
     grids = len(ratios) if isinstance(ratios, (list, tuple)) else RATIOS
     config.ignore("initializer_range", "norm_eps", "supported_aspect_ratios")
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
     rows = (image_size // patch) ** 2 + 1
-    padded = -(-rows // ALIGNMENT) * ALIGNMENT
+    padded_rows = -(-rows // ALIGNMENT) * ALIGNMENT
     outputs = model.language.hidden_size
     text = model.outer.raw("text_config")
     section = ConfigReader(text, "mllama", "text_config.") if isinstance(text, dict) else model.outer
-    local = _layer(width, heads, mlp.width, mlp.activation)
+    layer = _layer(width, heads, mlp.width, mlp.activation)
     gates = tuple(ParameterTensor(name, (1,), "vision") for name in ("gate_attn", "gate_ffn"))
     return Vision(
         kind="mllama:mllama",
         hidden=width,
-        blocks=((local, depth), (local._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True), behind)),
+        blocks=(
+            (layer, depth),
+            (layer._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True), global_layers),
+        ),
         channels=pixel_channels * patch * patch,
         merge=1,
         outputs=outputs,
         stem=(
             ParameterTensor("patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
-            *_by_ratio("pre_tile_positional_embedding", grids, tiles * width),
+            *_gated_tile_positions("pre_tile_positional_embedding", grids, tiles * width),
             ParameterTensor("class_embedding", (width,), "vision"),
             ParameterTensor("gated_positional_embedding.gate", (1,), "vision"),
             ParameterTensor("gated_positional_embedding.embedding", (rows, width), "position"),
@@ -95,20 +98,20 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
             *norm_pair("layernorm_pre", width),
         ),
         closing=(),
-        projector=linear("multi_modal_projector", outputs, wide, "projector", "none", bias=True),
+        projector=linear("multi_modal_projector", outputs, features, "projector", "none", bias=True),
         between=Between(
             (
                 *norm_pair("layernorm_post", width),
-                *_by_ratio("post_tile_positional_embedding", grids, tiles * width),
+                *_gated_tile_positions("post_tile_positional_embedding", grids, tiles * width),
             )
         ),
-        gathered=tuple(sorted(index % depth for index in earlier)),
+        gathered=tuple(sorted(index % depth for index in intermediate_layers)),
         hooked=True,
-        cross=CrossReading(tuple(i for i in crossing_layers(section) if i < _layers(model)), tiles),
-        tile=tiles * padded,
+        cross=CrossReading(tuple(i for i in crossing_layers(section) if i < _language_layers(model)), tiles),
+        tile=tiles * padded_rows,
         tile_tokens=tiles * rows,
-        budgets=(tiles * padded,),
-        classes=tiles * (padded - rows + 1),
+        budgets=(tiles * padded_rows,),
+        classes=tiles * (padded_rows - rows + 1),
         gives_out=False,
         patch=patch,
         heads=heads,
@@ -119,13 +122,14 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def _layers(model: AroundTower) -> int:
-    a = model.language
-    return a.num_layers + sum(n for other in a.others for _, n in other.blocks)
+def _language_layers(model: TowerContext) -> int:
+    """Layers of the language model, those with cross-attention included."""
+    language = model.language
+    return language.num_layers + sum(n for other in language.others for _, n in other.blocks)
 
 
-def _by_ratio(name: str, grids: int, width: int) -> tuple[ParameterTensor, ParameterTensor]:
-    """A table with a row for each grid of tiles, and its gate."""
+def _gated_tile_positions(name: str, grids: int, width: int) -> tuple[ParameterTensor, ParameterTensor]:
+    """A gated position table with a row for each aspect ratio of tiles; row 0 is for none."""
     return (
         ParameterTensor(name + ".embedding.weight", (grids + 1, width), "position"),
         ParameterTensor(name + ".gate", (1,), "vision"),
@@ -133,6 +137,7 @@ def _by_ratio(name: str, grids: int, width: int) -> tuple[ParameterTensor, Param
 
 
 def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
+    """A layer of the tower, without biases, whose attention has an additive mask over all tiles of a picture."""
     block = tower_layer(
         width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "mllama:additive_mask", NAMES, bias=False
     )
@@ -145,28 +150,32 @@ def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embedding``, whose output the hook is on, to the padded rows, and the mask."""
+    """Compute patches, class token, tile and patch positions, and the padding to a multiple of eight rows.
+
+    Returns the rows of all tiles, and the values that live while layers run, among them the attention mask. The hook is
+    on ``patch_embedding``.
+    """
     tape, pictures = ctx.tape, max(1, ctx.setting.images)
-    weight, before, before_gate, token, gate, table, tiles, *norm = vision.stem
+    weight, pre_tile_table, pre_tile_gate, token, gate, table, tile_table, *norm = vision.stem
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens - pictures * vision.classes, weight, None), require_grad=require_grad
     )
-    x = _by_grid(ctx, x, before, before_gate)
-    real = ctx.tokens * vision.tile_tokens // vision.tile
-    x = prepend_class_token(ctx, x, token, real)
+    x = _add_tile_positions(ctx, x, pre_tile_table, pre_tile_gate)
+    rows_without_padding = ctx.tokens * vision.tile_tokens // vision.tile
+    x = prepend_class_token(ctx, x, token, rows_without_padding)
     x = add_position_embedding(ctx, x, table, looked_up=False)
-    x = _by_grid(ctx, x, tiles, gate)
+    x = _add_tile_positions(ctx, x, tile_table, gate)
     x = _padded(ctx, layer_norm(ctx, x, tuple(norm)), ctx.tokens)
     if ctx.setting.attention != "flex":
-        each, dtype = ctx.tokens // pictures, tape.autocast or ctx.setting.param_dtype  # a product makes it
-        first = tape.new((pictures, each, each), dtype, "product of masks")
+        rows_per_picture, dtype = ctx.tokens // pictures, tape.autocast or ctx.setting.param_dtype  # a product makes it
+        mask_product = tape.new((pictures, rows_per_picture, rows_per_picture), dtype, "product of masks")
         masks = ctx.extra_outputs if ctx.setting.attention == "eager" else live  # a sum keeps nothing of it
-        masks.append(tape.value((pictures, 1, each, each), dtype, "mask of tiles"))
-        del first
+        masks.append(tape.value((pictures, 1, rows_per_picture, rows_per_picture), dtype, "mask of tiles"))
+        del mask_product
     return x, live
 
 
-def _by_grid(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTensor) -> Value:
+def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTensor) -> Value:
     """``x + gate.tanh() * embedding(aspect_ratio_ids)``: what was looked up for each picture is kept for the gate."""
     tape = ctx.tape
     p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
@@ -209,7 +218,7 @@ def _padded(ctx: Context, x: Value, rows: int) -> Value:
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
     """``layernorm_post`` and ``post_tile_positional_embedding``, before the global layers."""
     *norm, table, gate = vision.between_tensors
-    return _by_grid(ctx, layer_norm(ctx, x, tuple(norm)), table, gate)
+    return _add_tile_positions(ctx, layer_norm(ctx, x, tuple(norm)), table, gate)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
@@ -229,7 +238,9 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 def additive_mask(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
-    return separate_attention(ctx, attention, x, one=ctx.tape.autocast or ctx.setting.param_dtype, apart=True)
+    return separate_attention(
+        ctx, attention, x, mask_dtype=ctx.tape.autocast or ctx.setting.param_dtype, per_picture=True
+    )
 
 
 FORWARDS = {

@@ -19,7 +19,7 @@ from memcheck.autograd.indexing import index
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import add_position_embedding, linear_layer, require_input_grads
@@ -45,7 +45,7 @@ POOLED = 4
 """Patches that become one image token."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: molmo2``. Clips have no memory model."""
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("initializer_range", "image_patch_id", "image_start_token_id", "low_res_image_start_token_id")
@@ -65,34 +65,34 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     config.ignore("model_type", "layer_norm_eps", "initializer_range")
     mlp = tower_mlp(width, inner, config.activation(default="gelu_pytorch_tanh"), NAMES.mlp)
     adapter = outer.section("adapter_config")
-    released = "vit_layers" if adapter.has("vit_layers") else "vision_feature_layer"
-    stated = adapter.integers(released) or (24, 18)
+    layers_key = "vit_layers" if adapter.has("vit_layers") else "vision_feature_layer"
+    layer_indexes = adapter.integers(layers_key) or (24, 18)
     adapter.ignore("vit_layers", "vision_feature_layer", *IDLE)
-    states = sorted(i + 1 if i >= 0 else depth + 1 + i for i in stated)
-    if not all(0 < i <= depth for i in states) or len(set(states)) != len(states):
-        adapter.fail("vision_feature_layer", f"the tower of {depth} layers has no rows of layers {list(stated)}")
-    pooled, over = _attention(adapter)
-    if pooled != width:
-        adapter.fail("hidden_size", f"{pooled} is not the tower's width {width}")
-    made = adapter.integer("intermediate_size", default=18944)
+    feature_layers = sorted(i + 1 if i >= 0 else depth + 1 + i for i in layer_indexes)
+    if not all(0 < i <= depth for i in feature_layers) or len(set(feature_layers)) != len(feature_layers):
+        adapter.fail("vision_feature_layer", f"the tower of {depth} layers has no rows of layers {list(layer_indexes)}")
+    pooled_width, pooling_heads = _attention(adapter)
+    if pooled_width != width:
+        adapter.fail("hidden_size", f"{pooled_width} is not the tower's width {width}")
+    projector_width = adapter.integer("intermediate_size", default=18944)
     if adapter.integer("text_hidden_size", default=3584) != outputs:
         adapter.fail("text_hidden_size", f"it is not the language model's width {outputs}")
     if adapter.flag("mlp_bias"):
         adapter.fail("mlp_bias", "mlp_bias: true has no memory model", "it is false in released files")
     adapter.ignore("model_type", "initializer_range")
-    block, wide = tower_layer(width, heads, mlp, "separate", NAMES), width * len(states)
+    block, features = tower_layer(width, heads, mlp, "separate", NAMES), width * len(feature_layers)
     projector: tuple[ParameterTensor, ...] = ()
     for name in ("q_proj", "k_proj", "v_proj"):
-        projector += linear(f"image_pooling_2d.{name}", width, wide, "projector", "none", bias=True)
+        projector += linear(f"image_pooling_2d.{name}", width, features, "projector", "none", bias=True)
     projector += linear("image_pooling_2d.o_proj", width, width, "projector", "none", bias=True)
     for name in ("gate_proj", "up_proj"):
-        projector += linear(f"image_projector.{name}", made, width, "projector", "none")
-    last = max(states)
+        projector += linear(f"image_projector.{name}", projector_width, width, "projector", "none")
+    last_used = max(feature_layers)
     return Vision(
         kind="molmo2:molmo2",
         hidden=width,
-        blocks=((block, last),),
-        idle=((block, depth - last),) if last < depth else (),
+        blocks=((block, last_used),),
+        idle=((block, depth - last_used),) if last_used < depth else (),
         channels=pixel_channels * patch * patch,
         merge=POOLED,
         outputs=outputs,
@@ -100,14 +100,14 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
             ParameterTensor("positional_embedding", (rows, width), "position"),
             *linear("patch_embedding", width, pixel_channels * patch * patch, "vision", "none", bias=True),
         ),
-        projector=projector + linear("image_projector.down_proj", outputs, made, "projector", "none"),
+        projector=projector + linear("image_projector.down_proj", outputs, projector_width, "projector", "none"),
         hooked=False,
-        gathered=tuple(states[:-1]),
+        gathered=tuple(feature_layers[:-1]),
         perceiver=Perceiver(
             latents=1,
-            heads=over,
-            kv_heads=over,
-            head_dim=width // over,
+            heads=pooling_heads,
+            kv_heads=pooling_heads,
+            head_dim=width // pooling_heads,
             activation=adapter.activation(default="silu"),
         ),
         placement="added",
@@ -123,7 +123,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def _attention(config: ConfigReader) -> tuple[int, int]:
-    """Width and heads, all of which have keys and values."""
+    """Width and number of heads of an attention module, whose heads all have keys and values of their own."""
     width, heads = config.integer("hidden_size", default=1152), config.integer("num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)
     if config.integer("num_key_value_heads", default=heads) != heads:
@@ -138,7 +138,7 @@ def _attention(config: ConfigReader) -> tuple[int, int]:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embedding``, a matrix, and ``positional_embedding``."""
+    """Compute ``patch_embedding`` (a matrix) and ``positional_embedding``: [patches, hidden]."""
     table, weight, _ = vision.stem
     weights = ctx.weights(weight, True)
     dtype = weights.weight.dtype
@@ -149,107 +149,127 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``image_pooling_2d`` and ``image_projector``."""
-    tape, reader = ctx.tape, vision.perceiver
+    """Compute ``image_pooling_2d`` and ``image_projector``: one query pools four patches, followed by a gated MLP.
+
+    ``x``: the last used layer's rows [patches, hidden], which earlier layers' rows are concatenated with.
+    """
+    tape, perceiver = ctx.tape, vision.perceiver
     tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
     shape, dtype, count = x.shape, x.dtype, 1 + len(vision.gathered)
     joined = tape.value((shape[0], count * shape[1]), dtype, "cat layers")
     joined = operator(tape, joined, x, "narrow")
-    if reader is None:
+    if perceiver is None:
         return joined
     query, key, value, output, gate, up, down = (t for t in vision.projector if t.linear)
     del x
-    places = tape.new((tokens * vision.merge,), "int64", "pooled patches")
-    patches = index(tape, joined, places, (tokens * vision.merge, joined.shape[1]), "patches to pool")
-    patches = _masked(ctx, patches)
-    summed = _summed(ctx, patches, tokens)
+    pooled_indexes = tape.new((tokens * vision.merge,), "int64", "pooled patches")
+    patches = index(tape, joined, pooled_indexes, (tokens * vision.merge, joined.shape[1]), "patches to pool")
+    patches = _mask_invalid(ctx, patches)
+    summed = _mean_of_patches(ctx, patches, tokens)
     q = linear_layer(ctx, summed, query, bias=True)
     del summed
     k, v = linear_layer(ctx, patches, key, bias=True), linear_layer(ctx, patches, value, bias=True)
     del patches
-    pooled = linear_layer(ctx, _attended(ctx, reader, q, k, v), output, bias=True)
+    pooled = linear_layer(ctx, _pooling_attention(ctx, perceiver, q, k, v), output, bias=True)
     del q, k, v
-    acted = activation(tape, linear_layer(ctx, pooled, gate), reader.activation)
-    raised = linear_layer(ctx, pooled, up)
+    gated = activation(tape, linear_layer(ctx, pooled, gate), perceiver.activation)
+    up_output = linear_layer(ctx, pooled, up)
     del pooled
-    made = linear_layer(ctx, mul(tape, acted, raised), down)
-    del acted, raised
-    picked = index(tape, made, tape.new((tokens,), "int64", "tokens with patches"), made.shape, "pooled_features")
-    del made
+    image_tokens = linear_layer(ctx, mul(tape, gated, up_output), down)
+    del gated, up_output
+    picked = index(
+        tape, image_tokens, tape.new((tokens,), "int64", "tokens with patches"), image_tokens.shape, "pooled_features"
+    )
+    del image_tokens
     del joined  # `image_features`, a variable of `get_image_features`
     out = copy(tape, picked, "cat image tokens")
     ctx.extra_outputs += [picked, out]
     return out
 
 
-def _masked(ctx: Context, x: Value) -> Value:
-    """``patches * valid``: keeps the mask, of one number each."""
+def _mask_invalid(ctx: Context, x: Value) -> Value:
+    """Compute ``patches * valid``. Saves the mask [patches]."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     mask = tape.new(shape[:1], dtype, "valid patches")
     return operator(tape, tape.value(shape, dtype, "masked patches"), x, "mul backward", saves=(mask,))
 
 
-def _summed(ctx: Context, x: Value, tokens: int) -> Value:
-    """``patches.sum(-2) / valid``: the gradient of the sum is expanded without memory, until others are added."""
-    tape, dtype, whole = ctx.tape, x.dtype, x.shape
-    narrow = (tokens, whole[1])
-    total = tape.value(narrow, dtype, "sum of patches")
-    out = tape.value(narrow, dtype, "mean of patches")
+def _mean_of_patches(ctx: Context, x: Value, tokens: int) -> Value:
+    """Compute ``patches.sum(-2) / valid``: the mean of the patches of each token; its gradient is expanded without
+    memory.
+    """
+    tape, dtype, input_shape = ctx.tape, x.dtype, x.shape
+    output_shape = (tokens, input_shape[1])
+    total = tape.value(output_shape, dtype, "sum of patches")
+    out = tape.value(output_shape, dtype, "mean of patches")
     del total
     return operator(tape, out, x, "expanded gradient")
 
 
-def _attended(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
-    """One query over its patches, under a mask of those that there are."""
+def _pooling_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v: Value) -> Value:
+    """Compute attention of one query per image token over its patches, under a mask of valid ones."""
     tape, shape = ctx.tape, q.shape
-    tokens, each = shape[0], k.shape[0] // shape[0]
+    tokens, patches_per_token = shape[0], k.shape[0] // shape[0]
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     q = q.view(tokens, perceiver.heads, 1, perceiver.head_dim)
-    k, v = (t.view(tokens, perceiver.heads, each, perceiver.head_dim) for t in (k, v))
+    k, v = (t.view(tokens, perceiver.heads, patches_per_token, perceiver.head_dim) for t in (k, v))
     if ctx.setting.attention == "eager":
         return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.param_dtype), "contiguous").view(*shape)
-    aligned = -(-each // MASK_ALIGNMENT) * MASK_ALIGNMENT
-    flashes = ctx.setting.attention in ("flash", "flex")
-    mask = None if flashes else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")
-    label = "flash attention" if flashes else "efficient attention"
+    aligned = -(-patches_per_token // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    allows_flash = ctx.setting.attention in ("flash", "flex")
+    mask = None if allows_flash else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")
+    label = "flash attention" if allows_flash else "efficient attention"
     return kernels.flash(tape, q, k, v, perceiver.head_dim, label=label, extra=mask).view(*shape)
 
 
-MOST, MARGINS = 8, 8
+MAX_TILES, OVERLAP_PATCHES = 8, 8
 """Squares of a picture at most, and patches of each side that its neighbours have, too."""
-WHY = "the processor's default; the model's own preprocessor_config.json may say another"
+PROCESSOR_DEFAULT = "the processor's default; the model's own preprocessor_config.json may say another"
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Rows of every square; image tokens are four patches each of the whole picture and of the canvas."""
+    """Count squares, patches and image tokens: overlapping squares on a canvas, and the whole picture in one more.
+
+    An image token pools 2 x 2 patches of the overview or of the canvas.
+    """
     no_clips(frames)
     no_limits(limits)
-    across = math.isqrt(vision.tile)
-    window, margin = (across - MARGINS) * vision.patch, MARGINS * vision.patch
+    patches_per_side = math.isqrt(vision.tile)
+    window, margin = (patches_per_side - OVERLAP_PATCHES) * vision.patch, OVERLAP_PATCHES * vision.patch
     rows, columns = _tiling(height - margin, width - margin, window)
-    down, along = (-(-(n * (across - MARGINS) + MARGINS) // 2) for n in (rows, columns))
+    token_rows, token_columns = (
+        -(-(n * (patches_per_side - OVERLAP_PATCHES) + OVERLAP_PATCHES) // 2) for n in (rows, columns)
+    )
     squares = rows * columns + 1
-    tokens = vision.tile_tokens + down * along
+    tokens = vision.tile_tokens + token_rows * token_columns
     return ProcessedPicture(
         pictures=squares,
         patches=squares * vision.tile,
         tokens=tokens,
         separators=vision.separators,
-        defaults=(("max_tiles", MOST, WHY),),
+        defaults=(("max_tiles", MAX_TILES, PROCESSOR_DEFAULT),),
     )
 
 
-def _tiling(height: int, width: int, side: int) -> tuple[int, int]:
-    """Rows and columns that enlarge least, or reduce least (``select_tiling``)."""
-    grids = [(r, c) for r in range(1, MOST + 1) for c in range(1, MOST + 1) if r * c <= MOST]
+def _tiling(height: int, width: int, tile_side: int) -> tuple[int, int]:
+    """Rows and columns of squares (``select_tiling``): the smallest enlargement of the picture, else the mildest
+    reduction.
+    """
+    grids = [
+        (down, across)
+        for down in range(1, MAX_TILES + 1)
+        for across in range(1, MAX_TILES + 1)
+        if down * across <= MAX_TILES
+    ]
     grids.sort(key=lambda grid: (grid[0] * grid[1], grid[0]))
-    scales = [min(_scale(r * side, height), _scale(c * side, width)) for r, c in grids]
-    larger = [s for s in scales if s >= 1]
-    return grids[scales.index(min(larger) if larger else max(scales))]
+    scales = [min(_scale(down * tile_side, height), _scale(across * tile_side, width)) for down, across in grids]
+    enlarging = [scale for scale in scales if scale >= 1]
+    return grids[scales.index(min(enlarging) if enlarging else max(scales))]
 
 
 def _scale(size: int, original: int) -> float:
+    """Factor from ``original`` to ``size`` pixels; infinite for an empty picture."""
     return size / original if original else math.inf
 
 

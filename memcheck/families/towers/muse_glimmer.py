@@ -20,7 +20,7 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.rotary import rotate_half
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attention_per_picture, projections
@@ -39,7 +39,7 @@ NAMES = LayerNames(
 FULL, WINDOWED, PERIOD = "full_attention", "window_attention", 4
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: muse_glimmer``."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1536)

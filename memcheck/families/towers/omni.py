@@ -6,7 +6,7 @@ have no memory model, so that it never runs.
 
 from __future__ import annotations
 
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.qwen import MergerNames, deepstack_tower
 from memcheck.families.towers.qwen import read_2_5 as read_windowed
@@ -21,7 +21,7 @@ HARMLESS = (
 )  # fmt: skip
 
 
-def read_2_5(config: ConfigReader, model: AroundTower) -> Vision:
+def read_2_5(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: qwen2_5_omni_thinker``: q, k and v have a matrix each."""
     model.outer.ignore(*HARMLESS)
     tower = read_windowed(config, model)
@@ -31,7 +31,7 @@ def read_2_5(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def read_3(config: ConfigReader, model: AroundTower) -> Vision:
+def read_3(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: qwen3_omni_moe_thinker``: other names of the mergers' modules."""
     model.outer.ignore(*HARMLESS)
     config.ignore("image_size")

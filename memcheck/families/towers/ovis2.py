@@ -12,7 +12,7 @@ from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
@@ -46,7 +46,7 @@ NAMES = LayerNames(
 )
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: ovis2``."""
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("visual_indicator_token_ids", "vocab_size")
@@ -67,11 +67,13 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         config.fail("tokenize_function", "only softmax has a memory model", "it is that of released files")
     inner = config.integer("intermediate_size", default=2816)
     mlp = tower_mlp(width, inner, config.activation(default="silu"), NAMES.mlp, bias=False)._replace(copied=True)
-    stride, words = config.integer("hidden_stride", default=1), config.integer("vocab_size", default=16384)
-    marks = config.integer("num_visual_indicator_tokens", default=5)
-    if marks >= words:
-        config.fail("num_visual_indicator_tokens", f"{marks} of {words} words leave none for pictures")
-    rows, across = (image_size // patch) ** 2, -(-(image_size // patch) // stride)
+    stride, visual_vocab = config.integer("hidden_stride", default=1), config.integer("vocab_size", default=16384)
+    indicator_tokens = config.integer("num_visual_indicator_tokens", default=5)
+    if indicator_tokens >= visual_vocab:
+        config.fail(
+            "num_visual_indicator_tokens", f"{indicator_tokens} of {visual_vocab} words leave none for pictures"
+        )
+    patches, tokens_per_side = (image_size // patch) ** 2, -(-(image_size // patch) // stride)
     embedding = "transformer.embeddings."
     return Vision(
         kind="ovis2:ovis2",
@@ -83,18 +85,18 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
         stem=(
             ParameterTensor(embedding + "patch_embedding.weight", (width, pixel_channels, patch, patch), "vision"),
             ParameterTensor(embedding + "patch_embedding.bias", (width,), "vision"),
-            ParameterTensor(embedding + "position_embedding.weight", (rows, width), "position"),
+            ParameterTensor(embedding + "position_embedding.weight", (patches, width), "position"),
             ParameterTensor(embedding + "rms_norm.weight", (width,), "norm"),
         ),
         projector=(
-            *linear("head_linear", words - marks, width * stride * stride, "projector", "none"),
-            *norm_pair("head_norm", words - marks),
-            ParameterTensor("visual_embeddings_table.weight", (words, outputs), "projector"),
+            *linear("head_linear", visual_vocab - indicator_tokens, width * stride * stride, "projector", "none"),
+            *norm_pair("head_norm", visual_vocab - indicator_tokens),
+            ParameterTensor("visual_embeddings_table.weight", (visual_vocab, outputs), "projector"),
         ),
         hooked=False,
         closing=(ParameterTensor("transformer.rms_norm.weight", (width,), "norm"),),
-        tile=rows,
-        tile_tokens=across * across,
+        tile=patches,
+        tile_tokens=tokens_per_side * tokens_per_side,
         patch=patch,
         separators=2,
         heads=heads,
@@ -105,7 +107,7 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``, which norm the patches before positions are added."""
+    """Compute ``embeddings``: patches, an RMSNorm and learned positions, [patches, hidden]."""
     weight, bias, table, norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))
@@ -114,7 +116,11 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """The last norm, ``head_linear``, ``head_norm``, a softmax, and ``visual_embeddings_table``."""
+    """Compute the probabilities of visual words, and the sum of their table rows that these weigh.
+
+    The last norm, ``head_linear``, ``head_norm``, a softmax, and ``visual_embeddings_table``: [image tokens, text
+    hidden].
+    """
     tape, norm = ctx.tape, vision.closing[0]
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
     head, *norms, table = vision.projector
@@ -125,38 +131,42 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
     ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     logits = layer_norm(ctx, linear_layer(ctx, x, head), tuple(norms))
     del x
-    chances = softmax(tape, logits, "fp32" if tape.autocast else None)  # on autocast's fp32 list
+    probabilities = softmax(tape, logits, "fp32" if tape.autocast else None)  # on autocast's fp32 list
     del logits
-    words = _with_marks(ctx, chances, table.shape[0])
-    del chances
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    weight = tape.parameter(p)
-    matrix = Value(weight.storage, p.shape[::-1], weight.dtype, weight.origin)  # `visual_tokens @ weight`
-    made = product(tape, words, matrix, table.name)
-    del words
-    return return_image_tokens(ctx, _beside_marks(ctx, made, weight), joins=False)
+    visual_tokens = _append_indicator_zeros(ctx, probabilities, table.shape[0])
+    del probabilities
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    weight = tape.parameter(parameter)
+    matrix = Value(weight.storage, parameter.shape[::-1], weight.dtype, weight.origin)  # `visual_tokens @ weight`
+    image_tokens = product(tape, visual_tokens, matrix, table.name)
+    del visual_tokens
+    return return_image_tokens(ctx, _with_indicator_embeddings(ctx, image_tokens, weight), joins=False)
 
 
-def _beside_marks(ctx: Context, x: Value, weight: Value) -> Value:
-    """``visual_embeddings_table(visual_indicator)``: rows of the same table, written after the scatter into the places
-    of the marks, so that the table's gradient is a sum of two.
+def _with_indicator_embeddings(ctx: Context, x: Value, weight: Value) -> Value:
+    """Look up ``visual_embeddings_table(visual_indicator)``, rows of the table that the image tokens are made with.
+
+    They are written after the scatter into the places of the indicator tokens, so the table's gradient is a sum of two.
     """
-    tape, whole, dtype = ctx.tape, weight.shape, weight.dtype
-    few = (8, whole[1])
-    marks = operator(tape, tape.value(few, dtype, "marks"), weight, "embedding backward")
-    ctx.extra_outputs.append(Value(marks.storage, marks.shape, marks.dtype))
+    tape, table_shape, dtype = ctx.tape, weight.shape, weight.dtype
+    indicator_shape = (8, table_shape[1])
+    indicators = operator(tape, tape.value(indicator_shape, dtype, "marks"), weight, "embedding backward")
+    ctx.extra_outputs.append(Value(indicators.storage, indicators.shape, indicators.dtype))
     return operator(
-        tape, Value(x.storage, x.shape, x.dtype), (x, marks), [GRAD_UNCHANGED, (few, dtype, "index_put backward")]
+        tape,
+        Value(x.storage, x.shape, x.dtype),
+        (x, indicators),
+        [GRAD_UNCHANGED, (indicator_shape, dtype, "index_put backward")],
     )
 
 
 def _padded(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
-    """``F.pad`` to a whole number of strides, which copies where nothing is added, too."""
+    """Pad to a whole number of strides with ``F.pad``, which copies even if it adds nothing."""
     tape = ctx.tape
     return operator(tape, tape.value(shape, x.dtype, "pad"), x, "pad backward")
 
 
-def _with_marks(ctx: Context, x: Value, words: int) -> Value:
+def _append_indicator_zeros(ctx: Context, x: Value, words: int) -> Value:
     """``torch.cat`` with zeros for the words that mark where a picture begins and ends."""
     tape, whole, dtype = ctx.tape, x.shape, x.dtype
     zeros = tape.new((whole[0], words - whole[1]), dtype, "zeros")

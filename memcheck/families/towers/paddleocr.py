@@ -10,7 +10,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import add, cast, copy
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
@@ -27,7 +27,7 @@ from memcheck.models.reader import ConfigReader
 from memcheck.models.vision import Vision
 
 
-def read_paddle(config: ConfigReader, model: AroundTower) -> Vision:
+def read_paddle(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: paddleocr_vl``: positions between grid points, a norm, two matrices for four patches each."""
     outputs = model.language.hidden_size
     model.outer.ignore("vision_start_token_id", "vision_end_token_id")

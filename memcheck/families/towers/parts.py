@@ -8,7 +8,14 @@ from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention
 from memcheck.record import Record
 
-HARMLESS = ("model_type", "initializer_range", "initializer_factor", "layer_norm_eps", "rope_parameters", "rope_theta")
+IRRELEVANT_KEYS = (
+    "model_type",
+    "initializer_range",
+    "initializer_factor",
+    "layer_norm_eps",
+    "rope_parameters",
+    "rope_theta",
+)
 
 
 class LayerNames(Record):
@@ -37,8 +44,10 @@ def tower_layer(  # noqa: PLR0913 - what families differ in
     extra: tuple[ParameterTensor, ...] = (),
     softmax_fp32: bool = True,
 ) -> Block:
-    """A pre-norm layer. ``kind``: how its attention is written; ``bias``: of its three inputs. Its output has one
-    except with RMSNorms. ``softmax_fp32``: of eager attention.
+    """Build a pre-norm layer of a tower.
+
+    ``kind``: the form of its attention, or ``module:function``. ``bias``: of q, k and v; the output has one except with
+    RMSNorms. ``extra``: tensors of layer scales. ``softmax_fp32``: eager attention computes its softmax in fp32.
     """
     out_bias = norm == "layernorm" or bool(extra)
     tensors: tuple[ParameterTensor, ...] = ()
@@ -57,7 +66,9 @@ def tower_layer(  # noqa: PLR0913 - what families differ in
 
 
 def tower_mlp(width: int, inner: int, activation: str, names: tuple[str, ...], *, bias: bool = True) -> Mlp:
-    """Two matrices, or three of a gated network."""
+    """Build the feed-forward of a tower's layer: two matrices, or three if it is gated. ``names``: the down projection
+    last.
+    """
     tensors: tuple[ParameterTensor, ...] = ()
     for name in names[:-1]:
         tensors += linear(name, inner, width, "mlp", "column", bias=bias)
@@ -71,7 +82,7 @@ def norm_pair(name: str, width: int) -> tuple[ParameterTensor, ParameterTensor]:
 
 
 def square_side(config: ConfigReader, key: str, default: int) -> int:
-    """A side in pixels, stated as one number or as two equal ones."""
+    """The side of a square in pixels, stated as one number or as two equal ones."""
     value = config.raw(key)
     if isinstance(value, (list, tuple)):
         sides = config.integers(key) or ()
@@ -82,6 +93,6 @@ def square_side(config: ConfigReader, key: str, default: int) -> int:
 
 
 def require_divisible_heads(config: ConfigReader, width: int, heads: int) -> None:
-    """Every head needs as many channels."""
+    """Fail unless ``heads`` divides the tower's width."""
     if width % heads:
         config.fail("num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")

@@ -25,7 +25,7 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.indexing import gradient_copied
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import masked_attention
@@ -37,10 +37,10 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
     require_input_grads,
 )
-from memcheck.families.towers.idefics2 import with_positions_of_rows
+from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import closest_aspect_ratio_grid
-from memcheck.families.towers.siglip import SiglipSizes, masked, pooling_head, siglip
+from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip, with_padding_mask
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, ParameterTensor
@@ -48,34 +48,36 @@ from memcheck.models.vision import OtherTower, TowerAttention, Vision
 
 
 def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
-    """Every tensor of ``embed_tokens_extend.audio_embed``. Its two norms' buffers are numbers of each frequency."""
+    """Read every tensor of ``embed_tokens_extend.audio_embed``, which is idle in steps without sounds."""
     width = config.integer("hidden_size", default=1024)
     inner = config.integer("intermediate_size", default=1536)
     layers = config.integer("num_blocks", default=24, maximum=MAX_LAYERS)
     heads = config.integer("num_attention_heads", default=16)
-    channels, bins = config.integer("nemo_conv_channels", default=1024), config.integer("input_size", default=80)
+    channels, mel_bins = config.integer("nemo_conv_channels", default=1024), config.integer("input_size", default=80)
     reduction = config.integer("time_reduction", default=8)
     distance = config.integer("bias_max_distance", default=1000)
     buckets = distance if config.flag("bias_symmetric") else 2 * distance
-    stacked = config.integer("downsample_rate", default=1) * width
+    stacked_width = config.integer("downsample_rate", default=1) * width
     config.ignore(
         "model_type", "activation", "chunk_size", "left_chunk", "dropout_rate", "conv_activation", "conv_glu_type",
         "nemo_activation", "initializer_range", "audio_token_id", "feature_layer", "nemo_final_size",
     )  # fmt: skip
     halvings = reduction.bit_length() - 1
     for _ in range(halvings):
-        bins = (bins - 1) // 2 + 1
+        mel_bins = (mel_bins - 1) // 2 + 1
     tensors = _conv("encoder.embed.conv.0", channels, 1, 3, 3)
     for i in range(halvings - 1):
         tensors += _conv(f"encoder.embed.conv.{2 + 3 * i}", channels, 1, 3, 3)  # a group each channel
         tensors += _conv(f"encoder.embed.conv.{3 + 3 * i}", channels, channels, 1, 1)
-    tensors += linear("encoder.embed.out", width, channels * bins, "audio", "none", bias=True)
+    tensors += linear("encoder.embed.out", width, channels * mel_bins, "audio", "none", bias=True)
     table = "encoder.relative_attention_bias_layer.bias_values.weight"
     tensors += (ParameterTensor(table, (buckets, heads), "audio"),)
     for kind in ("speech", "vision_speech"):
-        tensors += linear(f"up_proj_for_{kind}", outputs, stacked, "audio", "none", bias=True)
+        tensors += linear(f"up_proj_for_{kind}", outputs, stacked_width, "audio", "none", bias=True)
         tensors += linear(f"down_proj_for_{kind}", outputs, outputs, "audio", "none", bias=True)
-    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_layer(config, width, inner))
+    block = Block(
+        mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=_conformer_tensors(config, width, inner)
+    )
     return OtherTower(
         part="audio",
         path="model.embed_tokens_extend.audio_embed.",
@@ -85,12 +87,14 @@ def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
     )
 
 
-def _layer(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTensor, ...]:
-    """Two halves of a gated network around attention and convolutions (Phi4MultimodalAudioConformerEncoderLayer)."""
+def _conformer_tensors(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of Phi4MultimodalAudioConformerEncoderLayer: half a feed-forward, attention, convolutions, the other
+    half.
+    """
     kernel = config.integer("kernel_size", default=3)
-    middle = config.integer("ext_pw_out_channel", default=1024)
-    apart = config.integer("depthwise_multiplier", default=1) * width
-    out = config.integer("depthwise_separable_out_channel", default=1024)
+    expanded_channels = config.integer("ext_pw_out_channel", default=1024)
+    depthwise_channels = config.integer("depthwise_multiplier", default=1) * width
+    pointwise_channels = config.integer("depthwise_separable_out_channel", default=1024)
     tensors: tuple[ParameterTensor, ...] = ()
     for half in ("feed_forward_in", "feed_forward_out"):
         tensors += norm_pair(f"{half}.layer_norm", width)
@@ -99,54 +103,61 @@ def _layer(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTenso
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
         tensors += linear(f"self_attn.{name}", width, width, "audio", "none", bias=True)
     tensors += norm_pair("conv.layer_norm", width)
-    tensors += _conv("conv.glu.ext_pw_conv_1d", 2 * middle, width, 1)
-    tensors += tuple(ParameterTensor(f"conv.glu.{name}", (1, middle, 1), "audio") for name in ("b1", "b2"))
-    tensors += _conv("conv.dw_sep_conv_1d.dw_conv", apart, 1, kernel)
-    tensors += _conv("conv.dw_sep_conv_1d.pw_conv", out, apart, 1)
-    tensors += _conv("conv.ext_pw_conv_1d", middle, width, 1)
+    tensors += _conv("conv.glu.ext_pw_conv_1d", 2 * expanded_channels, width, 1)
+    tensors += tuple(ParameterTensor(f"conv.glu.{name}", (1, expanded_channels, 1), "audio") for name in ("b1", "b2"))
+    tensors += _conv("conv.dw_sep_conv_1d.dw_conv", depthwise_channels, 1, kernel)
+    tensors += _conv("conv.dw_sep_conv_1d.pw_conv", pointwise_channels, depthwise_channels, 1)
+    tensors += _conv("conv.ext_pw_conv_1d", expanded_channels, width, 1)
     return tensors + norm_pair("layer_norm_att", width) + norm_pair("layer_norm", width)
 
 
 def _conv(name: str, outputs: int, inputs: int, *kernel: int) -> tuple[ParameterTensor, ...]:
+    """Weight [outputs, inputs, *kernel] and bias of a convolution."""
     weight = ParameterTensor(name + ".weight", (outputs, inputs, *kernel), "audio")
     return weight, vector(name + ".bias", outputs, "audio")
 
 
-SILENT = SiglipSizes(width=1152, heads=16, inner=4304, depth=27, side=448, patch=14)
+PHI4_SIZES = SiglipSizes(width=1152, heads=16, inner=4304, depth=27, side=448, patch=14)
 POOLED = 2
 """Rows and columns of patches that become one image token (``AvgPool2d``)."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: phi4_multimodal``, whose towers are modules of the language model."""
     outer, outputs = model.outer, model.language.hidden_size
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
-    tower = siglip(config, model, "phi4:phi4", attention="phi4:masked_apart", defaults=SILENT)
-    side = tower.patch * isqrt(tower.tile)
+    tower = siglip(config, model, "phi4:phi4", attention="phi4:masked_apart", defaults=PHI4_SIZES)
+    tile_side = tower.patch * isqrt(tower.tile)
     config.ignore("model_type", "image_token_id")
-    crop, layer = config.integer("crop_size", default=side), config.raw("feature_layer")
-    layer = -2 if layer is None else layer
-    if crop != side:
-        config.fail("crop_size", f"crops of {crop} pixels have no memory model where image_size is {side}")
-    if side // tower.patch % POOLED:
-        config.fail("image_size", f"an odd number of patches a side has no memory model: {side // tower.patch}")
+    crop_size, feature_layer = config.integer("crop_size", default=tile_side), config.raw("feature_layer")
+    feature_layer = -2 if feature_layer is None else feature_layer
+    if crop_size != tile_side:
+        config.fail("crop_size", f"crops of {crop_size} pixels have no memory model where image_size is {tile_side}")
+    if tile_side // tower.patch % POOLED:
+        config.fail("image_size", f"an odd number of patches a side has no memory model: {tile_side // tower.patch}")
     ((block, depth),) = tower.blocks
     if isinstance(block.mlp, Mlp):
         block = block._replace(mlp=block.mlp._replace(copied=True))
-    if not isinstance(layer, int) or isinstance(layer, bool) or not 0 < depth + 1 + layer <= depth:
-        config.fail("feature_layer", f"feature_layer = {layer!r} has no memory model", "one layer from the end is")
-    read_layers = depth + 1 + layer
-    first = linear("img_projection_up", outputs, tower.hidden, "projector", "none", bias=True)
+    if (
+        not isinstance(feature_layer, int)
+        or isinstance(feature_layer, bool)
+        or not 0 < depth + 1 + feature_layer <= depth
+    ):
+        config.fail(
+            "feature_layer", f"feature_layer = {feature_layer!r} has no memory model", "one layer from the end is"
+        )
+    used_layers = depth + 1 + feature_layer
+    projection_up = linear("img_projection_up", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
-        blocks=((block, read_layers),),
-        idle=((block, depth - read_layers),) if read_layers < depth else (),
+        blocks=((block, used_layers),),
+        idle=((block, depth - used_layers),) if used_layers < depth else (),
         closing=(),
         unused=(*tower.closing, *pooling_head(config, tower)),
         projector=(
             ParameterTensor("global_img_feature_extensor", (1, 1, tower.hidden), "projector"),
             ParameterTensor("sub_img_feature_extensor", (1, 1, 1, tower.hidden), "projector"),
-            *first,
+            *projection_up,
             *linear("img_projection_down", outputs, outputs, "projector", "none", bias=True),
         ),
         merge=POOLED * POOLED,
@@ -163,75 +174,92 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``. The hook is on ``patch_embedding``. Positions are looked up for every row."""
+    """Compute ``embeddings``: [patches, hidden], and the values that live while layers run, the padding mask among
+    them.
+
+    The hook is on ``patch_embedding``. Positions are looked up for every patch.
+    """
     weight, bias, table = vision.stem
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
     )
-    x = with_positions_of_rows(ctx, x, table)
-    _, masks = masked(ctx, x, require_grad=False)
+    x = add_position_per_patch(ctx, x, table)
+    _, masks = with_padding_mask(ctx, x, require_grad=False)
     return x, live + masks
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``image_token_compression``, ``img_projection_up`` and ``img_projection_down``."""
-    whole, each, *matrices = vision.projector
+    """Compute ``image_token_compression`` (average pooling), ``img_projection_up`` and ``img_projection_down``.
+
+    A learned token ends each row of the squares, and another one separates the whole picture from them.
+    """
+    global_token, row_token, *matrices = vision.projector
     tokens = ctx.setting.image_tokens or x.shape[0] // vision.merge
     normed = Value(ctx.tape.new(x.shape, x.dtype, "post_layernorm"), x.shape, x.dtype)
-    turned = Value(ctx.tape.new(x.shape, x.dtype, "rows of all squares side by side"), x.shape, x.dtype)
+    joined = Value(ctx.tape.new(x.shape, x.dtype, "rows of all squares side by side"), x.shape, x.dtype)
     attention_pooling_head(ctx, vision, x)
     ctx.attention_locals = []  # `get_img_features` has taken its layer out of the tower's output
-    del normed, turned
+    del normed, joined
     x = average_pool(ctx, vision, x)
-    x = _cut(ctx, x)
-    x = prepend_class_token(ctx, x, each, tokens)
-    x = prepend_class_token(ctx, x, whole, tokens)
+    x = _join_overview_and_squares(ctx, x)
+    x = prepend_class_token(ctx, x, row_token, tokens)
+    x = prepend_class_token(ctx, x, global_token, tokens)
     x = projector_mlp(ctx, vision, x, tuple(matrices))
     return copy(ctx.tape, x, "cat image tokens")
 
 
-def _cut(ctx: Context, x: Value) -> Value:
-    """The whole picture's rows and the squares', which are put together by a copy; the gradient of each is padded."""
+def _join_overview_and_squares(ctx: Context, x: Value) -> Value:
+    """Join the rows of the whole picture and of the squares by a copy. Backward pads the gradient of each."""
     out = ctx.tape.value(x.shape, x.dtype, "squares put together")
     return operator(ctx.tape, out, x, "slice backward", later=[(x.shape, x.dtype, "slice backward")])
 
 
-MOST = 36
-WHY = "the processor's default; the model's own preprocessor_config.json may say another"
-NARROWEST = 10
+MAX_SQUARES = 36
+PROCESSOR_DEFAULT = "the processor's default; the model's own preprocessor_config.json may say another"
+MIN_SIDE = 10
 """Pixels that a side has at least when the picture is scaled."""
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Rows of every square, and image tokens of what a picture fills of them, a token after each row of these."""
+    """Count squares, patches and image tokens of a picture: squares that cover it, and the whole in one more.
+
+    Image tokens are those that the picture fills, and one after each row of them.
+    """
     no_clips(frames)
     no_limits(limits)
-    across = math.isqrt(vision.tile)
-    side = across * vision.patch
-    columns, rows = math.ceil(width / side), math.ceil(height / side)
-    if columns * rows > MOST:
-        columns, rows = closest_aspect_ratio_grid(height, width, side, MOST)
-    wide, high = side * columns / width, side * rows / height
-    inner = (side * columns, int(height * wide)) if wide < high else (int(width * high), side * rows)
-    if min(*inner, side) < NARROWEST:
+    patches_per_side = math.isqrt(vision.tile)
+    tile_side = patches_per_side * vision.patch
+    columns, rows = math.ceil(width / tile_side), math.ceil(height / tile_side)
+    if columns * rows > MAX_SQUARES:
+        columns, rows = closest_aspect_ratio_grid(height, width, tile_side, MAX_SQUARES)
+    width_scale, height_scale = tile_side * columns / width, tile_side * rows / height
+    scaled_size = (
+        (tile_side * columns, int(height * width_scale))
+        if width_scale < height_scale
+        else (int(width * height_scale), tile_side * rows)
+    )
+    if min(*scaled_size, tile_side) < MIN_SIDE:
         raise PictureError(f"the processor refuses a picture of {width} by {height}: it is too narrow")
-    down = _filled(side * rows - inner[1], across * rows, vision)
-    along = _filled(side * columns - inner[0], across * columns, vision)
-    each = across // 2
-    tokens = down * (along + 1) + 1 + each * (each + 1)
+    token_rows = _filled_tokens(tile_side * rows - scaled_size[1], patches_per_side * rows, vision)
+    token_columns = _filled_tokens(tile_side * columns - scaled_size[0], patches_per_side * columns, vision)
+    overview_side = patches_per_side // 2
+    tokens = token_rows * (token_columns + 1) + 1 + overview_side * (overview_side + 1)
     squares = columns * rows + 1
     return ProcessedPicture(
-        pictures=squares, patches=squares * vision.tile, tokens=tokens, defaults=(("max_tiles", MOST, WHY),)
+        pictures=squares,
+        patches=squares * vision.tile,
+        tokens=tokens,
+        defaults=(("max_tiles", MAX_SQUARES, PROCESSOR_DEFAULT),),
     )
 
 
-def _filled(padding: int, patches: int, vision: Vision) -> int:
-    """Image tokens along a side: every second patch that is not all padding."""
+def _filled_tokens(padding: int, patches: int, vision: Vision) -> int:
+    """Image tokens along a side: every second patch that is not all padding. ``padding``: in pixels."""
     return -(-(patches - padding // vision.patch) // 2)
 
 
 def masked_apart(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Phi-4: under a padding mask, and what is added to patches that lie apart in memory has gradients that do."""
+    """Compute attention under a padding mask. Its output's gradient is copied, as it is not contiguous in memory."""
     out = masked_attention(ctx, attention, x)
     del x
     return gradient_copied(ctx.tape, out, adapted=ctx.setting.adapter is not None)

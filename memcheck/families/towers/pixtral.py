@@ -20,7 +20,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import separate_attention
@@ -47,7 +47,7 @@ NAMES = LayerNames(
 )
 
 
-def read_mistral3(config: ConfigReader, model: AroundTower) -> Vision:
+def read_mistral3(config: ConfigReader, model: TowerContext) -> Vision:
     """Mistral 3: an RMSNorm, a matrix that merges four patches, and LLaVA's two."""
     outer, outputs = model.outer, model.language.hidden_size
     tower = pixtral(config, model, "pixtral:mistral3")
@@ -65,14 +65,14 @@ def read_mistral3(config: ConfigReader, model: AroundTower) -> Vision:
     return tower._replace(projector=projector, merge=merge, processor="pixtral:process")
 
 
-def read_lighton(config: ConfigReader, model: AroundTower) -> Vision:
+def read_lighton(config: ConfigReader, model: TowerContext) -> Vision:
     """LightOnOCR: Mistral 3 with other names, and no break after a row (modeling_lighton_ocr.py)."""
     tower = read_mistral3(config, model)
     return tower._replace(path="vision_encoder", projector_path="vision_projection", activation="gelu")
 
 
-def pixtral(config: ConfigReader, model: AroundTower, kind: str) -> Vision:
-    """The tower alone."""
+def pixtral(config: ConfigReader, model: TowerContext, kind: str) -> Vision:
+    """Read Pixtral's tower without a projector."""
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)
@@ -110,10 +110,10 @@ def pixtral(config: ConfigReader, model: AroundTower, kind: str) -> Vision:
 
 
 def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_conv``, whose output pictures are cut out of and put together again, ``ln_pre``; tables and mask.
+    """Compute ``patch_conv`` and ``ln_pre``: [patches, hidden] of all pictures, and the rotary tables and the mask.
 
-    cos and sin are in the rows' dtype. The mask over all pictures, [1, 1, rows, rows], is additive in that dtype; it is
-    gone when the tower returns, unless a kernel saves it as it is, or a checkpoint as an argument.
+    cos and sin are in the rows' dtype. The mask over all pictures, [1, 1, rows, rows], is additive in that dtype. It is
+    freed when the tower returns, unless a kernel saves it as it is, or a checkpoint saves it as an argument.
     """
     tape = ctx.tape
     weight, norm = vision.stem
@@ -130,12 +130,12 @@ def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
 
 
 def pixtral_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector``."""
+    """Compute ``multi_modal_projector``, two matrices: [image tokens, text hidden]."""
     return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector), joins=True)
 
 
 def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector``."""
+    """Compute ``multi_modal_projector``: an RMSNorm, a matrix that merges four patches, and two more matrices."""
     tape = ctx.tape
     norm, merging, *matrices = vision.projector
     x = rms_norm_pieces(tape, x, ctx.parameter(norm.name, norm.shape))
@@ -145,17 +145,17 @@ def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """One picture, and a break after each row of image tokens."""
+    """Count patches and image tokens of a picture; a break token ends each row of image tokens."""
     no_clips(frames)
     no_limits(limits)
     why = "vision_config.image_size, the longest side that the released checkpoint's processor leaves"
     return resized(vision, height, width, vision.side)._replace(defaults=(("longest_edge", vision.side, why),))
 
 
-def resized(vision: Vision, height: int, width: int, longest: int) -> ProcessedPicture:
-    """The picture under a limit of its longest side."""
+def resized(vision: Vision, height: int, width: int, longest_edge: int) -> ProcessedPicture:
+    """Count patches and image tokens of a picture whose longest side is limited to ``longest_edge`` pixels."""
     factor = vision.patch * math.isqrt(vision.merge)
-    ratio = max(height, width) / longest
+    ratio = max(height, width) / longest_edge
     if ratio > 1:
         height, width = math.floor(height / ratio), math.floor(width / ratio)
     rows, columns = (height - 1) // factor + 1, (width - 1) // factor + 1
@@ -164,8 +164,8 @@ def resized(vision: Vision, height: int, width: int, longest: int) -> ProcessedP
 
 
 def one_sequence(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Pixtral: rotated, one sequence of all pictures under one mask that is additive already."""
-    return separate_attention(ctx, attention, x, rotation="half", one=ctx.setting.param_dtype)
+    """Compute Pixtral's attention: rotary, and all pictures as one sequence under one additive mask."""
+    return separate_attention(ctx, attention, x, rotation="half", mask_dtype=ctx.setting.param_dtype)
 
 
 FORWARDS = {

@@ -9,7 +9,7 @@ from memcheck.models.vision import Vision
 
 
 def process_square(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """One tile, whatever the size."""
+    """Count one tile of ``vision.tile`` patches for a picture of any size."""
     no_clips(frames)
     no_limits(limits)
     why = "one square a picture: the processor's do_pan_and_scan adds crops"
@@ -19,13 +19,16 @@ def process_square(vision: Vision, height: int, width: int, frames: int | None, 
     )
 
 
-def pan_and_scan_crops(height: int, width: int, *, least: int = 256, most: int = 4, ratio: float = 1.2) -> int:
-    """Tiles of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py)."""
+def pan_and_scan_crops(height: int, width: int, *, min_crop: int = 256, max_crops: int = 4, ratio: float = 1.2) -> int:
+    """Number of crops of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py).
+
+    ``min_crop``: shortest side of a crop in pixels. ``ratio``: aspect ratio from which a picture is cropped.
+    """
     longer, shorter = max(height, width), min(height, width)
     if longer / shorter < ratio:
         return 1
-    count = min(most, max(2, min(longer // least, int(longer / shorter + 0.5))))
-    return 1 if min(-(-longer // count), shorter) < least else 1 + count
+    count = min(max_crops, max(2, min(longer // min_crop, int(longer / shorter + 0.5))))
+    return 1 if min(-(-longer // count), shorter) < min_crop else 1 + count
 
 
 INTERNVL_TILES = 12
@@ -34,7 +37,7 @@ DEFAULT_PROCESSOR = "the released checkpoint's processor; the model's own prepro
 
 
 def process_internvl(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """The grid whose sides are most like the picture's, and a thumbnail; a clip's frames are one tile each."""
+    """Count tiles of the grid with the closest aspect ratio, and a thumbnail. A frame of a clip is one tile."""
     no_limits(limits)
     if frames is not None:
         return equal_tiles(vision, frames, 2 * frames)
@@ -42,22 +45,32 @@ def process_internvl(vision: Vision, height: int, width: int, frames: int | None
     return equal_tiles(vision, tiles, 2)._replace(defaults=(("max_patches", INTERNVL_TILES, DEFAULT_PROCESSOR),))
 
 
-def internvl_tiles(height: int, width: int, side: int, most: int) -> int:
-    """Tiles of a picture, the thumbnail of several included (``get_optimal_tiled_canvas``)."""
-    columns, rows = closest_aspect_ratio_grid(height, width, side, most)
+def internvl_tiles(height: int, width: int, tile_side: int, max_tiles: int) -> int:
+    """Tiles of a picture, with a thumbnail if there are several (``get_optimal_tiled_canvas``). ``tile_side``: in
+    pixels.
+    """
+    columns, rows = closest_aspect_ratio_grid(height, width, tile_side, max_tiles)
     return columns * rows + (columns * rows > 1)
 
 
-def closest_aspect_ratio_grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Columns and rows of at most ``most`` tiles, whose sides are most like the picture's."""
-    grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1) if c * r <= most]
+def closest_aspect_ratio_grid(height: int, width: int, tile_side: int, max_tiles: int) -> tuple[int, int]:
+    """Columns and rows of the grid of at most ``max_tiles`` tiles whose aspect ratio is closest to the picture's.
+
+    Of equally close grids the larger one wins if the picture has more than half of its pixels.
+    """
+    grids = [
+        (across, down)
+        for across in range(1, max_tiles + 1)
+        for down in range(1, max_tiles + 1)
+        if across * down <= max_tiles
+    ]
     grids.sort(key=lambda grid: grid[0] * grid[1])
-    best, least = (1, 1), math.inf
+    best, smallest_difference = (1, 1), math.inf
     for columns, rows in grids:
-        apart = abs(width / height - columns / rows)
-        if apart < least:
-            best, least = (columns, rows), apart
-        elif apart == least and width * height > 0.5 * side * side * columns * rows:
+        difference = abs(width / height - columns / rows)
+        if difference < smallest_difference:
+            best, smallest_difference = (columns, rows), difference
+        elif difference == smallest_difference and width * height > 0.5 * tile_side * tile_side * columns * rows:
             best = (columns, rows)
     return best
 
@@ -91,20 +104,22 @@ PIXEL_LIMITED = tuple(f"processors:process_{name}" for name in ("2", "3", "glm",
 
 def process_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen2-VL and Qwen2.5-VL. A clip's frames are scaled one by one, and a last odd one is there twice."""
-    own = _pixel_limits(IMAGE_2 if frames is None else VIDEO_2, limits)
-    sides = smart_resize(height, width, vision.patch * 2, own)
-    return _patch_counts(vision, sides, 1 if frames is None else -(-frames // TEMPORAL_PATCH), own, limits)
+    pixel_limits = _pixel_limits(IMAGE_2 if frames is None else VIDEO_2, limits)
+    sides = smart_resize(height, width, vision.patch * 2, pixel_limits)
+    return _patch_counts(vision, sides, 1 if frames is None else -(-frames // TEMPORAL_PATCH), pixel_limits, limits)
 
 
 def process_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair also has a timestamp."""
-    own = _pixel_limits(IMAGE_3 if frames is None else VIDEO_3, limits)
+    pixel_limits = _pixel_limits(IMAGE_3 if frames is None else VIDEO_3, limits)
     if frames is None:
-        return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, own), 1, own, limits)
+        return _patch_counts(
+            vision, smart_resize(height, width, vision.patch * 2, pixel_limits), 1, pixel_limits, limits
+        )
     if frames < TEMPORAL_PATCH:
         raise PictureError(f"a clip has at least {TEMPORAL_PATCH} frames", "write how many the processor keeps")
-    sides = smart_resize(height, width, vision.patch * 2, own, frames)
-    return _patch_counts(vision, sides, -(-frames // TEMPORAL_PATCH), own, limits)
+    sides = smart_resize(height, width, vision.patch * 2, pixel_limits, frames)
+    return _patch_counts(vision, sides, -(-frames // TEMPORAL_PATCH), pixel_limits, limits)
 
 
 def process_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
@@ -113,30 +128,34 @@ def process_glm(vision: Vision, height: int, width: int, frames: int | None, lim
     transformers 5.23 models/glm4v/image_processing_glm4v.py.
     """
     no_clips(frames)
-    own = _pixel_limits(IMAGE_GLM, limits)
-    return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, own, TEMPORAL_PATCH), 1, own, limits)
+    pixel_limits = _pixel_limits(IMAGE_GLM, limits)
+    return _patch_counts(
+        vision, smart_resize(height, width, vision.patch * 2, pixel_limits, TEMPORAL_PATCH), 1, pixel_limits, limits
+    )
 
 
 def process_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
     no_clips(frames)
-    own, factor = _pixel_limits(IMAGE_PADDLE, limits), vision.patch * 2
+    pixel_limits, factor = _pixel_limits(IMAGE_PADDLE, limits), vision.patch * 2
     if height < factor:
         height, width = factor, round(width * factor / height)
     if width < factor:
         height, width = round(height * factor / width), factor
-    return _patch_counts(vision, smart_resize(height, width, factor, own), 1, own, limits)
+    return _patch_counts(vision, smart_resize(height, width, factor, pixel_limits), 1, pixel_limits, limits)
 
 
 def process_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
     no_clips(frames)
-    own = _pixel_limits(IMAGE_MINIMAX, limits)
-    return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, own), 1, own, limits)
+    pixel_limits = _pixel_limits(IMAGE_MINIMAX, limits)
+    return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, pixel_limits), 1, pixel_limits, limits)
 
 
 def smart_resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:
-    """Height and width as the processor makes them: ``smart_resize``.
+    """Height and width in pixels after ``smart_resize``: multiples of ``factor``, with all pixels within ``limits``.
+
+    ``limits``: least and most pixels, of all ``frames`` of a clip together.
 
     Raises:
         PictureError: one side is more than 200 times the other.
@@ -148,21 +167,21 @@ def smart_resize(height: int, width: int, factor: int, limits: tuple[int, int], 
             f"a picture of {width} x {height} pixels: one side is more than {MAX_ASPECT_RATIO} times the other",
             "the model's processor refuses it",
         )
-    least, most = limits
-    deep = frames if frames == 1 else round(frames / TEMPORAL_PATCH) * TEMPORAL_PATCH
+    min_pixels, max_pixels = limits
+    padded_frames = frames if frames == 1 else round(frames / TEMPORAL_PATCH) * TEMPORAL_PATCH
     rows, columns = round(height / factor) * factor, round(width / factor) * factor
-    if deep * rows * columns > most:
-        shrink = math.sqrt(frames * height * width / most)
+    if padded_frames * rows * columns > max_pixels:
+        shrink = math.sqrt(frames * height * width / max_pixels)
         rows = max(factor, math.floor(height / shrink / factor) * factor)
         columns = max(factor, math.floor(width / shrink / factor) * factor)
-    elif deep * rows * columns < least:
-        grow = math.sqrt(least / (frames * height * width))
+    elif padded_frames * rows * columns < min_pixels:
+        grow = math.sqrt(min_pixels / (frames * height * width))
         rows, columns = math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
     return rows, columns
 
 
 def _at_least_factor(height: int, width: int, factor: int) -> tuple[int, int]:
-    """Sides of a picture none of which is shorter than the factor."""
+    """Height and width, enlarged so that neither side is shorter than ``factor`` pixels."""
     if min(height, width) >= factor:
         return height, width
     scale = max(factor / height, factor / width)
@@ -170,17 +189,22 @@ def _at_least_factor(height: int, width: int, factor: int) -> tuple[int, int]:
 
 
 def _pixel_limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
-    least, most = stated
-    return released[0] if least is None else least, released[1] if most is None else most
+    """Least and most pixels of a picture: those that the plan states, else the released processor's."""
+    min_pixels, max_pixels = stated
+    return released[0] if min_pixels is None else min_pixels, released[1] if max_pixels is None else max_pixels
 
 
 def _patch_counts(
     vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits
 ) -> ProcessedPicture:
+    """Patches and image tokens of a picture or clip of ``sides`` (height, width in pixels).
+
+    ``grids``: pairs of frames, 1 for a picture. Limits that the plan does not state are listed as defaults.
+    """
     patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)
-    why = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
-    named = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
-    defaults = tuple((name, value, why) for name, value, mine in named if mine is None)
+    reason = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"
+    limits_by_name = zip(("min_pixels", "max_pixels"), limits, stated, strict=True)
+    defaults = tuple((name, value, reason) for name, value, stated_limit in limits_by_name if stated_limit is None)
     return ProcessedPicture(
         pictures=grids, patches=patches, tokens=patches // vision.merge, separators=2, defaults=defaults
     )

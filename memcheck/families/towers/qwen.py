@@ -21,7 +21,7 @@ from memcheck.autograd.indexing import index
 from memcheck.autograd.norm import fused_norm, rms_norm_pieces
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
     cast_pixel_values,
@@ -40,7 +40,7 @@ from memcheck.record import Record
 HARMLESS = ("model_type", "tokens_per_second", "temporal_patch_size", "rope_parameters", "initializer_range", "dtype")
 
 
-def read_qwen2(config: ConfigReader, model: AroundTower) -> Vision:
+def read_qwen2(config: ConfigReader, model: TowerContext) -> Vision:
     """Read the tower of Qwen2-VL: LayerNorm and QuickGELU. Its ``hidden_size`` repeats the language model's."""
     hidden = model.language.hidden_size
     width = config.integer("embed_dim")
@@ -75,14 +75,14 @@ def read_qwen2(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def read_2_5(config: ConfigReader, model: AroundTower) -> Vision:
-    """Qwen2.5-VL: RMSNorm, gated MLP with biases, windows of 112 pixels but in ``fullatt_block_indexes``."""
+def read_2_5(config: ConfigReader, model: TowerContext) -> Vision:
+    """Read the tower of Qwen2.5-VL: RMSNorm, a gated MLP with biases, and windows of 112 pixels."""
     tower = windowed_tower(config, model, "merger")
     outputs_of(config, model.language.hidden_size)
     return tower
 
 
-def windowed_tower(config: ConfigReader, model: AroundTower, merger_path: str) -> Vision:
+def windowed_tower(config: ConfigReader, model: TowerContext, merger_path: str) -> Vision:
     """Read Qwen2.5-VL's tower, whose image tokens may have another width than the language model.
 
     All layers attend within windows but those in ``fullatt_block_indexes``.
@@ -95,8 +95,8 @@ def windowed_tower(config: ConfigReader, model: AroundTower, merger_path: str) -
     depth = config.integer("depth", maximum=MAX_LAYERS)
     merge = config.integer("spatial_merge_size", default=2) ** 2
     window_patches = config.integer("window_size", default=112) // config.integer("patch_size", default=14)
-    stated = config.integers("fullatt_block_indexes")
-    full_attention_layers = (7, 15, 23, 31) if stated is None else stated
+    fullatt_indexes = config.integers("fullatt_block_indexes")
+    full_attention_layers = (7, 15, 23, 31) if fullatt_indexes is None else fullatt_indexes
     block_of = {
         window: packed_block(width, heads, mlp, "rmsnorm", window_patches * window_patches if window else 0)
         for window in (True, False)
@@ -130,13 +130,13 @@ class MergerNames(Record):
     stacked: str = "deepstack_merger_list"
 
 
-def read_3(config: ConfigReader, model: AroundTower) -> Vision:
-    """Qwen3-VL and Qwen3.5."""
+def read_3(config: ConfigReader, model: TowerContext) -> Vision:
+    """Read the tower of Qwen3-VL and Qwen3.5; only Qwen3-VL has deepstack mergers by default."""
     stacks = model.outer.model_type.startswith(("cosmos3_omni", "qwen3_vl"))
     return deepstack_tower(config, model, MergerNames(), (8, 16, 24) if stacks else ())
 
 
-def deepstack_tower(config: ConfigReader, model: AroundTower, names: MergerNames, default: tuple[int, ...]) -> Vision:
+def deepstack_tower(config: ConfigReader, model: TowerContext, names: MergerNames, default: tuple[int, ...]) -> Vision:
     """Read Qwen3-VL's tower: LayerNorm, learned positions, and mergers after the layers in
     ``deepstack_visual_indexes``.
 
@@ -149,8 +149,8 @@ def deepstack_tower(config: ConfigReader, model: AroundTower, names: MergerNames
     mlp = packed_mlp(width, inner, activation, ("linear_fc1", "linear_fc2"), gated=False)
     merge = config.integer("spatial_merge_size", default=2) ** 2
     depth = config.integer("depth", default=27, maximum=MAX_LAYERS)
-    stated = config.integers("deepstack_visual_indexes")
-    stated_layers = default if stated is None else stated
+    deepstack_indexes = config.integers("deepstack_visual_indexes")
+    stated_layers = default if deepstack_indexes is None else deepstack_indexes
     positions = config.integer("num_position_embeddings", default=2304)
     projector = merger("merger", width, merge, outputs, names.norm, names.matrices, bias=True)
     deepstack_layers = tuple(sorted(layer for layer in stated_layers if layer < depth))
@@ -240,13 +240,14 @@ def merger(
 
 def patch_embedding(config: ConfigReader, width: int, patch: int, *, bias: bool = False) -> tuple[ParameterTensor, ...]:
     """List the tensors of a convolution over the pixels of a patch, in two frames."""
-    side = config.integer("patch_size", default=patch)
-    shape = (width, _colours(config), config.integer("temporal_patch_size", default=2), side, side)
+    patch_size = config.integer("patch_size", default=patch)
+    shape = (width, _pixel_channels(config), config.integer("temporal_patch_size", default=2), patch_size, patch_size)
     tensors = (ParameterTensor("patch_embed.proj.weight", shape, "vision"),)
     return (*tensors, ParameterTensor("patch_embed.proj.bias", (width,), "vision")) if bias else tensors
 
 
-def _colours(config: ConfigReader) -> int:
+def _pixel_channels(config: ConfigReader) -> int:
+    """Channels of a pixel (``in_channels``), 3 by default."""
     return config.integer("in_channels", "in_chans", default=3)
 
 
@@ -254,11 +255,11 @@ def channels(config: ConfigReader, patch: int) -> int:
     """Return the numbers in one patch: colours times frames times pixels."""
     side, frames = config.integer("patch_size", default=patch), config.integer("temporal_patch_size", default=2)
     config.ignore(*HARMLESS)
-    return _colours(config) * frames * side * side
+    return _pixel_channels(config) * frames * side * side
 
 
 def heads_of(config: ConfigReader, width: int, default: int | Required = REQUIRED) -> int:
-    """Heads of the tower."""
+    """The number of attention heads of the tower (``num_heads``)."""
     heads = config.integer("num_heads", default=default)
     if width % heads:
         config.fail("num_heads", f"the tower's width {width} is no multiple of {heads} heads")
@@ -266,7 +267,7 @@ def heads_of(config: ConfigReader, width: int, default: int | Required = REQUIRE
 
 
 def outputs_of(config: ConfigReader, hidden: int) -> int:
-    """Width of an image token, which is the language model's."""
+    """The width of an image token (``out_hidden_size``), which must be the language model's."""
     outputs = config.integer("out_hidden_size")
     if outputs != hidden:
         config.fail("out_hidden_size", f"out_hidden_size = {outputs} is not the language model's width {hidden}")
@@ -274,16 +275,18 @@ def outputs_of(config: ConfigReader, hidden: int) -> int:
 
 
 def qwen_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed`` and the rotary tables."""
+    """Compute ``patch_embed``: [patches, hidden]. Returns it with the values that live while layers run: the rotary
+    tables.
+    """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     return x, live + rotary_tables(ctx, vision)
 
 
 def qwen_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``merger``."""
+    """Compute ``merger``: a LayerNorm, and an MLP that makes one image token of ``merge`` patches."""
     norm, bias = vision.projector[:2]
-    weight, offset = ctx.parameter(norm.name, norm.shape), ctx.parameter(bias.name, bias.shape)
-    x = fused_norm(ctx.tape, x, weight, offset, "layernorm")
+    weight, bias_parameter = ctx.parameter(norm.name, norm.shape), ctx.parameter(bias.name, bias.shape)
+    x = fused_norm(ctx.tape, x, weight, bias_parameter, "layernorm")
     merged = merge(ctx, vision, x, vision.projector[2:])
     return cat_image_tokens(ctx, merged)
 
@@ -358,7 +361,10 @@ GRID_NEIGHBOURS = 4
 
 
 def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed`` and ``pos_embed``; no hook finds them, but where a trainer names ``patch_embed`` for it."""
+    """Compute ``patch_embed`` and ``pos_embed``: [patches, hidden], and the rotary tables.
+
+    No input-gradient hook finds these modules, unless a trainer names ``patch_embed`` for it.
+    """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     position = interpolated_positions(ctx, vision.stem[2])
     ctx.extra_outputs.append(Value(position.storage, position.shape, position.dtype))  # `pos_embeds`
@@ -367,15 +373,15 @@ def qwen3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value,
 
 
 def qwen3_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``merger``. Image tokens of earlier rows are put together at the same time."""
+    """Compute ``merger`` on the last layer's rows; the image tokens of earlier layers are joined with them."""
     merger = vision.projector
     return cat_image_tokens(ctx, merge(ctx, vision, layer_norm(ctx, x, merger[:2]), merger[2:]))
 
 
 def deepstack_merger(ctx: Context, vision: Vision, tensors: tuple[ParameterTensor, ...], x: Value) -> Value:
-    """``deepstack_merger_list``: a merger of earlier rows normalises the four that it merges."""
-    wide = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
-    return merge(ctx, vision, layer_norm(ctx, wide, tensors[:2]), tensors[2:])
+    """Compute one merger of ``deepstack_merger_list``: it norms and merges an earlier layer's rows, four by four."""
+    merged_rows = x.view(ctx.tokens // vision.merge, vision.hidden * vision.merge)
+    return merge(ctx, vision, layer_norm(ctx, merged_rows, tensors[:2]), tensors[2:])
 
 
 def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
@@ -391,7 +397,7 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
     del embedded
     out = tape.value((rows, width), "fp32", "interpolated positions")
     del weighted
-    kept = (
+    saved = (
         tape.new((rows, GRID_NEIGHBOURS), "int64", "position indices"),
         tape.new((rows, GRID_NEIGHBOURS), "fp32", "weights"),
     )
@@ -406,7 +412,7 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
         del cast_gradient
         return [embedded]
 
-    return tape.record(out, (tape.parameter(parameter),), run, saves=kept)
+    return tape.record(out, (tape.parameter(parameter),), run, saves=saved)
 
 
 FORWARDS = {

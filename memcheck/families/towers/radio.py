@@ -19,7 +19,7 @@ from memcheck.autograd.elementwise import add, copy
 from memcheck.autograd.indexing import index
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Storage, Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attention_kernel, attention_per_picture, output_projection, projections
 from memcheck.families.towers.forward_parts import (
@@ -37,7 +37,7 @@ from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision
 
-HARMLESS_OF_SOUNDS = (
+IRRELEVANT_AUDIO_KEYS = (
     "model_type", "hidden_act", "initializer_range", "dropout", "dropout_positions", "layerdrop", "scale_input",
     "activation_dropout", "attention_dropout", "max_position_embeddings", "num_key_value_heads", "sampling_rate",
 )  # fmt: skip
@@ -45,7 +45,7 @@ NORMS = ("norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2
 
 
 def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
-    """The tower of ``audio_config`` and its projector (NemotronH_Omni); none where that is null or absent."""
+    """Read the tower of ``audio_config`` and its projector, which are idle; empty where that is null or absent."""
     if outer.raw("audio_config") is None:
         return ()
     config = outer.section("audio_config")
@@ -53,12 +53,12 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
     require_divisible_heads(config, width, heads)
     inner = config.integer("intermediate_size", default=4096)
     depth = config.integer("num_hidden_layers", default=24, maximum=MAX_LAYERS)
-    bias, convolved = config.flag("attention_bias"), config.flag("convolution_bias", default=True)
+    bias, conv_bias = config.flag("attention_bias"), config.flag("convolution_bias", default=True)
     kernel = config.integer("conv_kernel_size", default=9)
-    between = config.integer("projection_hidden_size", default=4096)
-    biased = config.flag("projection_bias")
+    projector_width = config.integer("projection_hidden_size", default=4096)
+    projector_bias = config.flag("projection_bias")
     stem = _subsampling(config, width)
-    config.ignore(*HARMLESS_OF_SOUNDS)
+    config.ignore(*IRRELEVANT_AUDIO_KEYS)
     tensors: tuple[ParameterTensor, ...] = ()
     for half in ("feed_forward1", "feed_forward2"):
         tensors += linear(f"{half}.linear1", inner, width, "audio", "none", bias=bias)
@@ -73,15 +73,15 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
         ("pointwise_conv2", (width, width, 1)),
     ):
         tensors += (ParameterTensor(f"conv.{name}.weight", shape, "audio"),)
-        tensors += (vector(f"conv.{name}.bias", shape[0], "audio"),) if convolved else ()
+        tensors += (vector(f"conv.{name}.bias", shape[0], "audio"),) if conv_bias else ()
     tensors += norm_pair("conv.norm", width)
     for name in NORMS:
         tensors += norm_pair(name, width)
     block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=tensors)
     projector = (
         vector("embed_audio.layer_norm.weight", width, "norm"),
-        *linear("embed_audio.linear_1", between, width, "projector", "none", bias=biased),
-        *linear("embed_audio.linear_2", outputs, between, "projector", "none", bias=biased),
+        *linear("embed_audio.linear_1", projector_width, width, "projector", "none", bias=projector_bias),
+        *linear("embed_audio.linear_2", outputs, projector_width, "projector", "none", bias=projector_bias),
     )
     tower = OtherTower(
         part="audio",
@@ -95,11 +95,11 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
 
 
 def _subsampling(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
-    """A convolution over time and frequency, pairs of one by channel and one of 1 x 1, and a matrix."""
+    """Tensors of the subsampling of sounds: a convolution, pairs of depthwise and 1 x 1 convolutions, and a matrix."""
     channels = config.integer("subsampling_conv_channels", default=256)
     kernel = config.integer("subsampling_conv_kernel_size", default=3)
     stride = config.integer("subsampling_conv_stride", default=2)
-    factor, bins = config.integer("subsampling_factor", default=8), config.integer("num_mel_bins", default=80)
+    factor, mel_bins = config.integer("subsampling_factor", default=8), config.integer("num_mel_bins", default=80)
     layers = factor.bit_length() - 1
     path, tensors = "subsampling.layers", list[ParameterTensor]()
 
@@ -111,8 +111,8 @@ def _subsampling(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...
     for layer in range(layers - 1):
         convolution(2 + 3 * layer, 1, kernel)
         convolution(3 + 3 * layer, channels, 1)
-    rows = channels * (bins // stride**layers)
-    return (*tensors, *linear("subsampling.linear", width, rows, "audio", "none", bias=True))
+    flattened = channels * (mel_bins // stride**layers)
+    return (*tensors, *linear("subsampling.linear", width, flattened, "audio", "none", bias=True))
 
 
 NAMES = LayerNames(
@@ -122,15 +122,15 @@ NAMES = LayerNames(
     output="attention.o_proj",
     norms=("norm1", "norm2"),
 )
-SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
-HARMLESS = (
+LAYER_SCALES = ("layer_scale1.lambda1", "layer_scale2.lambda1")
+IRRELEVANT_KEYS = (
     "model_type", "initializer_range", "image_size", "layerscale_value", "layer_norm_eps", "norm_mean", "norm_std",
     "summary_idxs", "patch_dim", "video_patch_dim", "hidden_dropout_prob",
 )  # fmt: skip
 """The input conditioner is taken out of the tower, and no dropout has the second probability."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> Vision:
+def read(config: ConfigReader, model: TowerContext) -> Vision:
     """``model_type: nemotron_h_omni``."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
@@ -138,10 +138,10 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=32, maximum=MAX_LAYERS)
     patch, pixel_channels = config.integer("patch_size", default=16), config.integer("num_channels", default=3)
-    side = config.integer("max_img_size", default=2048) // patch
+    grid_side = config.integer("max_img_size", default=2048) // patch
     classes = config.integer("num_cls_tokens", default=3) + config.integer("num_registers", default=7, minimum=0)
     frames = config.integer("video_temporal_patch_size", default=2)
-    config.ignore(*HARMLESS)
+    config.ignore(*IRRELEVANT_KEYS)
     for key in ("attention_probs_dropout_prob", "drop_path_rate"):
         if config.dropout(key):
             config.fail(key, f"{key} in a vision tower has no memory model", "it is 0 in released files")
@@ -151,36 +151,40 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
     inner, activation = int(width * config.number("mlp_ratio", default=4.0)), config.activation(default="gelu")
     mlp = tower_mlp(width, inner, activation, NAMES.mlp)
     if config.flag("use_swiglu_ffn"):
-        wide = -(-int(inner * 2 / 3) // 8) * 8
-        mlp = tower_mlp(width, wide, "silu", ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
+        swiglu_width = -(-int(inner * 2 / 3) // 8) * 8
+        mlp = tower_mlp(width, swiglu_width, "silu", ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
     block = tower_layer(
-        width, heads, mlp, "radio:packed_one", NAMES, bias=config.flag("qkv_bias", default=True), softmax_fp32=False,
-        extra=tuple(ParameterTensor(name, (width,), "mlp") for name in SCALES),
+        width, heads, mlp, "radio:radio_attention", NAMES, bias=config.flag("qkv_bias", default=True),
+        softmax_fp32=False,
+        extra=tuple(ParameterTensor(name, (width,), "mlp") for name in LAYER_SCALES),
     )  # fmt: skip
     merge = int(1 / outer.number("downsample_ratio", default=0.5)) ** 2
-    between, pixels = outer.integer("projector_hidden_size", default=4096), pixel_channels * patch * patch
+    projector_width, patch_elements = (
+        outer.integer("projector_hidden_size", default=4096),
+        pixel_channels * patch * patch,
+    )
     text = outer.raw("text_config")
-    ends = isinstance(text, dict) and bool(text.get("num_nextn_predict_layers"))
+    has_final_norm = isinstance(text, dict) and bool(text.get("num_nextn_predict_layers"))
     return Vision(
         kind="radio:radio",
         hidden=width,
         blocks=((block, depth),),
-        channels=pixels,
+        channels=patch_elements,
         merge=merge,
         outputs=outputs,
         stem=(
-            *linear("embeddings.patch_projection", width, pixels, "vision", "none"),
-            ParameterTensor("embeddings.position_embedding", (1, side * side, width), "position"),
+            *linear("embeddings.patch_projection", width, patch_elements, "vision", "none"),
+            ParameterTensor("embeddings.position_embedding", (1, grid_side * grid_side, width), "position"),
             ParameterTensor("embeddings.cls_register_token", (classes, width), "vision"),
         ),
         projector=(
             ParameterTensor("layer_norm.weight", (width * merge,), "norm"),
-            *linear("linear_1", between, width * merge, "projector", "none"),
-            *linear("linear_2", outputs, between, "projector", "none"),
+            *linear("linear_1", projector_width, width * merge, "projector", "none"),
+            *linear("linear_2", outputs, projector_width, "projector", "none"),
         ),
         hooked=False,
-        closing=norm_pair("vision_final_layernorm", width) if ends else (),
-        unused=linear("embeddings.video_patch_projection", width, frames * pixels, "vision", "none"),
+        closing=norm_pair("vision_final_layernorm", width) if has_final_norm else (),
+        unused=linear("embeddings.video_patch_projection", width, frames * patch_elements, "vision", "none"),
         classes=classes,
         gives_out=False,
         to_loss=True,
@@ -196,78 +200,89 @@ def read(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings`` of packed patches; no hook finds them."""
-    weight, table, learned = vision.stem
-    patches = _patches(ctx, vision)
+    """Compute ``embeddings`` of the patches of all pictures: [patches and class tokens, hidden]. No hook finds this
+    module.
+    """
+    weight, table, class_tokens = vision.stem
+    patches = _patch_count(ctx, vision)
     params, shape = ctx.setting.param_dtype, (patches, vision.channels)
     pixels = Value(None, shape, "fp32") if params == "fp32" else hold_pixel_values(ctx, vision, patches, params)
     x = linear_layer(ctx, pixels, weight)
     del pixels
     rows = add(ctx.tape, x, grid_positions(ctx, table, patches, x.dtype), "add positions")
-    joined = prepend_class_token(ctx, rows, learned, ctx.tokens)
+    joined = prepend_class_token(ctx, rows, class_tokens, ctx.tokens)
     del x
     return joined, []
 
 
 def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) -> Value:
-    """``interpolate_pos_encoding`` of every picture: the whole grid in fp32, resized by ``interpolate``, in the rows'
-    dtype, repeated, put together. Each picture's gradient is one of the whole table.
+    """Compute ``interpolate_pos_encoding`` of every picture: [rows, hidden].
+
+    The grid is resized in fp32, cast to ``dtype``, repeated and concatenated. Each picture's gradient has the size of
+    the whole table.
     """
-    tape, (places, width) = ctx.tape, table.shape[-2:]
+    tape, (positions, width) = ctx.tape, table.shape[-2:]
     pictures = max(1, ctx.setting.images)
-    each = -(-rows // pictures)
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    own, whole, learns = p.dtype, (places, width), p.requires_grad
+    rows_per_picture = -(-rows // pictures)
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    param_dtype, table_shape, trained = parameter.dtype, (positions, width), parameter.requires_grad
     repeated = []
     for _ in range(pictures):
-        grid = tape.new(whole, "fp32", "position grid in fp32") if own != "fp32" else None
-        resized = tape.new((each, width), "fp32", "interpolate")
+        grid = tape.new(table_shape, "fp32", "position grid in fp32") if param_dtype != "fp32" else None
+        resized = tape.new((rows_per_picture, width), "fp32", "interpolate")
         del grid
-        narrow = tape.new((each, width), dtype, "to") if dtype != "fp32" else resized
+        narrow = tape.new((rows_per_picture, width), dtype, "to") if dtype != "fp32" else resized
         del resized
-        repeated.append(tape.new((each, width), dtype, "repeat"))
+        repeated.append(tape.new((rows_per_picture, width), dtype, "repeat"))
         del narrow
     out = tape.value((rows, width), dtype, "cat pictures")
     repeated.clear()
 
     def run(grad: Storage) -> list[Storage | None]:
         total = None
-        for _ in range(pictures if learns else 0):
-            wide = tape.new((each, width), "fp32", "to backward")
-            found = tape.new(whole, "fp32", "interpolate backward")
+        for _ in range(pictures if trained else 0):
+            wide = tape.new((rows_per_picture, width), "fp32", "to backward")
+            found = tape.new(table_shape, "fp32", "interpolate backward")
             del wide
-            narrow = tape.new(whole, own, "to backward") if own != "fp32" else found
+            narrow = tape.new(table_shape, param_dtype, "to backward") if param_dtype != "fp32" else found
             del found
             total = (
-                narrow if total is None or not tape.dtensor_gradients else tape.new(table.shape, own, "add gradients")
+                narrow
+                if total is None or not tape.dtensor_gradients
+                else tape.new(table.shape, param_dtype, "add gradients")
             )
             del narrow
         return [total]
 
-    return tape.record(out, (tape.parameter(p),), run)
+    return tape.record(out, (tape.parameter(parameter),), run)
 
 
-def packed_one(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """RadioAttention.forward: a matrix each for q, k and v of all rows. One picture alone is a plain sequence,
-    and eager probabilities of several are laid out over all rows, in a variable of the layer.
+def radio_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
+    """Compute RadioAttention with a matrix each for q, k and v of the rows of all pictures.
+
+    One picture is a plain sequence. Eager attention writes the probabilities of several pictures into one [heads, rows,
+    rows] tensor, a variable of the layer.
     """
     q, k, v = projections(ctx, attention, x)
     del x
     rows = ctx.tokens
     if ctx.setting.images < 2:
-        return output_projection(ctx, attention, attention_kernel(ctx, q, k, v, 1, wide=attention.softmax_fp32))
+        return output_projection(ctx, attention, attention_kernel(ctx, q, k, v, 1, fp32_softmax=attention.softmax_fp32))
     if ctx.setting.attention == "eager":
         ctx.unused_outputs.append(ctx.tape.value((attention.heads, rows, rows), q.dtype, "attention probabilities"))
     return attention_per_picture(ctx, attention, q, k, v)
 
 
-def _patches(ctx: Context, vision: Vision) -> int:
+def _patch_count(ctx: Context, vision: Vision) -> int:
+    """Number of patches of all pictures, without class tokens and registers."""
     return ctx.tokens - max(1, ctx.setting.images) * vision.classes
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """The patches' rows by a mask, pixels shuffled picture by picture, ``multi_modal_projector``."""
-    tape, patches = ctx.tape, _patches(ctx, vision)
+    """Compute ``multi_modal_projector``: select the patches' rows, shuffle pixels picture by picture, norm, two
+    matrices.
+    """
+    tape, patches = ctx.tape, _patch_count(ctx, vision)
     ctx.extra_outputs.append(Value(x.storage, x.shape, x.dtype))  # `last_hidden_state`
     picked_rows = index(tape, x, tape.new((patches,), "int64", "rows of patches"), (patches, x.shape[1]))
     del x

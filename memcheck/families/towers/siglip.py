@@ -22,7 +22,7 @@ from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import product
 from memcheck.autograd.norm import rms_norm_pieces
 from memcheck.autograd.tensor import Value
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -53,7 +53,7 @@ from memcheck.models.vision import Vision
 from memcheck.record import Record
 
 SIDE, PATCH = 224, 16
-IDEFICS3_TILES, LONGEST = 4, 4096
+IDEFICS3_TILES, MAX_IMAGE_SIDE = 4, 4096
 """Tiles of Idefics 3's longest side, and ``MAX_IMAGE_SIZE`` of its class in pixels."""
 
 
@@ -68,12 +68,12 @@ class SiglipSizes(Record):
     patch: int = PATCH
 
 
-SMALL = SiglipSizes()
-IDEFICS2 = SMALL._replace(patch=32)
-IDEFICS3 = SMALL._replace(width=1152, heads=16, patch=32)
+SIGLIP_BASE = SiglipSizes()
+IDEFICS2 = SIGLIP_BASE._replace(patch=32)
+IDEFICS3 = SIGLIP_BASE._replace(width=1152, heads=16, patch=32)
 
 
-def read_gemma3(config: ConfigReader, model: AroundTower) -> Vision:
+def read_gemma3(config: ConfigReader, model: TowerContext) -> Vision:
     """Read Gemma 3's tower: average pooling to ``mm_tokens_per_image``, an RMSNorm, and a matrix that is a bare
     parameter.
     """
@@ -93,7 +93,7 @@ def read_gemma3(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def read_paligemma(config: ConfigReader, model: AroundTower) -> Vision:
+def read_paligemma(config: ConfigReader, model: TowerContext) -> Vision:
     """Read PaliGemma's tower: every patch is an image token, projected by one matrix."""
     outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:paligemma", attention="separate")
     model.outer.ignore("projection_dim", "hidden_size", "num_image_tokens", "vocab_size")
@@ -107,7 +107,7 @@ def read_paligemma(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def read_idefics3(config: ConfigReader, model: AroundTower) -> Vision:
+def read_idefics3(config: ConfigReader, model: TowerContext) -> Vision:
     """Read the tower of Idefics 3 and SmolVLM: tiles with a padding mask, pixel shuffle by ``scale_factor``, one
     matrix.
     """
@@ -127,12 +127,12 @@ def read_idefics3(config: ConfigReader, model: AroundTower) -> Vision:
     )
 
 
-def read_deepseek(config: ConfigReader, model: AroundTower) -> Vision:
+def read_deepseek(config: ConfigReader, model: TowerContext) -> Vision:
     """Read DeepSeek-VL's tower: every patch is an image token, projected by two matrices."""
     outputs, tower = model.language.hidden_size, siglip(config, model, "siglip:deepseek_vl", attention="separate")
-    first = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
+    linear1 = linear("linear1", outputs, tower.hidden, "projector", "none", bias=True)
     return tower._replace(
-        projector=first + linear("linear2", outputs, outputs, "projector", "none", bias=True),
+        projector=linear1 + linear("linear2", outputs, outputs, "projector", "none", bias=True),
         tile_tokens=tower.tile,
         merge=1,
         processor="processors:process_square",
@@ -143,7 +143,7 @@ def read_deepseek(config: ConfigReader, model: AroundTower) -> Vision:
 
 
 def siglip(
-    config: ConfigReader, model: AroundTower, kind: str, attention: str, defaults: SiglipSizes = SMALL
+    config: ConfigReader, model: TowerContext, kind: str, attention: str, defaults: SiglipSizes = SIGLIP_BASE
 ) -> Vision:
     """Read SigLIP's tower without a projector. ``defaults``: its sizes where the configuration has none."""
     width = config.integer("hidden_size", default=defaults.width)
@@ -190,20 +190,20 @@ def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, 
     """
     if not config.flag("vision_use_head", default=True):
         return ()
-    h, mlp = tower.hidden, tower.blocks[0][0].mlp
+    hidden, mlp = tower.hidden, tower.blocks[0][0].mlp
     inner = getattr(mlp, "width", 0)
     return (
-        ParameterTensor("head.probe", (1, 1, h), "vision"),
-        ParameterTensor("head.attention.in_proj_weight", (3 * h, h), "attention"),
-        ParameterTensor("head.attention.in_proj_bias", (3 * h,), "attention"),
-        *linear("head.attention.out_proj", h, h, "attention", "none", bias=True),
-        *norm_pair("head.layernorm", h),
-        *tower_mlp(h, inner, "gelu", ("head.mlp.fc1", "head.mlp.fc2")).tensors,
+        ParameterTensor("head.probe", (1, 1, hidden), "vision"),
+        ParameterTensor("head.attention.in_proj_weight", (3 * hidden, hidden), "attention"),
+        ParameterTensor("head.attention.in_proj_bias", (3 * hidden,), "attention"),
+        *linear("head.attention.out_proj", hidden, hidden, "attention", "none", bias=True),
+        *norm_pair("head.layernorm", hidden),
+        *tower_mlp(hidden, inner, "gelu", ("head.mlp.fc1", "head.mlp.fc2")).tensors,
     )
 
 
 def siglip_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``. The hook is on ``patch_embedding``."""
+    """Compute ``embeddings``: patches and learned positions, [patches, hidden]. The hook is on ``patch_embedding``."""
     weight, bias, table = vision.stem
     x, live = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias), require_grad=require_grad)
     return add_position_embedding(ctx, x, table), live
@@ -223,13 +223,13 @@ def gemma3_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def paligemma_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm`` and ``multi_modal_projector``."""
+    """Compute ``post_layernorm`` and ``multi_modal_projector``, one matrix: [image tokens, text hidden]."""
     x = last_hidden_state(ctx, vision, x)
     return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0], bias=True), joins=False)
 
 
 def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm`` and ``aligner``."""
+    """Compute ``post_layernorm`` and ``aligner``, two matrices: [image tokens, text hidden]."""
     return return_image_tokens(
         ctx, projector_mlp(ctx, vision, last_hidden_state(ctx, vision, x), vision.projector), joins=False
     )
@@ -242,10 +242,10 @@ def idefics3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Val
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)
     del pixels
     x = add_position_embedding(ctx, x, table)
-    return masked(ctx, x, require_grad=require_grad)
+    return with_padding_mask(ctx, x, require_grad=require_grad)
 
 
-def masked(ctx: Context, x: Value, *, require_grad: bool) -> tuple[Value, list[Value]]:
+def with_padding_mask(ctx: Context, x: Value, *, require_grad: bool) -> tuple[Value, list[Value]]:
     """Return the rows, and the padding mask [pictures, 1, patches, patches] that every layer is given."""
     x, live = require_input_grads(x, require_grad=require_grad)
     if ctx.setting.attention not in ("flash", "flex"):
@@ -263,7 +263,7 @@ def masked(ctx: Context, x: Value, *, require_grad: bool) -> tuple[Value, list[V
 
 
 def idefics3_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm`` and ``connector``."""
+    """Compute ``post_layernorm`` and ``connector``: pixel shuffle and one matrix."""
     x = pixel_shuffle(ctx, vision, last_hidden_state(ctx, vision, x))
     return return_image_tokens(ctx, linear_layer(ctx, x, vision.projector[0]), joins=True)
 
@@ -284,31 +284,34 @@ def process_idefics3(vision: Vision, height: int, width: int, frames: int | None
     """
     no_clips(frames)
     no_limits(limits)
-    side = vision.patch * math.isqrt(vision.tile)
-    rows, columns = idefics3_grid(height, width, side, IDEFICS3_TILES * side)
+    tile_side = vision.patch * math.isqrt(vision.tile)
+    rows, columns = idefics3_grid(height, width, tile_side, IDEFICS3_TILES * tile_side)
     separators = rows * columns * 2 + rows + 4
-    default = ("longest_edge", IDEFICS3_TILES * side, DEFAULT_PROCESSOR)
+    default = ("longest_edge", IDEFICS3_TILES * tile_side, DEFAULT_PROCESSOR)
     return equal_tiles(vision, rows * columns + 1, separators)._replace(defaults=(default,))
 
 
-def idefics3_grid(height: int, width: int, side: int, longest: int) -> tuple[int, int]:
-    """Rows and columns of tiles of ``side`` pixels, where the longest side is scaled to ``longest``."""
+def idefics3_grid(height: int, width: int, tile_side: int, longest_edge: int) -> tuple[int, int]:
+    """Rows and columns of tiles of ``tile_side`` pixels that a picture is cut into.
+
+    The longest side is scaled to ``longest_edge`` pixels, and both sides are rounded up to whole tiles.
+    """
     ratio = width / height
     if width >= height:
-        width, height = longest, int(longest / ratio)
+        width, height = longest_edge, int(longest_edge / ratio)
         height += height % 2
     else:
-        height, width = longest, int(longest * ratio)
+        height, width = longest_edge, int(longest_edge * ratio)
         width += width % 2
     height, width = max(height, 1), max(width, 1)
-    if max(height, width) > LONGEST:
-        shrink = LONGEST / max(height, width)
+    if max(height, width) > MAX_IMAGE_SIDE:
+        shrink = MAX_IMAGE_SIDE / max(height, width)
         height, width = max(1, int(height * shrink)), max(1, int(width * shrink))
     ratio = width / height
     if width >= height:
-        width = -(-width // side) * side
-        height = -(-int(width / ratio) // side) * side
+        width = -(-width // tile_side) * tile_side
+        height = -(-int(width / ratio) // tile_side) * tile_side
     else:
-        height = -(-height // side) * side
-        width = -(-int(height * ratio) // side) * side
-    return height // side, width // side
+        height = -(-height // tile_side) * tile_side
+        width = -(-int(height * ratio) // tile_side) * tile_side
+    return height // tile_side, width // tile_side

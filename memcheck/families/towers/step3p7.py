@@ -6,7 +6,7 @@ so that the tower is idle: steps are of text alone.
 
 from __future__ import annotations
 
-from memcheck.families.multimodal import AroundTower
+from memcheck.families.multimodal import TowerContext
 from memcheck.families.towers.parts import (
     LayerNames,
     norm_pair,
@@ -25,7 +25,7 @@ WIDER = 8960 / 1536
 """``mlp_ratio`` of the class."""
 
 
-def read(config: ConfigReader, model: AroundTower) -> IdleTowers:
+def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
     """``model_type: step3p7``. Its inner width is always the ratio's."""
     width = config.integer("hidden_size", "width", default=1536)
     heads = config.integer("num_attention_heads", "heads", default=16)

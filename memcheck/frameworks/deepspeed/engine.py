@@ -260,6 +260,7 @@ def _reducing(job: TrainingJob, ways: int, limit: int) -> Reducing:
 
 
 def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
+    """The buffers with those of gradients that are reduced during backward, as :class:`Early` has them."""
     return buffers._replace(
         waiting=early.waiting,
         reducing_head=early.first,
@@ -387,18 +388,23 @@ def partitions(numels: Sequence[int], ways: int) -> tuple[tuple[tuple[int, int],
 
 
 @lru_cache(maxsize=64)
-def _partitions(numels: tuple[int, ...], ways: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    size = max(1, -(-sum(numels) // ways))
-    found: dict[int, list[tuple[int, int]]] = {}
+def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Divide gradients into ``ranks`` equal ranges of elements: for each rank, (elements of a gradient, those in its
+    range).
+
+    A gradient may lie in several ranges; its first two and its last one are listed.
+    """
+    range_size = max(1, -(-sum(numels) // ranks))
+    gradients_of_rank: dict[int, list[tuple[int, int]]] = {}
     offset = 0
-    for n in numels:
-        end = offset + n
-        first, last = offset // size, -(-end // size) - 1
-        for rank in sorted({first, min(first + 1, last), last}) if n else ():
-            inside = min(end, (rank + 1) * size) - max(offset, rank * size)
-            found.setdefault(rank, []).append((n, inside))
+    for numel in numels:
+        end = offset + numel
+        first, last = offset // range_size, -(-end // range_size) - 1
+        for rank in sorted({first, min(first + 1, last), last}) if numel else ():
+            elements_inside = min(end, (rank + 1) * range_size) - max(offset, rank * range_size)
+            gradients_of_rank.setdefault(rank, []).append((numel, elements_inside))
         offset = end
-    return tuple(map(tuple, found.values()))
+    return tuple(map(tuple, gradients_of_rank.values()))
 
 
 def fullest_partition(numels: Sequence[int], ways: int) -> int:

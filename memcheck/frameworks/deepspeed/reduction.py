@@ -208,31 +208,49 @@ def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
 
 
 @lru_cache(maxsize=64)
-def _scattered(numels: tuple[int, ...], how: Reducing, accumulated: str) -> Early:
-    item, wire, summed = (DTYPE_BYTES[name] for name in (how.dtype, how.wire, accumulated))
-    most = waits = head = tail = after_backward = 0
-    for first, last in buckets(numels, how.limit):
-        each, count = numels[first:last], sum(numels[first:last])
-        alone = not how.contiguous or count > how.limit
-        shards = [-(-n // how.ways) for n in each]
-        if alone or how.scatters:  # what is in the bucket has its dtype
-            cast = sum(rounded(n * wire) for n in each) if alone and how.wire != how.dtype else 0
-            flat = 0 if len(each) == 1 and count % how.ways == 0 else rounded(sum(shards) * how.ways * wire)
-            summands = sum(rounded(n * summed) for n in shards) if how.wire != accumulated else 0
+def _scattered(numels: tuple[int, ...], reducing: Reducing, accumulated: str) -> Early:
+    """Bytes of ZeRO-2's reduction during backward: pending gradients, and temporaries at the head, the last and other
+    parameters.
+
+    ``numels``: elements of the gradients in the order in which backward computes them. ``reducing``: the engine's
+    settings. ``accumulated``: dtype of the partitions that gradients are added to.
+    """
+    gradient_bytes, communication_bytes, accumulated_bytes = (
+        DTYPE_BYTES[name] for name in (reducing.dtype, reducing.wire, accumulated)
+    )
+    highest = pending = head = tail = after_backward = 0
+    for first, last in buckets(numels, reducing.limit):
+        bucket_numels, count = numels[first:last], sum(numels[first:last])
+        unbucketed = not reducing.contiguous or count > reducing.limit
+        shards = [-(-n // reducing.ways) for n in bucket_numels]
+        if unbucketed or reducing.scatters:  # what is in the bucket has its dtype
+            cast = (
+                sum(rounded(n * communication_bytes) for n in bucket_numels)
+                if unbucketed and reducing.wire != reducing.dtype
+                else 0
+            )
+            flat = (
+                0
+                if len(bucket_numels) == 1 and count % reducing.ways == 0
+                else rounded(sum(shards) * reducing.ways * communication_bytes)
+            )
+            summands = sum(rounded(n * accumulated_bytes) for n in shards) if reducing.wire != accumulated else 0
             extra, left = cast + flat + summands, summands or flat or cast
         else:
-            scaled = rounded(count * wire) if how.ways > 1 else 0
-            widened = rounded(count * summed) if how.wire != accumulated else 0
-            padded = sum(rounded(s * summed) for n, s in zip(each, shards, strict=True) if n % how.ways)
+            scaled = rounded(count * communication_bytes) if reducing.ways > 1 else 0
+            widened = rounded(count * accumulated_bytes) if reducing.wire != accumulated else 0
+            padded = sum(
+                rounded(s * accumulated_bytes) for n, s in zip(bucket_numels, shards, strict=True) if n % reducing.ways
+            )
             left = (widened or scaled) + padded
             extra = max(scaled + widened, left)
-        if how.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
-            norms = [back_from_host(n * summed) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
+        if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
+            norms = [back_from_host(n * accumulated_bytes) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
             extra = max(extra, left + max(norms))
-        outside = sum(rounded(n * item) for n in each) if alone else 0
-        newest = each[-1] if alone and (last == len(numels) or len(each) == 1) else 0
-        waits = max(waits, outside - rounded(newest * item))
+        outside = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
+        newest = bucket_numels[-1] if unbucketed and (last == len(numels) or len(bucket_numels) == 1) else 0
+        pending = max(pending, outside - rounded(newest * gradient_bytes))
         tail, after_backward = after_backward, outside + extra
         head = extra if last == 1 else head
-        most = max(most, after_backward if 1 < last < len(numels) else 0)
-    return _early(waits, head, most, tail, after_backward, alone=len(numels) < 2)
+        highest = max(highest, after_backward if 1 < last < len(numels) else 0)
+    return _early(pending, head, highest, tail, after_backward, alone=len(numels) < 2)

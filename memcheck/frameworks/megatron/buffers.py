@@ -46,19 +46,21 @@ class Dtypes(Record):
 
 
 def distributed(job: TrainingJob) -> bool:
-    """Whether optimizer states are divided over data-parallel ranks."""
+    """Whether optimizer states are divided over data-parallel ranks (``use_distributed_optimizer``, or ZeRO stage 1 or
+    more).
+    """
     stated = job.option("use_distributed_optimizer")
     return job.layout.zero_stage >= 1 if stated is None else bool(stated)
 
 
-def optimizer_ways(job: TrainingJob, *, expert: bool) -> int:
-    """Ranks that share one copy of the optimizer's states."""
+def optimizer_ranks(job: TrainingJob, *, expert: bool) -> int:
+    """Number of ranks that one copy of the optimizer's states is divided over. ``expert``: for expert parameters."""
     layout = job.layout
-    ways = layout.shard_group if layout.zero_stage >= 1 else layout.data * layout.context
+    ranks = layout.shard_group if layout.zero_stage >= 1 else layout.data * layout.context
     if expert:
-        ways = max(1, ways * layout.tensor // (layout.expert * layout.expert_tensor))
+        ranks = max(1, ranks * layout.tensor // (layout.expert * layout.expert_tensor))
     instances = int(str(job.option("num_distributed_optimizer_instances") or 1))
-    return max(1, ways // instances)
+    return max(1, ranks // instances)
 
 
 class DtypeNames(Record):
@@ -74,7 +76,7 @@ REMAINDERS = "16 bits of fp32"
 
 
 def main_gradient(job: TrainingJob) -> str:
-    """Dtype of the main gradients."""
+    """Dtype name of the main gradients: ``main_grads_dtype``, bf16 under ``grad_reduce_in_bf16``, else the recipe's."""
     reduced = "bf16" if job.option("grad_reduce_in_bf16") else job.recipe.gradients
     return str(job.option("main_grads_dtype") or reduced)
 
@@ -98,7 +100,7 @@ def dtype_names(job: TrainingJob) -> DtypeNames:
 
 
 def dtypes(job: TrainingJob) -> Dtypes:
-    """Element sizes of the same."""
+    """Bytes per element of parameters, main gradients, master weights and each optimizer state."""
     return dtypes_of(dtype_names(job))
 
 
@@ -116,14 +118,14 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     )
 
 
-def padded_elements(tensors: list[Counted], ways: int, *, high_bandwidth: bool = False) -> int:
-    """Return the elements of one contiguous buffer, with its parameters aligned and its end divisible over ``ways``
+def padded_elements(tensors: list[Counted], ranks: int, *, high_bandwidth: bool = False) -> int:
+    """Return the elements of one contiguous buffer, with its parameters aligned and its end divisible over ``ranks``
     ranks.
 
     The end is aligned at least as parameters are, so that their order does not matter.
     """
     aligned = sum([t.times * -(-t.numel // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT for t in tensors])
-    divisor = math.lcm(ways, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
+    divisor = math.lcm(ranks, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
     return -(-aligned // divisor) * divisor
 
 
@@ -159,9 +161,9 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
                 on_device * sum([t.times * rounded(t.numel * s) for t in tensors for s in element_bytes.states])
             ),
         )
-    ways = optimizer_ways(job, expert=expert)
-    numel = padded_elements(tensors, ways, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
-    shard = numel // ways
+    ranks = optimizer_ranks(job, expert=expert)
+    numel = padded_elements(tensors, ranks, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
+    shard = numel // ranks
     return StateBytes(
         parameters=rounded(numel * element_bytes.parameter),
         gradients=rounded(numel * element_bytes.gradient),
@@ -179,8 +181,8 @@ def on_device_share(job: TrainingJob) -> float:
     return 1.0
 
 
-def in_fp8(job: TrainingJob) -> bool:
-    """``fp8_param_gather``: the weights of TE's linear layers rest, and are gathered, in fp8."""
+def has_fp8_weights(job: TrainingJob) -> bool:
+    """Whether the weights of TE's linear layers are stored and gathered in fp8 (``fp8_param_gather``)."""
     return bool(job.option("fp8_param_gather")) and fp8_format(job) is not None
 
 
@@ -205,11 +207,11 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
         total = muon_temporaries(job, tensors)
     for expert in (False, True):
         trained = [t for t in tensors if t.expert == expert and t.trained]
-        ways = optimizer_ways(job, expert=expert) if distributed(job) else 1
+        ranks = optimizer_ranks(job, expert=expert) if distributed(job) else 1
         if DTYPE_BYTES[gradient or main_gradient(job)] < 4:
-            total += rounded(elements(trained) * 4 // ways)
-        if in_fp8(job):
-            total += rounded(elements([t for t in trained if t.linear]) * 2 // ways)
+            total += rounded(elements(trained) * 4 // ranks)
+        if has_fp8_weights(job):
+            total += rounded(elements([t for t in trained if t.linear]) * 2 // ranks)
     return total
 
 
@@ -224,7 +226,7 @@ def _unscaled_state_bytes(job: TrainingJob, tensors: list[Counted], *, expert: b
     states = () if kernel_scales else names.states
     copied_states = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
     trained = [t for t in tensors if t.expert == expert and t.trained]
-    shard = -(-elements(trained) // optimizer_ways(job, expert=expert))
+    shard = -(-elements(trained) // optimizer_ranks(job, expert=expert))
     cast_back_bytes = 2 * min(shard, max((t.numel for t in trained), default=0)) if "bf16" in states else 0
     return int(on_device_share(job) * (copied_states * rounded(4 * shard) + rounded(cast_back_bytes)))
 
@@ -237,7 +239,7 @@ SMALLEST_BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 """Smallest bucket, and smallest bucket per data-parallel rank, in elements (distributed_data_parallel.py)."""
 
 
-def demand_muon(job: TrainingJob) -> None:
+def require_muon_supported(job: TrainingJob) -> None:
     """Check that Megatron accepts the job's settings with Muon.
 
     Raises:
@@ -271,18 +273,21 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
         momentum_bytes = group_bytes(sgd, matrices, expert=expert)
         gradients = rounded(elements(tensors) * dtypes(job).gradient)  # all are in one buffer
         return adam_bytes.plus(momentum_bytes)._replace(gradients=gradients)
-    element_bytes, ways = dtypes(sgd), optimizer_ways(job, expert=expert)
-    smallest_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ways) if job.option("overlap_grad_reduce") else 0
+    element_bytes, ranks = dtypes(sgd), optimizer_ranks(job, expert=expert)
+    smallest_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks) if job.option("overlap_grad_reduce") else 0
     stated_bucket = job.option("ddp_bucket_size")
     alignment = HIGH_BANDWIDTH_ALIGNMENT if job.option("ddp_pad_buckets_for_high_nccl_busbw") else 1
     matrix_sizes = tuple([(t.numel, t.rows, t.times) for t in matrices])
     shard_elements, largest_load = fullest_shard(
-        matrix_sizes, ways, int(str(stated_bucket)) if stated_bucket and smallest_bucket else smallest_bucket, alignment
+        matrix_sizes,
+        ranks,
+        int(str(stated_bucket)) if stated_bucket and smallest_bucket else smallest_bucket,
+        alignment,
     )
     return adam_bytes.plus(
         StateBytes(
-            parameters=rounded(ways * shard_elements * element_bytes.parameter),
-            gradients=rounded(ways * shard_elements * element_bytes.gradient),
+            parameters=rounded(ranks * shard_elements * element_bytes.parameter),
+            gradients=rounded(ranks * shard_elements * element_bytes.gradient),
             master_weights=int(largest_load * element_bytes.master),
             optimizer_states=sum(largest_load * s for s in element_bytes.states),
         )
@@ -299,31 +304,33 @@ def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     largest = 0
     for t in tensors:
         if t.trained and t.rows:
-            ways = job.layout.expert_tensor if t.expert else job.layout.tensor
-            full_numel, columns = t.numel * ways, t.numel // t.rows
-            square_numel = min(t.rows * ways, columns) ** 2  # of the smaller dimension, at most
+            tensor_ranks = job.layout.expert_tensor if t.expert else job.layout.tensor
+            full_numel, columns = t.numel * tensor_ranks, t.numel // t.rows
+            square_numel = min(t.rows * tensor_ranks, columns) ** 2  # of the smaller dimension, at most
             largest = max(largest, 4 * t.numel + max(14 * full_numel, 12 * full_numel + 4 * square_numel))
     return largest
 
 
 @lru_cache(maxsize=64)
 def fullest_shard(
-    matrices: tuple[tuple[int, int, int], ...], ways: int, smallest_bucket: int, align: int = 1
+    matrices: tuple[tuple[int, int, int], ...], world: int, smallest_bucket: int, alignment: int = 1
 ) -> tuple[int, int]:
     """Return the elements of one rank's part of the buffer, and of the matrices of the fullest rank.
 
     ``matrices``: (elements, rows, count), which are taken to lie layer by layer. ``smallest_bucket``: elements; 0 for
     one bucket. Source: LayerWiseDistributedOptimizer._compute_per_buffer_param_layout.
     """
-    order = [(n, rows) for i in range(max(m[2] for m in matrices)) for n, rows, times in matrices if i < times]
-    divisor = math.lcm(64, math.lcm(ways, 128, align) // ways)
-    ranks = min(ways, len(order))  # no other is given one
+    order = [(numel, rows) for i in range(max(m[2] for m in matrices)) for numel, rows, times in matrices if i < times]
+    divisor = math.lcm(64, math.lcm(world, 128, alignment) // world)
+    ranks = min(world, len(order))  # no other is given one
     loads, rank_elements, shard = [0.0] * ranks, [0] * ranks, 0
-    for bucket in _buckets(order[::-1], ways, smallest_bucket, divisor):
-        assigned, largest_part = assign_bucket(bucket, loads, sum(n for n, _ in bucket) / ways * RANK_SHARE_LIMIT)
-        for rank, n in assigned.items():
-            rank_elements[rank] += n
-        shard += _padded(largest_part, divisor)
+    for bucket in _buckets(order[::-1], world, smallest_bucket, divisor):
+        assigned, largest_part = assign_bucket(
+            bucket, loads, sum(numel for numel, _ in bucket) / world * RANK_SHARE_LIMIT
+        )
+        for rank, numel in assigned.items():
+            rank_elements[rank] += numel
+        shard += _round_up(largest_part, divisor)
     return shard, max(rank_elements)
 
 
@@ -337,35 +344,35 @@ def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float)
     by_load = [(load, rank) for rank, load in enumerate(loads)]
     heapify(by_load)
     by_cursor = [(0, rank) for rank in range(len(loads))]
-    for n, rows in sorted(bucket, key=_cost, reverse=True):
+    for n, rows in sorted(bucket, key=_newton_schulz_cost, reverse=True):
         while part_ends[by_cursor[0][1]] != by_cursor[0][0]:
             heappop(by_cursor)
         rank, skipped = by_cursor[0][1], list[tuple[float, int]]()
-        while _padded(by_cursor[0][0], 64) + n <= cap:  # somebody has room
+        while _round_up(by_cursor[0][0], 64) + n <= cap:  # somebody has room
             load, rank = heappop(by_load)
             if loads[rank] != load:
                 continue
-            if _padded(part_ends[rank], 64) + n <= cap:
+            if _round_up(part_ends[rank], 64) + n <= cap:
                 break
             skipped.append((load, rank))
         for entry in skipped:
             heappush(by_load, entry)
-        part_ends[rank] = _padded(part_ends[rank], 64) + n
-        loads[rank] += _cost((n, rows))
+        part_ends[rank] = _round_up(part_ends[rank], 64) + n
+        loads[rank] += _newton_schulz_cost((n, rows))
         elements[rank] = elements.get(rank, 0) + n
         heappush(by_load, (loads[rank], rank))
         heappush(by_cursor, (part_ends[rank], rank))
     return elements, max(part_ends)
 
 
-def _cost(matrix: tuple[int, int]) -> int:
-    """What an iteration costs (``_ns_compute_cost``)."""
+def _newton_schulz_cost(matrix: tuple[int, int]) -> int:
+    """Relative cost of one Newton-Schulz iteration of a matrix of (elements, rows): ``_ns_compute_cost``."""
     numel, rows = matrix
     return numel * min(rows, numel // rows)
 
 
 def _buckets(
-    order: list[tuple[int, int]], ways: int, smallest_bucket: int, divisor: int
+    order: list[tuple[int, int]], ranks: int, smallest_bucket: int, divisor: int
 ) -> list[list[tuple[int, int]]]:
     """Split matrices into buckets; one is closed when it is large enough and the next matrix would enlarge its largest
     part.
@@ -373,18 +380,19 @@ def _buckets(
     if not smallest_bucket:
         return [order]
     buckets: list[list[tuple[int, int]]] = [[]]
-    part_sizes, largest_part, elements, largest_matrix = [0] * min(ways, len(order)), 0, 0, 0
+    part_sizes, largest_part, elements, largest_matrix = [0] * min(ranks, len(order)), 0, 0, 0
     for n, rows in order:
-        enough = bool(buckets[-1]) and elements >= max(smallest_bucket, int(ways * largest_matrix * BUCKET_FILL_FLOOR))
-        if enough and _padded(part_sizes[0], 64) + n > _padded(largest_part, divisor):
+        enough = bool(buckets[-1]) and elements >= max(smallest_bucket, int(ranks * largest_matrix * BUCKET_FILL_FLOOR))
+        if enough and _round_up(part_sizes[0], 64) + n > _round_up(largest_part, divisor):
             buckets.append([])
             part_sizes, largest_part, elements, largest_matrix = [0] * len(part_sizes), 0, 0, 0
         buckets[-1].append((n, rows))
-        part = _padded(heappop(part_sizes), 64) + n
+        part = _round_up(heappop(part_sizes), 64) + n
         heappush(part_sizes, part)
         largest_part, elements, largest_matrix = max(largest_part, part), elements + n, max(largest_matrix, n)
     return buckets
 
 
-def _padded(count: int, divisor: int) -> int:
+def _round_up(count: int, divisor: int) -> int:
+    """``count`` rounded up to a multiple of ``divisor``."""
     return -(-count // divisor) * divisor

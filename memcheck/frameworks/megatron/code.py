@@ -33,9 +33,9 @@ def attention_mask(job: TrainingJob, _setting: Setting) -> int:
 def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     """Contiguous buffers, or Megatron-FSDP's."""
     if job.optimizer.name == "muon":
-        from memcheck.frameworks.megatron.buffers import demand_muon
+        from memcheck.frameworks.megatron.buffers import require_muon_supported
 
-        demand_muon(job)
+        require_muon_supported(job)
     sharded = fsdp.is_sharded(job)
     found = fsdp.state_bytes(job, tensors) if sharded else buffers.state_bytes(job, tensors)
     gradient = fsdp.sharded_gradient(job) if sharded else None

@@ -18,10 +18,10 @@ from memcheck.frameworks.megatron.buffers import (
     DtypeNames,
     dtype_names,
     dtypes_of,
-    in_fp8,
+    has_fp8_weights,
     main_gradient,
     on_device_share,
-    optimizer_ways,
+    optimizer_ranks,
 )
 from memcheck.frameworks.megatron.counted import Counted, counted, elements
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
@@ -77,7 +77,7 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1)
     MXFP8 has a second buffer, by columns (fp8_need_transpose_data).
     """
     element_bytes = linear_bytes = DTYPE_BYTES[job.recipe.params]
-    if in_fp8(job):
+    if has_fp8_weights(job):
         linear_bytes = 2 if job.option("fp8_recipe") == "mxfp8" else 1
     total = sum([t.times * t.numel * (linear_bytes if t.linear else element_bytes) for t in tensors])
     return -(-total // ways)
@@ -95,7 +95,7 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
         numel = elements([t for t in group if t.trained])
         if not group:
             continue
-        ways = optimizer_ways(job, expert=expert)
+        ways = optimizer_ranks(job, expert=expert)
         shard = -(-numel // ways)
         total = total.plus(
             StateBytes(

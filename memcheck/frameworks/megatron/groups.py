@@ -114,18 +114,18 @@ def _sums(layout: Layout, use: Use) -> list[ProcessGroup]:
 
 
 def _experts(layout: Layout, use: Use) -> list[ProcessGroup]:
-    found: list[ProcessGroup] = []
+    groups: list[ProcessGroup] = []
     ranks = layout.expert * layout.expert_tensor
     if ranks == 1 or not use.routed:
-        return found
+        return groups
     exchange = spread("expert", layout.expert, layout.expert_tensor, layout)
     parts = spread("expert tensor", layout.expert_tensor, 1, layout)
     whole = spread("expert tokens", ranks, 1, layout)
     if use.dispatcher == "alltoall":
-        found += [] if exchange is None else [exchange._replace(collectives=False, peers=layout.expert - 1)]
-        found += [] if parts is None else [parts]
+        groups += [] if exchange is None else [exchange._replace(collectives=False, peers=layout.expert - 1)]
+        groups += [] if parts is None else [parts]
     if whole is not None:
-        found.append(whole._replace(small=True))  # gathered and scattered: rings alone
+        groups.append(whole._replace(small=True))  # gathered and scattered: rings alone
     copies = layout.data * layout.context * layout.tensor // ranks
     replicas = spread("expert data", copies, ranks, layout)
-    return [*found, *([replicas] if replicas is not None else [])]
+    return [*groups, *([replicas] if replicas is not None else [])]

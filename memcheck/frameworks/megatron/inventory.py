@@ -65,7 +65,7 @@ def states(job: TrainingJob) -> tuple[State, ...]:
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
     size = buffers.dtypes_of(names)
-    ways = tuple(buffers.optimizer_ways(job, expert=e) for e in (False, True))
+    ways = tuple(buffers.optimizer_ranks(job, expert=e) for e in (False, True))
     whole = (1, 1)
     optimizer = ways if sharded or buffers.distributed(job) else whole
     name = job.optimizer.name

@@ -47,30 +47,34 @@ def _fused_norm(ctx: Context, block: Block, half: str) -> Norm | None:
 
 
 def _attention_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) -> Value:
+    """Compute the attention half of a layer: input norm, mixer, output norm, and residual with dropout.
+
+    ``x``: [tokens, hidden]. ``modules``: ``recompute_modules`` of selective recompute.
+    """
     mixer = block.mixer
     if mixer is None:
         return x
-    p = hidden_dropout(ctx, block.dropout)
+    dropout = hidden_dropout(ctx, block.dropout)
     fused = _fused_norm(ctx, block, "attention")
-    h, dropped = (x, None) if fused is not None else _own_norm(ctx, block.input_norm, x, modules)
+    normed, dropped = (x, None) if fused is not None else _own_norm(ctx, block.input_norm, x, modules)
     core = "core_attn" in modules
     if isinstance(mixer, Attention):
-        out, proj = self_attention(ctx, mixer, h, fused, recompute=core)
+        out, proj = self_attention(ctx, mixer, normed, fused, recompute=core)
     elif isinstance(mixer, LatentAttention):
         from memcheck.frameworks.megatron.latent import latent_attention
 
-        out, proj = latent_attention(ctx, mixer, h, recompute=core, up_proj="mla_up_proj" in modules)
+        out, proj = latent_attention(ctx, mixer, normed, recompute=core, up_proj="mla_up_proj" in modules)
     elif isinstance(mixer, Mixer) and mixer.kind == "gated-delta-net":
         from memcheck.frameworks.megatron.delta_net import delta_net
 
-        out, proj = delta_net(ctx, mixer, h, fused, modules)
+        out, proj = delta_net(ctx, mixer, normed, fused, modules)
     else:
         raise UnsupportedError(f"Megatron's {mixer.kind} layers have no memory model")
-    del h
+    del normed
     if dropped is not None:
         out = dropped.discard(out)
     out = norm(ctx, block.mixer_output_norm, out, "post_attention_norm")
-    return bias_dropout_add(ctx, out, proj.bias, x, p)
+    return bias_dropout_add(ctx, out, proj.bias, x, dropout)
 
 
 def _own_norm(ctx: Context, spec: Norm | None, x: Value, modules: tuple[str, ...]) -> tuple[Value, Discarded | None]:
@@ -78,42 +82,47 @@ def _own_norm(ctx: Context, spec: Norm | None, x: Value, modules: tuple[str, ...
     if "layernorm" not in modules or spec is None:
         return norm(ctx, spec, x), None
     dropped = Discarded(ctx)
-    (h,) = dropped.run(lambda c, t: (norm(c, spec, t[0]),), (x,))
-    return h, dropped
+    (normed,) = dropped.run(lambda c, t: (norm(c, spec, t[0]),), (x,))
+    return normed, dropped
 
 
 def _mlp_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) -> Value:
-    m = block.mlp
-    if m is None:
+    """Compute the feed-forward half of a layer: norm, MLP or experts, output norm, and residual with dropout.
+
+    ``x``: [tokens, hidden]. ``modules``: ``recompute_modules`` of selective recompute.
+    """
+    feed_forward = block.mlp
+    if feed_forward is None:
         return x
-    p = hidden_dropout(ctx, block.dropout)
+    dropout = hidden_dropout(ctx, block.dropout)
     fused = _fused_norm(ctx, block, "mlp")
-    h, dropped = (x, None) if fused is not None else _own_norm(ctx, block.mlp_norm, x, modules)
-    if isinstance(m, Mlp):
-        found: list[Projection] = []
+    normed, dropped = (x, None) if fused is not None else _own_norm(ctx, block.mlp_norm, x, modules)
+    if isinstance(feed_forward, Mlp):
+        projections: list[Projection] = []
 
         def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
-            out, fc2 = mlp(ctx, m, t[0], fused)
-            found.append(fc2)
+            out, fc2 = mlp(ctx, feed_forward, t[0], fused)
+            projections.append(fc2)
             return out
 
-        out = checkpoint(ctx, forward, (h,)) if "mlp" in modules else forward(ctx, (h,))
-        bias = found[0].bias
+        out = checkpoint(ctx, forward, (normed,)) if "mlp" in modules else forward(ctx, (normed,))
+        bias = projections[0].bias
     else:
-        out, bias = _experts(ctx, m, h, modules), None
-    del h
+        out, bias = _experts(ctx, feed_forward, normed, modules), None
+    del normed
     if dropped is not None:
         out = dropped.discard(out)
     out = norm(ctx, block.mlp_output_norm, out, "post_mlp_norm")
-    return bias_dropout_add(ctx, out, bias, x, p)
+    return bias_dropout_add(ctx, out, bias, x, dropout)
 
 
-def _experts(ctx: Context, m: Moe, hidden: Value, modules: tuple[str, ...]) -> Value:
+def _experts(ctx: Context, layer: Moe, hidden: Value, modules: tuple[str, ...]) -> Value:
+    """Compute the MoE layer on ``hidden`` [tokens, hidden], as a checkpoint if ``moe`` is in ``recompute_modules``."""
     from memcheck.frameworks.megatron.moe import moe
 
     if "moe" in modules:
-        return checkpoint(ctx, lambda c, t: moe(c, m, t[0], modules), (hidden,), routed=True)
-    return moe(ctx, m, hidden, modules)
+        return checkpoint(ctx, lambda c, t: moe(c, layer, t[0], modules), (hidden,), routed=True)
+    return moe(ctx, layer, hidden, modules)
 
 
 def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recompute: bool) -> Value:

@@ -86,6 +86,9 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
 
 
 def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: Parameter | None, kind: str) -> Value:
+    """Compute TE's norm that saves its output instead of its input, and the reciprocal deviation of each row
+    in fp32.
+    """
     tape = ctx.tape
     out = tape.value(x.shape, x.dtype, kind)
     saves = (out, tape.new(x.shape[:-1], "fp32", kind + " rstd"))

@@ -74,14 +74,18 @@ def buffer_layout_bytes(job: TrainingJob, states: MegatronStates, rank: Megatron
 
 
 def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device) -> tuple[RankEstimate, ...]:
+    """Estimate all pipeline ranks, with an inventory of every allocation for the rank of the highest peak.
+
+    An inventory names each tensor and saved activation, so layers are not shared, and only one rank gets it.
+    """
     from memcheck.frameworks.megatron.inventory import with_inventory
 
     estimates = megatron_ranks(job, architecture, device)
     worst = max(estimates, key=lambda r: r.peak.allocated_bytes)
     index = worst.pipeline_rank
     chunks = stages(architecture.num_layers, job)[index]
-    outline = _RankBuilder(job, architecture, device, inventory=True).outline(index, chunks)
-    detailed = with_inventory(job, worst, outline.rank, _schedule(job, index, len(chunks)))
+    contents = _RankBuilder(job, architecture, device, inventory=True).outline(index, chunks)
+    detailed = with_inventory(job, worst, contents.rank, _schedule(job, index, len(chunks)))
     return tuple(detailed if r is worst else r for r in estimates)
 
 
@@ -113,7 +117,7 @@ def distinct_micro_batches(job: TrainingJob, num_layers: int) -> Callable[[int],
     """
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
-    place = _place(job, 0, len(stages(num_layers, job)[0]))
+    place = _pipeline_place(job, 0, len(stages(num_layers, job)[0]))
     return lambda steps: settled(place, steps)
 
 
@@ -122,7 +126,7 @@ class MegatronRank(RankPeak):
 
     __slots__ = ("chunks",)
 
-    def __init__(self, number: int, step: SchedulePeaks, outline: Outline) -> None:
+    def __init__(self, number: int, step: SchedulePeaks, outline: RankContents) -> None:
         always = tuple([Always(component, n_bytes) for component, n_bytes in outline.rank.always])
         super().__init__(number, step, outline.held, always, outline.parameters)
         self.chunks = tuple(map(len, outline.rank.chunks))
@@ -140,10 +144,10 @@ class MegatronStates(RankStates):
 
     def buffer_layout_bytes(self, tensors: ResidentTensors, chunks: tuple[int, ...]) -> Components:
         """Return the bytes per component while DDP lays its buffers out. ``chunks``: the number of units of each."""
-        components = self._laying.get((tensors, chunks))
-        if components is None:
-            components = self._laying[tensors, chunks] = buffer_layout_components(self.job, tensors, chunks)
-        return components
+        laid_out = self._laying.get((tensors, chunks))
+        if laid_out is None:
+            laid_out = self._laying[tensors, chunks] = buffer_layout_components(self.job, tensors, chunks)
+        return laid_out
 
 
 @lru_cache(maxsize=1024)
@@ -210,13 +214,13 @@ def _rank_contents(
     micro_batches, last = job.gradient_accumulation_steps, len(rank_chunks) - 1
     contents: list[Hashable] = []
     for rank, chunks in enumerate(rank_chunks):
-        has_steady_phase = warm_up(_place(job, rank, len(chunks))) < len(chunks) * micro_batches
+        has_steady_phase = warm_up(_pipeline_place(job, rank, len(chunks))) < len(chunks) * micro_batches
         parts = tuple((c.embedding, c.head, c.mtp, tuple([layers[i] for i in c.layers])) for c in chunks)
         contents.append((rank == 0, rank == last, has_steady_phase, parts))
     return contents
 
 
-class Outline(Record):
+class RankContents(Record):
     """A rank without its schedule."""
 
     key: tuple[object, ...]
@@ -234,13 +238,13 @@ class _RankBuilder:
         self.setting = megatron_setting(job, architecture, device.arch)
         self.alike = SharedLayers(architecture.layers(), {})
         self.identities = list(map(id, self.alike.layers))
-        self.outlines: dict[tuple[object, ...], Outline] = {}
+        self.outlines: dict[tuple[object, ...], RankContents] = {}
         self.chunks: dict[tuple[object, ...], list[Unit]] = {}
         every = job.checkpointing.every_n_layers
         self.numbered = bool(job.freeze or every > 1 or self.setting.option("first_last_layers_bf16"))
         """Whether the number of a layer decides more than its name."""
 
-    def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> Outline:
+    def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> RankContents:
         """Return what ``rank`` holds and runs, without its schedule."""
         embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
         units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
@@ -265,6 +269,10 @@ class _RankBuilder:
         return name
 
     def _units(self, chunk: Chunk, embedding: bool, head: bool) -> list[Unit]:
+        """Build the units of a chunk, or take them from an equal chunk.
+
+        ``embedding`` and ``head``: whether any chunk of the rank has them, which decides if their weights are shared.
+        """
         if not (chunk.embedding or chunk.head or chunk.mtp):  # what else the rank holds is nothing to layers
             embedding = head = False
         layer_ids = tuple([self.identities[i] for i in chunk.layers])
@@ -278,16 +286,16 @@ class _RankBuilder:
             self.architecture,
             chunk,
             self.setting,
-            shares=self.architecture.tie_word_embeddings and embedding and head,
-            embeds=embedding,
+            shares_embedding=self.architecture.tie_word_embeddings and embedding and head,
+            rank_has_embedding=embedding,
             inventory=self.inventory,
-            alike=self.alike,
+            shared_layers=self.alike,
         )
         return built_units
 
     def _outline(
         self, key: tuple[object, ...], chunks: tuple[Chunk, ...], units: tuple[tuple[Unit, ...], ...]
-    ) -> Outline:
+    ) -> RankContents:
         """Build what a rank holds: tensors, parameter count, workspaces, and buffers sent between stages.
 
         A tensor that several units share as one object is counted once, times its number of units.
@@ -325,16 +333,18 @@ class _RankBuilder:
             extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if is_fsdp else (),
         )
         resident = interned([(u.tensors, times) for u, times in unit_runs])
-        return Outline(key, rank, resident, sum(count * t.numel for t, count in tensors))
+        return RankContents(key, rank, resident, sum(count * t.numel for t, count in tensors))
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
+    """Forward and backward passes of one rank in the order of Megatron's pipeline schedule."""
     # overlap_moe_expert_parallel_comm runs a layer's backward in parallel with the next micro-batch's forward of
     # another layer (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
-    return runs(_place(job, rank, chunks), job.gradient_accumulation_steps)
+    return runs(_pipeline_place(job, rank, chunks), job.gradient_accumulation_steps)
 
 
-def _place(job: TrainingJob, rank: int, chunks: int) -> Place:
+def _pipeline_place(job: TrainingJob, rank: int, chunks: int) -> Place:
+    """The place of a rank in the pipeline schedule, with its virtual stages and their group size."""
     pipeline = job.layout.pipeline
     group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
     place = Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))

@@ -39,7 +39,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     Raises:
         UnsupportedError: the job uses an argument that has no memory model, or adapters together with such an argument.
     """
-    _refuse(job)
+    _refuse_unmodeled(job)
     _refuse_nets(job, architecture)
     layout, recipe = job.layout, job.recipe
     style = job.framework.style
@@ -109,7 +109,13 @@ UNMODELED = (
 """Arguments that change what is kept: their names, why there is no figure, and what to do."""
 
 
-def _refuse(job: TrainingJob) -> None:
+def _refuse_unmodeled(job: TrainingJob) -> None:
+    """Refuse options that have no memory model.
+
+    Raises:
+        UnsupportedError: such an option is set, or ``padding_free`` with an attention that takes no packed sequences,
+            or CUDA graphs.
+    """
     for names, why, remedy in UNMODELED:
         for name in names:
             if job.option(name):

@@ -53,10 +53,10 @@ def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
             "give each chunk more layers; models are trained with two to eight chunks on a rank",
             "/parallelism/virtual_stages",
         )
-    return _stages(num_layers, layout.pipeline, layout.virtual_stages, job.options)
+    return _chunks_by_rank(num_layers, layout.pipeline, layout.virtual_stages, job.options)
 
 
-class _Split(Record):
+class _PipelineSplit(Record):
     """What decides where a pipeline is cut: the part of a job that is read here."""
 
     layout: Layout
@@ -67,37 +67,45 @@ class _Split(Record):
 
 
 @lru_cache(maxsize=1024)
-def _stages(
-    num_layers: int, ways: int, virtual_stages: int, options: tuple[tuple[str, object], ...]
+def _chunks_by_rank(
+    num_layers: int, ranks: int, virtual_stages: int, options: tuple[tuple[str, object], ...]
 ) -> tuple[tuple[Chunk, ...], ...]:
-    job = _Split(Layout(pipeline=ways, virtual_stages=virtual_stages), options)
-    return tuple(map(tuple, _cut(num_layers, job)))
+    """The chunks of every pipeline rank, without a job: equal layouts share them. ``ranks``: pipeline-parallel size."""
+    job = _PipelineSplit(Layout(pipeline=ranks, virtual_stages=virtual_stages), options)
+    return tuple(map(tuple, _cut_into_chunks(num_layers, job)))
 
 
-def _cut(num_layers: int, job: _Split) -> list[list[Chunk]]:
-    ways = job.layout.pipeline
+def _cut_into_chunks(num_layers: int, job: _PipelineSplit) -> list[list[Chunk]]:
+    """Cut the model into chunks, per pipeline rank: layers in order, virtual stage after virtual stage.
+
+    The embedding is in the first chunk; head and multi-token prediction are in the last one.
+    """
+    ranks = job.layout.pipeline
     mtp = int(str(job.option("mtp_num_layers") or 0))
     layout = job.option("pipeline_model_parallel_layout")
     if layout:
-        return _from_layout(layout, ways, job)
+        return _from_layout(layout, ranks, job)
     virtual = virtual_stages(num_layers, job)
-    counts = _counts(num_layers, job, ways, virtual)
-    found: list[list[Chunk]] = [[] for _ in range(ways)]
+    counts = _layers_per_chunk(num_layers, job, ranks, virtual)
+    chunks_of_rank: list[list[Chunk]] = [[] for _ in range(ranks)]
     start = 0
-    for v in range(virtual):
-        for rank in range(ways):
-            end = start + counts[v][rank]
-            last = v == virtual - 1 and rank == ways - 1
-            found[rank].append(
+    for virtual_stage in range(virtual):
+        for rank in range(ranks):
+            end = start + counts[virtual_stage][rank]
+            last = virtual_stage == virtual - 1 and rank == ranks - 1
+            chunks_of_rank[rank].append(
                 Chunk(
-                    layers=tuple(range(start, end)), embedding=v == 0 and rank == 0, head=last, mtp=mtp if last else 0
+                    layers=tuple(range(start, end)),
+                    embedding=virtual_stage == 0 and rank == 0,
+                    head=last,
+                    mtp=mtp if last else 0,
                 )
             )
             start = end
-    return found
+    return chunks_of_rank
 
 
-def virtual_stages(num_layers: int, job: TrainingJob | _Split) -> int:
+def virtual_stages(num_layers: int, job: TrainingJob | _PipelineSplit) -> int:
     """Model chunks per rank."""
     per_stage = job.option("num_layers_per_virtual_pipeline_stage")
     if per_stage:
@@ -105,7 +113,8 @@ def virtual_stages(num_layers: int, job: TrainingJob | _Split) -> int:
     return max(1, job.layout.virtual_stages)
 
 
-def _uneven(job: _Split, *names: str) -> int | None:
+def _first_stated(job: _PipelineSplit, *names: str) -> int | None:
+    """The first of the options ``names`` that the job states, as a number of layers."""
     for name in names:
         value = job.option(name)
         if value is not None:
@@ -113,47 +122,63 @@ def _uneven(job: _Split, *names: str) -> int | None:
     return None
 
 
-def _counts(num_layers: int, job: _Split, ways: int, virtual: int) -> list[list[int]]:
-    """Layers of each rank in each virtual stage."""
-    first = _uneven(job, "decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
-    last = _uneven(job, "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
-    if first is not None or last is not None:
-        middle = ways - (first is not None) - (last is not None)
-        rest = num_layers - (first or 0) - (last or 0)
-        even = _even(rest, middle) if middle else []
-        whole = ([first] if first is not None else []) + even + ([last] if last is not None else [])
-        return [[_share(n, virtual, v) for n in whole] for v in range(virtual)]
+def _layers_per_chunk(num_layers: int, job: _PipelineSplit, ranks: int, virtual: int) -> list[list[int]]:
+    """Layers of each rank in each virtual stage: ``counts[virtual_stage][rank]``.
+
+    Source: transformer_block.py, get_num_layers_to_build. ``ranks``: pipeline-parallel size; ``virtual``: chunks of a
+    rank.
+    """
+    first_stage = _first_stated(job, "decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
+    last_stage = _first_stated(job, "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
+    # The first or last rank has a stated number of layers; the others share the rest evenly.
+    if first_stage is not None or last_stage is not None:
+        middle_ranks = ranks - (first_stage is not None) - (last_stage is not None)
+        middle_layers = num_layers - (first_stage or 0) - (last_stage or 0)
+        even = _divide_evenly(middle_layers, middle_ranks) if middle_ranks else []
+        layers_of_rank = (
+            ([first_stage] if first_stage is not None else []) + even + ([last_stage] if last_stage is not None else [])
+        )
+        return [[_even_share(layers, virtual, stage) for layers in layers_of_rank] for stage in range(virtual)]
+    # The embedding and the loss may each count as a layer, which their stage then lacks.
     embedding = bool(job.option("account_for_embedding_in_pipeline_split"))
     loss = bool(job.option("account_for_loss_in_pipeline_split"))
-    flat = _even(num_layers + embedding + loss, ways * virtual)
-    flat[0] -= embedding
-    flat[-1] -= loss
-    return [flat[v * ways : (v + 1) * ways] for v in range(virtual)]
+    layers_of_stage = _divide_evenly(num_layers + embedding + loss, ranks * virtual)
+    layers_of_stage[0] -= embedding
+    layers_of_stage[-1] -= loss
+    return [layers_of_stage[stage * ranks : (stage + 1) * ranks] for stage in range(virtual)]
 
 
-def _even(n: int, ways: int) -> list[int]:
-    base, extra = divmod(n, ways)
-    return [base + (1 if i < extra else 0) for i in range(ways)]
+def _divide_evenly(count: int, parts: int) -> list[int]:
+    """Divide ``count`` layers over ``parts``; the first parts get one more if there is a remainder."""
+    base, extra = divmod(count, parts)
+    return [base + (1 if i < extra else 0) for i in range(parts)]
 
 
-def _share(n: int, ways: int, index: int) -> int:
-    return _even(n, ways)[index]
+def _even_share(count: int, parts: int, index: int) -> int:
+    """The layers of part ``index`` where ``count`` layers are divided over ``parts``."""
+    return _divide_evenly(count, parts)[index]
 
 
-def _from_layout(layout: object, ways: int, job: _Split) -> list[list[Chunk]]:
-    parts = stages_of_layout(layout)
-    if not parts or len(parts) % ways:
+def _from_layout(layout: object, ranks: int, job: _PipelineSplit) -> list[list[Chunk]]:
+    """Chunks of each rank from ``pipeline_model_parallel_layout``: t is a layer, E the embedding, L the loss, m a
+    prediction layer.
+
+    Raises:
+        UnsupportedError: the number of stages is no multiple of the pipeline ranks.
+    """
+    stages = stages_of_layout(layout)
+    if not stages or len(stages) % ranks:
         raise UnsupportedError(
-            f"pipeline_model_parallel_layout has {len(parts)} stages, which {ways} pipeline ranks do not divide",
-            f"separate a multiple of {ways} stages with |",
+            f"pipeline_model_parallel_layout has {len(stages)} stages, which {ranks} pipeline ranks do not divide",
+            f"separate a multiple of {ranks} stages with |",
             "/training/options/pipeline_model_parallel_layout",
         )
-    found: list[list[Chunk]] = [[] for _ in range(ways)]
+    chunks_of_rank: list[list[Chunk]] = [[] for _ in range(ranks)]
     start = 0
-    for i, part in enumerate(parts):
+    for i, part in enumerate(stages):
         end = start + part.count("t")
-        found[i % ways].append(
+        chunks_of_rank[i % ranks].append(
             Chunk(layers=tuple(range(start, end)), embedding="E" in part, head="L" in part, mtp=part.count("m"))
         )
         start = end
-    return found
+    return chunks_of_rank

@@ -67,19 +67,19 @@ def chunk_units(
     chunk: Chunk,
     setting: Setting,
     *,
-    shares: bool,
-    embeds: bool = False,
+    shares_embedding: bool,
+    rank_has_embedding: bool = False,
     inventory: bool = False,
-    alike: SharedLayers | None = None,
+    shared_layers: SharedLayers | None = None,
 ) -> list[Unit]:
     """Build the units of a model chunk in forward order: embedding, layers, multi-token prediction, head.
 
-    Layers that are equal share one unit, unless ``inventory`` asks for their names. ``embeds``: some chunk of this rank
-    has the embedding. ``shares``: its table is the output weight too. ``alike``: layers of the same job's other chunks,
-    which are not built again.
+    Layers that are equal share one unit, unless ``inventory`` asks for their names. ``rank_has_embedding``: some
+    chunk of this rank has the embedding. ``shares_embedding``: its table is the output weight too. ``shared_layers``:
+    layers of the same job's other chunks, which are not built again.
     """
     units: list[Unit] = []
-    alike = SharedLayers(architecture.layers(), {}) if alike is None else alike
+    shared_layers = SharedLayers(architecture.layers(), {}) if shared_layers is None else shared_layers
     frozen = frozen_layers(job.freeze)
     adapter = setting.adapter
     table_trained = adapter is None and "embed" not in job.freeze
@@ -99,7 +99,7 @@ def chunk_units(
             vocab=padded_vocabulary(architecture.vocab_size, job),
             positions=architecture.learned_positions,
             dropout=architecture.embedding_dropout,
-            tied=shares,
+            tied=shares_embedding,
             trained=table_trained,
             waits=not setting.needs_input_gradient and (adapter is not None or 0 in frozen),
         )
@@ -115,21 +115,23 @@ def chunk_units(
                 later_curve=curve,
             )
         )
-    layer_units, setting = _layer_units(job, architecture, chunk.layers, setting, alike, inventory)
+    layer_units, setting = _layer_units(job, architecture, chunk.layers, setting, shared_layers, inventory)
     units += layer_units
     if chunk.mtp:
-        units += _prediction_layers(job, architecture, chunk, setting, inventory, embeds=not embeds)
+        units += _prediction_layers(job, architecture, chunk, setting, inventory, embeds=not rank_has_embedding)
     if chunk.head:
-        trained = table_trained if shares else adapter is None and "head" not in job.freeze
+        trained = table_trained if shares_embedding else adapter is None and "head" not in job.freeze
         main_gradient_dtype = gradient_dtype(job) if is_sharded(job) else None
         other_tensors = [t for unit in units if unit.kind == "embedding" for t in unit.tensors if t.trained]
         head = MegatronHead(
             vocab=padded_vocabulary(architecture.vocab_size, job),
             final_norm=architecture.final_norm,
-            tied=shares,
+            tied=shares_embedding,
             trained=trained,
             main_gradient=main_gradient_dtype,
-            beside=sum([t.numel for t in other_tensors]) if main_gradient_dtype is not None and not shares else 0,
+            beside=sum([t.numel for t in other_tensors])
+            if main_gradient_dtype is not None and not shares_embedding
+            else 0,
         )
         _require_head_covered(architecture, head, whole(setting))
         curve = _head_curve(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)
@@ -137,7 +139,7 @@ def chunk_units(
             Unit(
                 kind="head",
                 name="head and loss",
-                tensors=_freeze_unless(head_tensors(architecture, job, shares=shares), trained),
+                tensors=_freeze_unless(head_tensors(architecture, job, shares=shares_embedding), trained),
                 first_curve=curve,
                 later_curve=curve,
             )
@@ -148,9 +150,9 @@ def chunk_units(
 def _layer_units(
     job: TrainingJob,
     architecture: Architecture,
-    numbers: tuple[int, ...],
+    layer_numbers: tuple[int, ...],
     setting: Setting,
-    alike: SharedLayers,
+    shared_layers: SharedLayers,
     inventory: bool,
 ) -> tuple[list[Unit], Setting]:
     """Build the units of a chunk's layers, and return the setting of the units after them.
@@ -159,11 +161,11 @@ def _layer_units(
     """
     adapter, frozen = setting.adapter, frozen_layers(job.freeze)
     units: list[Unit] = []
-    layers = alike.layers
+    layers = shared_layers.layers
     bf16_numbers = bf16_layers(setting, len(layers))
     numbered = bool(frozen or bf16_numbers or inventory)
     previous: tuple[Block, bool] | None = None
-    for group, recompute in recompute_groups(job, setting, numbers):
+    for group, recompute in recompute_groups(job, setting, layer_numbers):
         if previous is not None and len(group) == 1 and layers[group[0]] is previous[0] and recompute is previous[1]:
             units.append(units[-1])
             continue
@@ -178,7 +180,7 @@ def _layer_units(
             setting.needs_input_gradient,
             setting.holds_output_gradient,
         )
-        if key not in alike.units:
+        if key not in shared_layers.units:
             layer_setting = in_bf16(setting) if is_bf16 else setting
             for block in blocks:
                 _require_block_covered(block, whole(layer_setting._replace(adapter=None)))
@@ -188,8 +190,10 @@ def _layer_units(
                 block_lists = [_with_adapters(tensors, layer_setting, adapter) for tensors in block_lists]
             tensors = block_lists[0] if len(block_lists) == 1 else tuple(chain.from_iterable(block_lists))
             unit_tensors = tensors if adapter is not None else _freeze_unless(tensors, trained)
-            alike.units[key] = Unit(kind="block", name="", tensors=unit_tensors, first_curve=curve, later_curve=curve)
-        unit = alike.units[key]
+            shared_layers.units[key] = Unit(
+                kind="block", name="", tensors=unit_tensors, first_curve=curve, later_curve=curve
+            )
+        unit = shared_layers.units[key]
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
         previous = (blocks[0], recompute) if setting.needs_input_gradient and len(group) == 1 and not numbered else None
         if not setting.needs_input_gradient:
@@ -214,10 +218,12 @@ def name_of(job: TrainingJob, setting: Setting, chunk: Chunk, place: int) -> str
 
 
 def _name(group: tuple[int, ...]) -> str:
+    """The name of a unit of layers: ``layer 3``, or ``layers 0-3``."""
     return f"layer {group[0]}" if len(group) == 1 else f"layers {group[0]}-{group[-1]}"
 
 
 def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
+    """A layer's frozen tensors, and the tensors of its LoRA adapters on one rank."""
     from memcheck.frameworks.megatron.adapters import adapters_beside
 
     backend = setting.option("bridge_backend")
@@ -225,6 +231,7 @@ def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: 
 
 
 def _freeze_unless(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:
+    """The tensors as they are if ``trained``, else all frozen."""
     return tensors if trained else tuple(t._replace(trained=False) for t in tensors)
 
 
@@ -280,6 +287,7 @@ def _uniform_checkpoint_size(job: TrainingJob, setting: Setting) -> int | None:
 
 
 def _layers_per_checkpoint(setting: Setting) -> int:
+    """``recompute_num_layers``: consecutive layers of one checkpoint."""
     return int(str(setting.option("recompute_num_layers", 1)))
 
 
@@ -327,6 +335,9 @@ def _require_head_covered(architecture: Architecture, head: MegatronHead, settin
 
 @lru_cache(maxsize=1024)
 def _layers_curve(blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool) -> Curve:
+    """The memory curve of consecutive layers, forward and backward. ``inventory``: with the name of every
+    allocation.
+    """
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
         rows //= setting.tensor_parallel
@@ -339,17 +350,20 @@ def _layers_curve(blocks: tuple[Block, ...], setting: Setting, recompute: bool, 
 
 @lru_cache(maxsize=256)
 def _embedding_curve(embedding: MegatronEmbedding, setting: Setting, inventory: bool) -> Curve:
+    """The memory curve of the embedding, forward and backward; equal settings share it."""
     return megatron_embedding_curve(embedding, setting, code_of(setting.style).embedding, inventory=inventory)
 
 
 @lru_cache(maxsize=256)
 def _head_curve(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
+    """The memory curve of head and loss, forward and backward; equal settings share it."""
     return megatron_head_curve(head, setting, code_of(setting.style).head, inventory=inventory)
 
 
 def _prediction_layers(
     job: TrainingJob, architecture: Architecture, chunk: Chunk, setting: Setting, inventory: bool, *, embeds: bool
 ) -> list[Unit]:
+    """Units of the multi-token-prediction layers (MTP) of a chunk."""
     from memcheck.frameworks.megatron.prediction import prediction_units
 
     return prediction_units(job, architecture, chunk.mtp, setting, embeds=embeds, inventory=inventory)

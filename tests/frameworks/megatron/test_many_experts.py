@@ -7,7 +7,7 @@ import pytest
 from memcheck.catalog.models import find_model
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import read_architecture
-from memcheck.frameworks.megatron.tensors import MOST_EXPERTS, whole_block
+from memcheck.frameworks.megatron.tensors import MAX_EXPERTS, whole_block
 from memcheck.models.types import Block, Moe
 
 
@@ -27,5 +27,5 @@ def test_more_than_any_model_has_are_refused() -> None:
 
 def test_the_largest_number_is_listed() -> None:
     """A router, and two matrices for each."""
-    names = [each.name for each in whole_block(mixture(MOST_EXPERTS), 4096)]
-    assert sum("experts.linear_fc1" in name for name in names) == MOST_EXPERTS
+    names = [each.name for each in whole_block(mixture(MAX_EXPERTS), 4096)]
+    assert sum("experts.linear_fc1" in name for name in names) == MAX_EXPERTS

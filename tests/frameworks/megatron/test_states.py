@@ -110,8 +110,8 @@ def test_frozen_parameters_have_no_states() -> None:
 def test_experts_are_divided_over_their_own_ranks() -> None:
     """With 8 experts' ranks and data parallelism of 8, expert states have one copy each."""
     case = job(deepseek_v2(), grid(8, expert=8))
-    assert buffers.optimizer_ways(case, expert=False) == 8
-    assert buffers.optimizer_ways(case, expert=True) == 1
+    assert buffers.optimizer_ranks(case, expert=False) == 8
+    assert buffers.optimizer_ranks(case, expert=True) == 1
 
 
 def test_fsdp_divides_everything() -> None:

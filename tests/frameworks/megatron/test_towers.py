@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.units import idle_tower_tensors
 from memcheck.frameworks.megatron.workspaces import Device
@@ -21,12 +21,12 @@ FROZEN = ("vision", "projector")
 
 def _job(**changes: object) -> TrainingJob:
     options = changes.pop("options", {"bridge_backend": "mcore-bridge"})
-    return job(catalogued(MODEL), grid(8, expert=8), options=options, **{"images": REST, **changes})
+    return job(catalog_architecture(MODEL), grid(8, expert=8), options=options, **{"images": REST, **changes})
 
 
 def test_the_first_stage_holds_it_frozen() -> None:
     """Its weights rest in bfloat16, whole, on the rank that has the embedding, and get no gradients."""
-    a = catalogued(MODEL)
+    a = catalog_architecture(MODEL)
     tensors = idle_tower_tensors(a)
     assert not any(t.trained for t in tensors)
     with_tower, without = (
@@ -53,11 +53,11 @@ def test_the_first_stage_holds_it_frozen() -> None:
 def test_a_tower_that_does_not_rest_is_refused(changes: dict[str, object], pointer: str) -> None:
     """One that Megatron-Bridge holds, one at work, a trained one, one with adapters."""
     with pytest.raises(UnsupportedError) as caught:
-        refuse_parts(_job(**changes), catalogued(MODEL))
+        refuse_parts(_job(**changes), catalog_architecture(MODEL))
     assert caught.value.pointer == pointer
 
 
 @pytest.mark.parametrize("changes", [{"freeze": FROZEN}, {"method": "lora", "lora": LANGUAGE}])
 def test_one_that_rests_is_priced(changes: dict[str, object]) -> None:
     """Frozen whole, or beside adapters of the language model alone; over tensor ranks, too."""
-    refuse_parts(_job(**changes)._replace(layout=grid(8, tensor=2)), catalogued(MODEL))
+    refuse_parts(_job(**changes)._replace(layout=grid(8, tensor=2)), catalog_architecture(MODEL))

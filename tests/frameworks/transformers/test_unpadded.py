@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import catalogued
+from memcheck.families.architecture import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.rows import unmodelled
 from tests.frameworks.torch.test_towers import priced
@@ -118,4 +118,4 @@ def test_rows_without_their_padding(row: tuple[str, str, str, int, int, float, d
 )
 def test_what_has_no_model(model: str, rows: str, refused: str) -> None:
     """Sinks, encoder-decoders, and masks of documents, which FlashAttention is not given."""
-    assert unmodelled(rows, catalogued(model), FRAMEWORKS["huggingface"], "flash", 1) == refused
+    assert unmodelled(rows, catalog_architecture(model), FRAMEWORKS["huggingface"], "flash", 1) == refused
