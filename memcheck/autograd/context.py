@@ -32,7 +32,9 @@ class Adapter(Record):
 
     rank: int
     targets: str | tuple[str, ...]
+    """peft's ``target_modules``: names of linear layers, or ``all-linear``."""
     dtype: str
+    """The dtype in which the adapters are stored."""
     quantized: bool
     """The base weights are quantised."""
     quantization_format: str = "nf4"
@@ -78,8 +80,11 @@ class Patched(Record):
     """Which modules of transformers' blocks Liger's kernels replace, and how its norm is made."""
 
     rope: bool = True
+    """The rotation of queries and keys is Liger's."""
     rms_norm: bool = True
+    """The layer's norms are Liger's."""
     glu: bool = True
+    """The gated product of a feed-forward network (SwiGLU, GEGLU) is Liger's."""
     norm_in_place: bool = True
     """The norm's backward writes over its gradient; not in families with a norm after a branch."""
     head_norms: bool = True
@@ -92,45 +97,56 @@ class Setting(Record):
     style: Style
     """The framework whose module code runs, as ``Framework.style``."""
     batch: int
+    """Sequences per micro-batch on this rank."""
     sequence: int
     """Tokens per sequence on this rank, after context parallelism."""
     hidden: int
+    """Width of the residual stream."""
     tensor_parallel: int = 1
+    """Ranks that share each layer's matrices."""
     sequence_parallel: bool = False
+    """The residual stream is divided over the tensor-parallel ranks, as well (Megatron's sequence parallelism)."""
     expert_parallel: int = 1
+    """Ranks that share the experts of a layer, whole experts each."""
     expert_tensor_parallel: int = 1
+    """Ranks that share the matrices of each expert."""
     param_dtype: str = "bf16"
     """Dtype of the weights that the modules see (FSDP's unsharded copy, or the parameters themselves)."""
     compute_dtype: str = "bf16"
     """Dtype of the residual stream that enters the unit."""
     autocast_dtype: str | None = None
+    """Dtype of ``torch.autocast``; None: autocast is off."""
     attention: str = "sdpa"
+    """The kernel of attention: ``sdpa`` | ``flash`` | ``flex`` | ``eager``."""
     reentrant: bool = False
     """Checkpointed units are checkpointed with ``use_reentrant=True``."""
     trained: bool = True
     """The base weights get gradients."""
     frozen_modules: tuple[str, ...] = ()
-    """Module names inside the unit whose weights get none."""
+    """Names of modules inside the unit whose weights get no gradient."""
     has_grad: bool = False
     """Gradients of an earlier micro-batch exist."""
     grad_dtype: str | None = None
     """Dtype to which autograd casts new gradients; those that are added to existing ones stay as they are."""
     has_grad_hooks: bool = False
-    """An engine's hook runs when a gradient has arrived: it casts those that are added, too, in autograd's place."""
+    """An engine runs a hook when a weight's gradient has arrived (DeepSpeed). The hook casts every gradient, also one
+    that is added to an existing one, so that autograd casts none."""
     saves_linear_inputs: bool = False
-    """Linear layers save their inputs, also frozen ones: ZeRO-3's own (runtime/zero/linear.py)."""
+    """Linear layers save their inputs even when frozen, as those of ZeRO-3 do (deepspeed runtime/zero/linear.py)."""
     needs_input_gradient: bool = True
     """Something below the unit is trained."""
     holds_output_gradient: bool = False
-    """The code that runs the backward keeps the gradient that it starts from to its end: a schedule of stages."""
+    """The pipeline schedule keeps the gradient of the unit's output until the backward has ended."""
     external_input: bool = False
     """The unit's input lives in a buffer that is counted elsewhere (a pipeline stage's receive buffer)."""
     adapter: Adapter | None = None
+    """LoRA adapters of the unit's linear layers; None: there are none."""
     optimizer_in_backward: Stepping | None = None
     """How an optimizer steps each weight as its gradient arrives; None: the step follows the backward."""
     main_grad_dtype: str | None = None
     """Dtype of persistent gradient buffers that take the gradient in place of ``.grad`` (Megatron, DeepSpeed)."""
     expert_imbalance: float = 1.0
+    """Tokens routed to the busiest expert-parallel rank, over the mean of all ranks."""
     dispatcher: str = ""
     """How tokens reach experts on other ranks under FSDP2; empty: in the framework's own way."""
     context_parallel: int = 1
@@ -142,35 +158,38 @@ class Setting(Record):
     compiled: bool = False
     """torch.compile runs each block as a graph of its own."""
     ssm: str = "fused"
-    """``fused`` | ``fallback``: what recurrent layers run in."""
+    """Kernels of recurrent (state-space) layers: ``fused``, or ``fallback``, the code in plain PyTorch."""
     liger: Patched | None = None
     """Which of a block's modules are Liger's; None: none."""
     recomputes_all_to_all: bool = False
-    """Selective recompute repeats the experts' all-to-alls instead of keeping what they brought."""
+    """Selective recompute repeats the experts' all-to-alls instead of keeping the tokens that they brought."""
     options: tuple[tuple[str, object], ...] = ()
+    """``training.options`` of the plan: the framework's own settings by name."""
     streams: int = 1
-    """Streams of hidden states that layers hand to each other."""
+    """Residual streams that a layer reads and writes in parallel (hyper-connections, AltUp)."""
     images: int = 0
-    """Pictures or tiles that share the rows of a vision tower between them."""
-    rows_per_image: tuple[int, ...] = ()  # of each of these, where they differ
+    """Images, or tiles of images, in a vision tower's batch. ``sequence`` counts the patches of all together."""
+    rows_per_image: tuple[int, ...] = ()
+    """Patches of each image where images differ in size; empty: all have the same number."""
     image_tokens: int = 0
-    """What a projector makes of those rows."""
+    """Tokens of the language model that the projector makes of all patches."""
     tower_checkpointed: bool = False
-    """A tower's layers are checkpointed: they keep the arguments that they are given in addition to the rows."""
+    """A vision tower's layers are checkpointed, and so keep every tensor argument of their forward."""
     encoder_length: int = 0
-    """Rows of a sequence that cross attention reads: the encoder's output; 0 = there is none."""
+    """Tokens per sequence of the encoder's output, which cross attention reads; 0: there is no encoder."""
     encoder_output_grad: bool = False
-    """The encoder's output wants a gradient, or the first of the streams that layers weigh (Inkling 2)."""
+    """The encoder's output wants a gradient. In Inkling 2: the first of its streams does."""
     encoder_output_dtype: str | None = None
-    """Dtype of that output, where it is not that of the residual stream."""
+    """Dtype of the encoder's output; None: that of the residual stream."""
     starts_shared_gradients: bool = False
-    """Gradients that all layers of a stack add up (of the encoder's output, of position biases) start in this one."""
+    """Backward reaches this layer first of its stack: gradients to which all layers add are allocated in it (of the
+    encoder's output, of position biases)."""
     fp32_params: tuple[str, ...] = ()
     """Parts of the names of weights that modules see in fp32 whatever ``params`` is."""
     residual_dtype: str | None = None
-    """Dtype of the residual stream where it is not that of the weights: autocast's, after a tower's convolution."""
+    """Dtype of the residual stream; None: that of the weights. Under autocast a tower's convolution decides it."""
     casts_batch_features: bool = False
-    """FSDP hands the model a narrower copy of the features that a batch brings (``cast_forward_inputs``)."""
+    """FSDP casts the batch's floating-point features to a narrower dtype (``cast_forward_inputs``)."""
     rotary_table_rows: int = 0
     """Rows of the model's rotary tables where FSDP2 casts what a layer is given (``cast_forward_inputs``); else 0."""
 
@@ -192,12 +211,18 @@ class Setting(Record):
         return self.tensor_parallel > 1 and self.style.dtensor
 
     def for_later_micro_batches(self) -> Setting:
-        """The setting of every micro-batch after the first: autograd casts new gradients alone."""
+        """Return the setting of every micro-batch after the first, whose gradients are added to existing ones.
+
+        Autograd casts new gradients alone, so that ``grad_dtype`` applies no more; a hook casts all of them.
+        """
         return self._replace(has_grad=True, grad_dtype=self.grad_dtype if self.has_grad_hooks else None)
 
 
 class Context:
-    """A tape with the unit's setting: what block code is written against."""
+    """The state of one unit's replay: its tape, its setting, its weights, and tensors that Python variables hold.
+
+    A module's forward function takes a context as its first argument.
+    """
 
     def __init__(self, tape: Tape, setting: Setting) -> None:
         self.tape = tape
@@ -215,36 +240,37 @@ class Context:
         self.parameters: list[Parameter] = []
         """Every weight of the unit: their gradients live as long as this context."""
         self.model_outputs: list[Value] = []
-        """What the training loop still references during backward (the model's output)."""
+        """The model's output (logits), which the training loop still references during backward."""
         self.extra_outputs: list[Value] = []
-        """Attention weights that the unit returns as well as its output, and the model's loop keeps in a variable."""
+        """Tensors that the unit returns in addition to its output, such as attention weights. The model's loop over its
+        layers keeps them in a variable until the next layer returns."""
         self.attention_locals: list[Value] = []
-        """What attention's forward has names for until it returns."""
+        """Tensors that local variables of attention's forward hold until it returns."""
         self.unused_outputs: list[Value] = []
-        """What attention returns as well as its output and nothing reads: ``_`` is a variable to the layer's end."""
+        """Tensors that attention returns and nothing reads: the layer assigns them to ``_``, which lives to its end."""
         self.checkpointed_modules: frozenset[str] = frozenset()
-        """Modules of the layer that are checkpointed, each apart."""
+        """Modules of the layer that are checkpointed one by one, not with the whole layer."""
         self.rotary_tables: tuple[Storage, ...] = ()
-        """cos and sin as the layer is given them, where FSDP2 has cast them for it alone."""
+        """cos and sin, if FSDP2 casts them for each layer (``cast_forward_inputs``); else empty."""
         self.pixel_values: Value | None = None
         """``pixel_values`` as FSDP has cast them for the root's forward."""
         self.position_biases: list[Value] = []
-        """Position biases that the layer's forward has names for."""
+        """Position biases of attention scores that local variables of the layer's forward hold."""
         self.encoder_output: Value | None = None
         """The encoder's output, whose bytes are counted elsewhere."""
         self.inner_checkpoint_saved: list[Storage] = []
-        """What a checkpoint inside a checkpointed layer holds."""
+        """Tensors saved by a checkpoint that runs inside a checkpointed layer."""
         self.weights_of_later_layer = False
-        """Weights belong to a later layer, whose gradients are there already: backward has passed it."""
+        """This layer runs with the weights of a later layer. Backward has passed that one, so their gradients exist."""
         self.own_adapters = False
-        """Adapters of such weights are this layer's own."""
+        """Adapters are this layer's own although its base weights are another layer's."""
         self.weights_of_earlier_layer = False
-        """Weights belong to an earlier layer, for which autocast has cast them."""
+        """This layer runs with the weights of an earlier layer, of which autocast already has copies."""
         self.final_norm_peak: Peak | None = None
-        """The highest point of the final norm, which still belongs to the forward."""
+        """The peak of the final norm in the head's forward. It counts as forward, the rest of the head as loss."""
 
     def parameter(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> Parameter:
-        """A base weight."""
+        """Register a base weight of the unit. ``shape``: on this rank. ``dtype``: None: :meth:`dtype_of` its name."""
         s = self.setting
         trained = s.trained and not is_frozen(name, s.frozen_modules)
         return self.register(Parameter(name, shape, dtype or self.dtype_of(name), trained, has_grad=s.has_grad))
@@ -380,7 +406,7 @@ class Context:
 
 
 def wider(dtype: str, other: str | None) -> str | None:
-    """The other dtype, if it is the wider one."""
+    """Return ``other`` if its elements have more bytes than those of ``dtype``, else None."""
     return other if other is not None and ITEM_BYTES[other] > ITEM_BYTES[dtype] else None
 
 
@@ -404,4 +430,4 @@ def adapts_head(adapter: Adapter) -> bool:
 
 
 def _drop(grad: Storage) -> None:
-    """The gradient was added elsewhere and dies here."""
+    """Consume a gradient that the framework has added to a persistent buffer: nothing on the tape keeps it."""

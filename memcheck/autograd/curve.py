@@ -14,22 +14,27 @@ Inventory = tuple[Entry, ...]
 
 
 class Peak(Record):
-    """The highest point of a phase, relative to what lived before the unit."""
+    """The most live bytes in one phase (forward or backward) of a unit, without what was live before the unit."""
 
     bytes: int
     label: str
+    """The tensor whose allocation reached the peak."""
     components: tuple[tuple[str, int], ...]
+    """Bytes by component (``activations``, ``gradients``, ``temporaries``), which add up to ``bytes``."""
     inventory: Inventory = ()
+    """The live tensors one by one; empty unless the replay was asked to list them."""
     largest: int = 0
     """Bytes of the largest block that the unit has made so far, live or not."""
 
 
 class Saved(Record):
-    """What lives on a tape between a unit's forward and its backward."""
+    """Tensors of one unit that are live between its forward and its backward."""
 
     bytes: int
     inventory: Inventory
+    """The tensors one by one; empty unless the replay was asked to list them."""
     components: tuple[tuple[str, int], ...]
+    """Bytes by component, which add up to ``bytes``."""
 
 
 class Curve(Record):
@@ -39,12 +44,15 @@ class Curve(Record):
     """
 
     saved_bytes: int
-    """What is saved for backward: bytes alive from the end of its forward to its backward."""
+    """Bytes that are live from the end of the unit's forward to its backward: tensors saved for backward."""
     saved_inventory: Inventory
+    """The saved tensors one by one; empty unless the replay was asked to list them."""
     saved_components: tuple[tuple[str, int], ...]
+    """``saved_bytes`` by component."""
     autocast_cache_bytes: int
-    """Autocast's weight copies that nothing saved: they live until autocast is left."""
+    """Bytes of autocast's weight copies that nothing has saved: its cache keeps them until autocast is left."""
     forward_peak: Peak
+    """The highest point of the forward."""
     backward_peak: Peak
     """The highest point of the backward: includes the unit's saved set, the gradient of its output and the new
     gradients of its parameters.
@@ -52,10 +60,10 @@ class Curve(Record):
     gradient_bytes: int
     """Bytes of new ``.grad`` tensors after its backward."""
     until_backward_ends: int = 0
-    """Bytes alive until the whole backward is over: the model's output when the training loop still references it, a
-    tied head's gradient that waits for the embedding's."""
+    """Bytes that are live until the backward of the whole model ends: the model's output if the training loop still
+    references it, and a tied head's gradient that waits for the embedding's."""
     peak_before_loss: Peak | None = None
-    """The highest point of what runs before the loss: the final norm of a head."""
+    """Of a head: the highest point of its final norm, before logits and loss. None: the unit is no head."""
     grad_hook_peak: Peak | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
     later_grad_hook_peak: Peak | None = None
@@ -73,15 +81,17 @@ class Curve(Record):
     freed_input_bytes: int = 0
     """Bytes of its input that nothing has saved once its forward is over; of an embedding: of the rows looked up."""
     input_gradient_bytes: int = 0
+    """Bytes of the gradient of the unit's input; 0: it needs none."""
     output_gradient_bytes: int = 0
+    """Bytes of the gradient of the unit's output, with which its backward starts."""
     left_gradient_bytes: int = 0
-    """Bytes that its backward leaves for a unit further down: gradients to which the units between them add."""
+    """Bytes of gradients that this unit's backward leaves for an earlier unit, such as those of a shared weight."""
     taken_gradient_bytes: int = 0
-    """Bytes of such gradients that its backward takes."""
+    """Bytes of gradients that later units have left for this unit's backward."""
     until_graph_freed: int = 0
-    """Bytes alive until the training loop lets go of the graph: when the next forward's output replaces this one's."""
+    """Bytes that are live until the training loop drops the graph, when the next forward's output replaces this one."""
     weight_backward_bytes: int = 0
-    """Gradients that a backward of inputs alone leaves for that of the weights."""
+    """Bytes of output gradients that a zero-bubble schedule keeps from the input backward to the weight backward."""
 
 
 Forward = Callable[[Context, Value], Value]
@@ -201,7 +211,7 @@ def closed(tape: Tape, ctx: Context, y: Value, forward: Peak) -> Curve:
 
 
 def turn(tape: Tape) -> Saved:
-    """Return what a finished forward has saved, and start the backward phase.
+    """Return the tensors that a finished forward has saved, and start the backward phase.
 
     From here on the tape has a new peak, and counts new tensors as temporaries.
     """
@@ -216,7 +226,7 @@ def turn(tape: Tape) -> Saved:
 
 
 def high(tape: Tape) -> Peak:
-    """The tape's highest point since the last reset."""
+    """Return the highest point of the tape since its last reset."""
     return Peak(
         bytes=tape.peak,
         label=tape.peak_label,
@@ -250,24 +260,23 @@ def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
     return checkpoint(ctx.tape, run, x, ctx.extra_outputs if ctx.setting.reentrant else None)
 
 
-def keeping(
-    curve: Curve, size: int, entry: tuple[tuple[str, tuple[int, ...], str, int, str, int], ...], stays: int = 0
-) -> Curve:
-    """Return ``curve`` with ``size`` more bytes saved in its forward, listed in the inventory as ``entry``.
+def keeping(curve: Curve, n_bytes: int, entries: Inventory, live_at_peak: int = 0) -> Curve:
+    """Return a unit's curve with ``n_bytes`` more activations saved in its forward, listed as ``entries``.
 
-    ``stays``: how many of these bytes are still live at the peak of its backward.
+    ``live_at_peak``: how many of these bytes are still live at the peak of the unit's backward.
     """
     components = dict(curve.saved_components)
-    components["activations"] = components.get("activations", 0) + size
+    components["activations"] = components.get("activations", 0) + n_bytes
     return curve._replace(
-        saved_bytes=curve.saved_bytes + size,
+        saved_bytes=curve.saved_bytes + n_bytes,
         saved_components=tuple(components.items()),
-        saved_inventory=curve.saved_inventory + entry,
-        backward_peak=_higher(curve.backward_peak, stays) if stays else curve.backward_peak,
+        saved_inventory=curve.saved_inventory + entries,
+        backward_peak=_higher(curve.backward_peak, live_at_peak) if live_at_peak else curve.backward_peak,
     )
 
 
-def _higher(peak: Peak, size: int) -> Peak:
+def _higher(peak: Peak, n_bytes: int) -> Peak:
+    """Return ``peak`` with ``n_bytes`` more activations live."""
     components = dict(peak.components)
-    components["activations"] = components.get("activations", 0) + size
-    return peak._replace(bytes=peak.bytes + size, components=tuple(components.items()))
+    components["activations"] = components.get("activations", 0) + n_bytes
+    return peak._replace(bytes=peak.bytes + n_bytes, components=tuple(components.items()))

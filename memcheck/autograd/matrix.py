@@ -54,9 +54,9 @@ class Weights:
         self.dequantized_dtype: str | None = None
         """The dtype that comes out of dequantisation, where it is not that of the product."""
         self.fake_quantizer = ("", 0)
-        """The quantizer of quantization-aware training, if any, and how many share a scale."""
+        """Quantizer of quantization-aware training (empty: none), and the number of inputs that share a scale."""
         self.keeps_input = False
-        """The 4-bit product holds on to its input, as it did before bitsandbytes 0.43.2 (#1270)."""
+        """The 4-bit product saves its input, as bitsandbytes before 0.43.2 did (#1270)."""
         self.compute_dtype: str | None = None
         """The dtype in which 4-bit products are computed (``bnb_4bit_compute_dtype``); None: that of their input."""
         self.peft_input_dtype: str | None = None
@@ -145,7 +145,11 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
 
 
 def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, label: str = "embedding") -> Value:
-    """``F.embedding``: keeps the indices only; backward makes a dense gradient of the whole table."""
+    """Look up ``rows`` of a table (``F.embedding``). Saves the indices alone; backward makes a dense gradient of the
+    whole table.
+
+    ``weight``: [vocabulary on this rank, hidden]. ``rows``: the shape of the indices.
+    """
     wv = tape.parameter(weight)
     return operator(tape, tape.value((*rows, weight.shape[1]), dtype, label), wv, "embedding backward")
 

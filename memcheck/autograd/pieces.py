@@ -10,21 +10,26 @@ from memcheck.autograd.tensor import Tape
 from memcheck.record import Record
 
 FIRST = 3
-"""Pieces in front that are replayed one by one: the first of all casts weights for all of them."""
+"""Pieces at the start that are replayed one by one: the first one casts weights for all of them."""
 LAST = 4
-"""Pieces at the end that are: backward starts there, whose first two gradients of a weight are added up otherwise, and
-the very last piece may be shorter."""
+"""Pieces at the end that are replayed one by one. Backward starts there and adds up a weight's first two gradients in
+another way than later ones. The last piece may be shorter."""
 
 
 class Pieces(Record):
-    """Consecutive pieces that are alike."""
+    """Consecutive equal pieces of a tensor's dimension."""
 
     size: int
+    """Rows per piece."""
     copies: int
+    """Number of pieces."""
 
 
 def in_pieces(length: int, size: int) -> list[Pieces]:
-    """``length`` cut into pieces of ``size``, of which the last may be shorter."""
+    """Cut ``length`` rows into pieces of ``size`` rows, the last of which may be shorter.
+
+    Pieces near both ends are entries of their own, those between them one entry with a count.
+    """
     count = -(-length // size)
     middle = count - FIRST - LAST
     if middle < 2:
@@ -34,9 +39,9 @@ def in_pieces(length: int, size: int) -> list[Pieces]:
 
 
 class counted_as:  # noqa: N801 - reads as a function
-    """A context in which what runs stands for ``copies`` alike pieces, with all that they leave allocated.
+    """A context manager: each allocation in it counts ``copies`` times, as one of ``copies`` equal pieces of a tensor.
 
-    Its moments are no candidates for the highest point.
+    With more than one copy its moments are not considered for the peak.
     """
 
     __slots__ = ("_before", "_now", "_tape")
@@ -46,7 +51,7 @@ class counted_as:  # noqa: N801 - reads as a function
         self._now = copies, copies > 1
 
     def __enter__(self) -> None:
-        """From here on."""
+        """Set the tape's count of copies."""
         self._tape.copies, self._tape.ignores_peaks = self._now
 
     def __exit__(self, *_: object) -> None:

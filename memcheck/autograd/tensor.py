@@ -35,7 +35,7 @@ def rounded_bytes(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def promote(a: str, b: str) -> str:
-    """The dtype of an elementwise operation on two floating tensors of dimension >= 1."""
+    """Return the result dtype of an elementwise operation on two floating-point tensors (``torch.promote_types``)."""
     if a == b:
         return a
     if _WIDER[a] == _WIDER[b]:  # bf16 with fp16
@@ -137,26 +137,28 @@ class Parameter:
         self.first_micro_batch = not has_grad
         """True in the first micro-batch: no gradient existed before it."""
         self.grad_buffer: Storage | None = None
+        """The storage of ``.grad`` if this micro-batch has made it."""
         self.consume_gradient: Callable[[Storage], None] | None = None
         """Consumes each new gradient in place of ``.grad``: a persistent main gradient, a bucket, an optimizer step."""
         self.shared_with_earlier = False
-        """An earlier layer has the same weight, and counts autocast's copy of it."""
+        """An earlier layer runs with the same weight, and counts autocast's copy of it."""
         self.shared_with_later = False
-        """A later layer has the same weight, and counts its gradient."""
+        """A later layer runs with the same weight, and counts its gradient."""
         self.cast_gradient_dtype: str | None = None
-        """Dtype of autocast's copy, whose gradient of later layers waits in the copy's node for this one."""
+        """Dtype of the gradient of autocast's copy, if several layers share the weight. Their gradients are summed in
+        the copy's node before they are cast back. None: the weight is not shared so."""
         self.cast_gradient: Storage | None = None
-        """That gradient."""
+        """The sum of later layers' gradients of autocast's copy."""
         self.awaits_tied_gradient = False
-        """The next gradient waits in AccumulateGrad's buffer for a second use of the weight (tied embeddings)."""
+        """The head's gradient of a tied table waits in AccumulateGrad's buffer for the embedding's."""
         self.used_as_view = False
-        """Products read a view of the weight, which is no leaf."""
+        """Matrix products read a view of the weight. A view is no leaf, so autocast does not cache its copy."""
         self.cast_to: str | None = None
         """Dtype to which autograd casts each arriving gradient (``Tensor.grad_dtype``)."""
         self.pending_uses = 0
-        """Uses in the graph whose gradients have not arrived."""
+        """Number of uses in the graph whose gradients have not arrived."""
         self.summed_gradient: Storage | None = None
-        """The sum of those that have."""
+        """The sum of the gradients that have arrived in this backward."""
 
 
 class Node:
@@ -192,16 +194,18 @@ class Node:
         """Storages that the node keeps for its backward, and ``SAVED_WEIGHT`` for weights."""
         self.grad: Storage | None = None
         self.view_gradients: list[Storage] | None = None
-        """A list for nodes with several outputs (split, unbind): their gradients wait side by side."""
+        """Gradients of the outputs of split or unbind, all kept until the last one is there; None: another node."""
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.copies = 1
         """Number of equal pieces that the tensor stands for: ``pieces.counted_as``."""
         self.hands_over_gradient = False
-        """``run`` takes the gradient in a list, to let go of it before it returns (checkpointed units)."""
+        """``run`` gets the gradient in a list, and so can free it before it returns (checkpointed units)."""
         self.input_metadata: tuple[tuple[tuple[int, ...], str, int], ...] = ()
-        """Shape, dtype and elements of each input, where gradients may come back broadcast or in another dtype."""
+        """Shape, dtype and number of elements of each input: the engine sums and casts gradients to them. Empty: the
+        function returns gradients that fit."""
         self.pending = 0
+        """Number of gradients that have not arrived."""
 
 
 class SavedWeight:
@@ -259,11 +263,13 @@ class Tape:
 
     def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
         self.live = 0
+        """Live bytes now."""
         self.copies = 1
         """Number of equal pieces that one recorded piece stands for now: :meth:`alike`."""
         self.ignores_peaks = False
-        """The present is no candidate for the highest point."""
+        """New allocations are not considered for the peak."""
         self.peak = 0
+        """Most live bytes since the last reset."""
         self.largest = 0
         """Bytes of the largest block so far."""
         self.peak_label = ""
@@ -271,20 +277,20 @@ class Tape:
         self.peak_components: dict[str, int] = {}
         self.peak_inventory: list[Entry] = []
         self.near_recompute_end = False
-        """A recompute runs whose next saved tensor is its last."""
+        """The running recompute of a checkpoint stops after the next saved tensor (early stop)."""
         self.previous_peak: tuple[int, Any] = (0, None)
-        """When the highest point was marked last while ``ending``, and the one before it."""
+        """The event that set the last peak while ``near_recompute_end``, and the fields of the peak before it."""
         self.saves_linear_inputs = False
         """``F.linear`` is a Function of Python that saves its input whatever is trained."""
         self.has_grad_hooks = False
-        """Something runs whenever a gradient has arrived."""
+        """An engine's hook runs whenever a weight's gradient has arrived."""
         self.grad_hook_moments: list[tuple[int, dict[str, int]]] = []
-        """The first of these moments, and the highest of the others."""
+        """Live bytes, in total and by component, when hooks ran: the first moment, and the highest of the others."""
         self.by_component: dict[str, int] = {}
         self.events = 0
         self.sequence = 0
         self.weight_backward_bytes = 0
-        """Bytes of the gradients from which those of weights were computed."""
+        """Bytes of all output gradients that weight gradients were computed from: a zero-bubble schedule keeps them."""
         self.autocast = autocast
         """Dtype to which torch.autocast casts matrix products; None outside autocast."""
         self.casts: dict[int, Value] = {}
@@ -293,7 +299,7 @@ class Tape:
         self.frame: CheckpointFrame | None = None
         """The checkpointed call whose forward runs now."""
         self.python_references: list[Storage | None] = []
-        """What Python's variables hold around the backward that runs: those of a reentrant call."""
+        """Storages that Python variables hold during the running backward, as a reentrant checkpoint's do."""
         self.component = "activations"
         self.scope = ""
         self.kept_outputs: KeptOutputs | None = None
@@ -302,12 +308,12 @@ class Tape:
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
         self.inventory: dict[int, Entry] | None = {} if inventory else None
         self.retained_storages: list[Storage] = []
-        """What a container that the model's forward made holds: shared keys and values, and their recomputed graph."""
+        """Storages in a container of the model's forward: keys and values that layers share, with their graph."""
         self.until_graph_freed: dict[int, int] = {}
         """Bytes, by storage, that backward does not free: they live as long as the graph is referenced."""
 
     def new(self, shape: tuple[int, ...], dtype: str, label: str) -> Storage:
-        """Allocate."""
+        """Allocate a storage; its bytes are live until the last reference to it goes."""
         return Storage(self, shape, dtype, label, self.component)
 
     def output(
