@@ -51,7 +51,7 @@ def unrolled(curve: Curve) -> Curve:
 
     highs = {
         name: high._replace(inventory=each(high.inventory))
-        for name in ("forward", "backward", "before")
+        for name in ("forward_peak", "backward_peak", "peak_before_loss")
         if (high := getattr(curve, name)) is not None
     }
     return curve._replace(saved_inventory=each(curve.saved_inventory), **highs)
@@ -65,11 +65,11 @@ ADAPTER = Adapter(rank=8, targets="all-linear", dtype="bf16", quantized=False)
 @pytest.mark.parametrize(
     "others",
     [
-        {"params": "bf16"},
-        {"params": "fp32", "autocast": "bf16"},
-        {"params": "bf16", "adapter": ADAPTER, "trained": False},
-        {"params": "bf16", "adapter": ADAPTER._replace(quantized=True), "trained": False},
-        {"params": "bf16", "input_grad": False},
+        {"param_dtype": "bf16"},
+        {"param_dtype": "fp32", "autocast_dtype": "bf16"},
+        {"param_dtype": "bf16", "adapter": ADAPTER, "trained": False},
+        {"param_dtype": "bf16", "adapter": ADAPTER._replace(quantized=True), "trained": False},
+        {"param_dtype": "bf16", "needs_input_gradient": False},
     ],
 )
 def test_litgpts_pieces_are_those_of_the_long_way(
@@ -85,12 +85,12 @@ def test_litgpts_pieces_are_those_of_the_long_way(
 @pytest.mark.parametrize(
     "others",
     [
-        {"params": "bf16"},
-        {"params": "bf16", "grad_dtype": "fp32"},
-        {"params": "fp32", "autocast": "bf16"},
-        {"params": "bf16", "has_grad": True},
-        {"params": "bf16", "main_grad": "fp32"},
-        {"params": "bf16", "input_grad": False},
+        {"param_dtype": "bf16"},
+        {"param_dtype": "bf16", "grad_dtype": "fp32"},
+        {"param_dtype": "fp32", "autocast_dtype": "bf16"},
+        {"param_dtype": "bf16", "has_grad": True},
+        {"param_dtype": "bf16", "main_grad_dtype": "fp32"},
+        {"param_dtype": "bf16", "needs_input_gradient": False},
     ],
 )
 def test_chunks_are_those_of_the_long_way(
@@ -108,7 +108,7 @@ def test_torchtitans_chunks_settle_with_the_second(shard: HeadShard) -> None:
     made = [
         chunked_head_curve(
             head(Loss("chunked", chunks, upcast=True), 1000),
-            setting(CHUNKED._replace(folder="torchtitan"), 32 * chunks, params="bf16"),
+            setting(CHUNKED._replace(folder="torchtitan"), 32 * chunks, param_dtype="bf16"),
             "bf16",
             shard,
         )
@@ -129,11 +129,11 @@ def test_a_replay_does_not_grow_with_its_pieces(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Tape, "__init__", counted)
     for sequence in (2**20, 2**30):
-        head_curve(head(Loss("standard", upcast=True), 1000), setting(LITGPT, sequence, params="bf16"), "bf16")
+        head_curve(head(Loss("standard", upcast=True), 1000), setting(LITGPT, sequence, param_dtype="bf16"), "bf16")
     for chunks in (64, 4096):
         loss = Loss("chunked", chunks, upcast=True)
-        head_curve(head(loss, 1000), setting(CHUNKED, 2**20, params="bf16"), "bf16")
-        titan = setting(CHUNKED._replace(folder="torchtitan"), 2**20, params="bf16")
+        head_curve(head(loss, 1000), setting(CHUNKED, 2**20, param_dtype="bf16"), "bf16")
+        titan = setting(CHUNKED._replace(folder="torchtitan"), 2**20, param_dtype="bf16")
         chunked_head_curve(head(loss, 1000), titan, "bf16", HeadShard(0, 0))
     events = [tape.events for tape in made]
     assert events[0] == events[1]

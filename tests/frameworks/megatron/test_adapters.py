@@ -31,7 +31,7 @@ def test_an_adapted_layer_keeps_what_adapters_multiply(tensor: int) -> None:
     The frozen weights need no input of theirs. Those of the adapters are whole under sequence parallelism: TE hands
     the gathered ones on, and keeps this rank's.
     """
-    config = adapted(tensor=tensor, sequence_parallel=tensor > 1)
+    config = adapted(tensor_parallel=tensor, sequence_parallel=tensor > 1)
     found = layer_curve(llama_8b(), config).saved_bytes
     own = 4 * H // tensor if tensor > 1 else 0
     assert found == TOKENS * ((4 * H + 4 * Q + 4 * K + 6 * F + 8 + 4 * A) // tensor + own + 4 * H + 8 * RANK)
@@ -52,8 +52,8 @@ def test_dropout_keeps_masks_and_second_inputs() -> None:
 def test_the_local_spec_gathers_for_the_adapter() -> None:
     """Its norms are modules: their outputs, of this rank's tokens, are let go of behind the gathered ones."""
     whole = {"transformer_impl": "local"}
-    config = adapted(("linear_qkv",), tensor=2, sequence_parallel=True, options=whole, attention="fused")
-    bare = setting(H, sequence=TOKENS, tensor=2, sequence_parallel=True, options=whole, trained=False)
+    config = adapted(("linear_qkv",), tensor_parallel=2, sequence_parallel=True, options=whole, attention="fused")
+    bare = setting(H, sequence=TOKENS, tensor_parallel=2, sequence_parallel=True, options=whole, trained=False)
     assert layer_curve(llama_8b(), config).saved_bytes - layer_curve(llama_8b(), bare).saved_bytes == TOKENS * (
         2 * H + 2 * RANK
     )
@@ -116,14 +116,14 @@ BRIDGE = {"bridge_backend": "mcore-bridge"}
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_mcore_bridges_adapters_keep_nothing_gathered(tensor: int) -> None:
     """8 h + 4 q + 4 k + 6 f + 8 + 4 a + 8 r bytes a token, all divided: both normalised inputs are this rank's tokens."""
-    config = adapted(tensor=tensor, sequence_parallel=tensor > 1, options=BRIDGE)
+    config = adapted(tensor_parallel=tensor, sequence_parallel=tensor > 1, options=BRIDGE)
     found = layer_curve(llama_8b(), config).saved_bytes
     assert found * tensor == TOKENS * (8 * H + 4 * Q + 4 * K + 6 * F + 8 + 4 * A + 8 * RANK)
 
 
 def test_mcore_bridges_outputs_of_the_rank_are_whole_without_sequence_parallelism() -> None:
     """Residual stream, normalised inputs and four outputs of the rank are whole on every tensor rank."""
-    found = layer_curve(llama_8b(), adapted(tensor=2, options=BRIDGE)).saved_bytes
+    found = layer_curve(llama_8b(), adapted(tensor_parallel=2, options=BRIDGE)).saved_bytes
     assert found == TOKENS * ((4 * Q + 4 * K + 6 * F + 4 * A) // 2 + 8 * H + 8 + 8 * RANK)
 
 

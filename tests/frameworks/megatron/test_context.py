@@ -23,7 +23,10 @@ Q, K, LSE = HEADS * DIM * 2, KV_HEADS * DIM * 2, HEADS * 4
 def attention(kind: str, ways: int, sides: AttentionWidths = SIDES, **options: object) -> Curve:
     """Attention alone; the queries are the input, keys and values need no gradient of their own."""
     config = setting(
-        HEADS * DIM, sequence=TOKENS // ways, context=ways, options={"cp_comm_type": kind, **options} if kind else {}
+        HEADS * DIM,
+        sequence=TOKENS // ways,
+        context_parallel=ways,
+        options={"cp_comm_type": kind, **options} if kind else {},
     )
     rows = TOKENS // ways
 
@@ -72,9 +75,9 @@ def test_a_kernel_that_expands_has_gradients_per_query_head() -> None:
 
 def test_a_ring_of_fewer_ranks_needs_fewer_buffers() -> None:
     """a2a+p2p with two ranks on each ring needs less for a moment than one ring of eight."""
-    assert ring_ranks(setting(1, context=8)) == 8
+    assert ring_ranks(setting(1, context_parallel=8)) == 8
     options = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": (4, 2)}
-    assert ring_ranks(setting(1, context=8, options=options)) == 2
+    assert ring_ranks(setting(1, context_parallel=8, options=options)) == 2
     mixed = attention("a2a+p2p", 8, hierarchical_context_parallel_sizes=(4, 2))
     assert mixed.forward_peak.bytes < attention("p2p", 8).forward_peak.bytes
 
@@ -89,10 +92,10 @@ def test_gathered_keys_span_the_whole_sequence() -> None:
 
 def test_layers_that_exchange_differently_are_refused() -> None:
     """A list of one kind is that kind; a mixture has no figure."""
-    assert exchange(setting(1, context=2, options={"cp_comm_type": ("a2a", "a2a")})) == "a2a"
+    assert exchange(setting(1, context_parallel=2, options={"cp_comm_type": ("a2a", "a2a")})) == "a2a"
     assert exchange(setting(1)) == ""
     with pytest.raises(UnsupportedError) as refused:
-        exchange(setting(1, context=2, options={"cp_comm_type": ("a2a", "p2p")}))
+        exchange(setting(1, context_parallel=2, options={"cp_comm_type": ("a2a", "p2p")}))
     assert refused.value.pointer == "/training/options/cp_comm_type"
     case = job(llama_8b(2), grid(2, context=2), options={"cp_comm_type": ["a2a", "a2a"]})
     assert exchange(megatron_setting(case, llama_8b(2))) == "a2a"
@@ -107,4 +110,4 @@ def test_longer_context_groups_shorten_the_sequence() -> None:
         return layer_curve(llama_8b(), config).saved_bytes
 
     alone = saved(setting(4096, sequence=TOKENS))
-    assert saved(setting(4096, sequence=TOKENS // 4, context=4)) * 4 == pytest.approx(alone, rel=1e-3)
+    assert saved(setting(4096, sequence=TOKENS // 4, context_parallel=4)) * 4 == pytest.approx(alone, rel=1e-3)

@@ -33,7 +33,7 @@ def test_an_unfused_layer_with_dropout_is_the_papers(tensor: int, parallel: bool
     if recompute == "selective":
         options |= {"recompute_granularity": "selective"}
     config = setting(
-        h, batch=b, sequence=s, attention="local", tensor=tensor, sequence_parallel=parallel, options=options
+        h, batch=b, sequence=s, attention="local", tensor_parallel=tensor, sequence_parallel=parallel, options=options
     )
     found = layer_curve(gpt(hidden=h, heads=a), config, recompute=recompute == "full").saved_bytes
     want = layer_activations(s, b, h, a, tensor=tensor, sequence_parallel=parallel, recompute=recompute)
@@ -50,7 +50,7 @@ def test_a_llama_layer_under_transformer_engine(tensor: int) -> None:
     Two norms keep input and output, attention q, k, v and its output, the MLP the input and output of its activation.
     """
     h, q, k, f, a, tokens = 4096, 4096, 1024, 14336, 32, 8192
-    config = setting(h, sequence=tokens, tensor=tensor, sequence_parallel=tensor > 1)
+    config = setting(h, sequence=tokens, tensor_parallel=tensor, sequence_parallel=tensor > 1)
     found = layer_curve(llama_8b(), config).saved_bytes
     assert found == tokens * (8 * h + 4 * q + 4 * k + 6 * f + 8 + 4 * a) // tensor
 
@@ -58,7 +58,7 @@ def test_a_llama_layer_under_transformer_engine(tensor: int) -> None:
 def test_tensor_parallelism_alone_leaves_the_norms_whole() -> None:
     """Without sequence parallelism inputs and outputs of both norms stay undivided."""
     h, q, k, f, a, tp, tokens = 4096, 4096, 1024, 14336, 32, 4, 8192
-    found = layer_curve(llama_8b(), setting(h, sequence=tokens, tensor=tp)).saved_bytes
+    found = layer_curve(llama_8b(), setting(h, sequence=tokens, tensor_parallel=tp)).saved_bytes
     assert found == tokens * (8 * h + 8) + tokens * (4 * q + 4 * k + 6 * f + 4 * a) // tp
 
 
@@ -73,9 +73,11 @@ def test_flash_attention_copies_batches() -> None:
 def test_ulysses_keeps_the_exchanged_output_too() -> None:
     """cp_comm_type a2a: the output is kept before the all-to-all for attention, after it for the projection."""
     h, tokens = 4096, 4096
-    alone = layer_curve(llama_8b(), setting(h, sequence=tokens, context=4, options={"cp_comm_type": "p2p"})).saved_bytes
+    alone = layer_curve(
+        llama_8b(), setting(h, sequence=tokens, context_parallel=4, options={"cp_comm_type": "p2p"})
+    ).saved_bytes
     swapped = layer_curve(
-        llama_8b(), setting(h, sequence=tokens, context=4, options={"cp_comm_type": "a2a"})
+        llama_8b(), setting(h, sequence=tokens, context_parallel=4, options={"cp_comm_type": "a2a"})
     ).saved_bytes
     assert swapped - alone == 2 * h * tokens
 
@@ -92,7 +94,7 @@ def test_latent_attention_and_experts() -> None:
         "moe_expert_capacity_factor": 1.0,
         "moe_pad_expert_input_to_capacity": True,
     }
-    config = setting(h, sequence=t, expert=8, options=options)
+    config = setting(h, sequence=t, expert_parallel=8, options=options)
     attention = 4 * h + 4 + 4 * ql + 4 + 2 * (c + r) + 2 * c + 4 + 2 * a * (2 * (nope + r) + 2 * v) + 4 * a
     router = 8 * topk + 4 * topk + 4 * e + e + 4 * e + e
     dense = 4 * h + 4 + 2 * 2 * shared + 2 * shared
@@ -115,9 +117,9 @@ def test_a_z_loss_keeps_the_routers_logits() -> None:
 def test_imbalance_reaches_the_experts_only() -> None:
     """The busiest rank's experts keep more; attention and router do not."""
     options = {"moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True}
-    even = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1).saved_bytes
+    even = layer_curve(deepseek_v2(), setting(5120, expert_parallel=8, options=options), layer=1).saved_bytes
     busy = layer_curve(
-        deepseek_v2(), setting(5120, expert=8, options=options, expert_imbalance=1.5), layer=1
+        deepseek_v2(), setting(5120, expert_parallel=8, options=options, expert_imbalance=1.5), layer=1
     ).saved_bytes
     assert busy - even == pytest.approx(4096 * 6 * 0.5 * (2 * 5120 + 6 * 1536 + 2), rel=0.001)
 
@@ -140,18 +142,18 @@ def test_selective_recompute_drops_what_it_names(module: str, saving: int) -> No
         "moe_expert_capacity_factor": 1.0,
         "moe_pad_expert_input_to_capacity": True,
     }
-    whole = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
+    whole = layer_curve(deepseek_v2(), setting(5120, expert_parallel=8, options=options), layer=1)
     options |= {"recompute_granularity": "selective", "recompute_modules": (module,)}
-    less = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
+    less = layer_curve(deepseek_v2(), setting(5120, expert_parallel=8, options=options), layer=1)
     assert whole.saved_bytes - less.saved_bytes == pytest.approx(saving, abs=2 * MIB)
 
 
 def test_recomputing_the_whole_mixture_keeps_its_input() -> None:
     """recompute_modules moe drops what the experts kept, and its backward holds it again."""
     options: dict[str, object] = {"moe_token_dispatcher_type": "alltoall", "moe_permute_fusion": True}
-    whole = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
+    whole = layer_curve(deepseek_v2(), setting(5120, expert_parallel=8, options=options), layer=1)
     options |= {"recompute_granularity": "selective", "recompute_modules": ("moe",)}
-    less = layer_curve(deepseek_v2(), setting(5120, expert=8, options=options), layer=1)
+    less = layer_curve(deepseek_v2(), setting(5120, expert_parallel=8, options=options), layer=1)
     tokens, routed, hidden, expert = 4096, 6 * 4096, 5120, 1536
     assert whole.saved_bytes - less.saved_bytes > 2 * routed * (hidden + 3 * expert) + 2 * tokens * 6 * expert
     assert less.backward_peak.bytes > whole.saved_bytes
@@ -159,8 +161,8 @@ def test_recomputing_the_whole_mixture_keeps_its_input() -> None:
 
 def test_saved_activations_can_be_distributed() -> None:
     """distribute_saved_activations keeps one tensor rank's share of a checkpoint's input."""
-    alone = layer_curve(llama_8b(), setting(4096, tensor=4), recompute=True).saved_bytes
-    config = setting(4096, tensor=4, options={"distribute_saved_activations": True})
+    alone = layer_curve(llama_8b(), setting(4096, tensor_parallel=4), recompute=True).saved_bytes
+    config = setting(4096, tensor_parallel=4, options={"distribute_saved_activations": True})
     assert layer_curve(llama_8b(), config, recompute=True).saved_bytes * 4 == alone
 
 

@@ -122,7 +122,8 @@ def test_bytes_per_logit(options: dict[str, object], item: int) -> None:
     """Unfused: bf16 logits and their fp32 copy. Compiled: one more fp32 tensor. TE: an fp32 gradient, before 2.18 none."""
     tokens, vocabulary, tensor = 8192, 131072, 4
     curve = megatron_head_curve(
-        MegatronHead(vocabulary, None, tied=False), setting(1024, sequence=tokens, tensor=tensor, options=options)
+        MegatronHead(vocabulary, None, tied=False),
+        setting(1024, sequence=tokens, tensor_parallel=tensor, options=options),
     )
     logits = tokens * vocabulary // tensor
     assert curve.forward_peak.bytes == pytest.approx(item * logits, rel=0.035)

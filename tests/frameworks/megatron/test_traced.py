@@ -43,7 +43,7 @@ def test_forward_ends_with_the_traced_activations(
         batch=batch,
         sequence=sequence,
         attention="local",
-        tensor=tensor,
+        tensor_parallel=tensor,
         sequence_parallel=parallel,
         options=options,
     )

@@ -57,7 +57,7 @@ def test_a_compiled_block_never_needs_more_than_an_eager_one(case: str) -> None:
     assert compiled.gradient_bytes == eager.gradient_bytes, "the same parameters have gradients"
 
 
-@pytest.mark.parametrize("setting", [{"tensor": 2}, {"frozen": ("mlp",)}, {"style": TRANSFORMERS}])
+@pytest.mark.parametrize("setting", [{"tensor_parallel": 2}, {"frozen_modules": ("mlp",)}, {"style": TRANSFORMERS}])
 def test_what_was_not_traced_counts_as_uncompiled(setting: dict[str, Any]) -> None:
     """Tensor parallelism, frozen parts and other frameworks' blocks keep what they keep uncompiled."""
     case = "llama-3.2-1b/none"

@@ -14,8 +14,8 @@ from memcheck.models.types import Block
 
 TOKENS = 1024
 """A multiple of the allocator's block for every tensor that counts, so that bytes per token are whole."""
-AUTOCAST = {"params": "fp32", "compute": "fp32", "autocast": "bf16"}
-FP32 = {"params": "fp32", "compute": "fp32"}
+AUTOCAST = {"param_dtype": "fp32", "compute_dtype": "fp32", "autocast_dtype": "bf16"}
+FP32 = {"param_dtype": "fp32", "compute_dtype": "fp32"}
 TRANSFORMERS, TITAN = (FRAMEWORKS[name].style for name in ("huggingface", "torchtitan"))
 TORCHTITAN = {"style": TITAN, "attention": "flash"}
 

@@ -164,8 +164,8 @@ def test_tensor_parallelism_divides_what_is_inside_the_halves() -> None:
     """Without sequence parallelism the norms stay whole; with it the gathered inputs of both halves do (4h)."""
     z, tp = SIZE, 4
     inside = (8 * z.f + 4 * z.q + 4 * z.k + 4 * z.a) / tp
-    assert saved_per_token(config("llama"), tensor=tp) == 16 * z.h + inside + 8
-    divided = saved_per_token(config("llama"), tensor=tp, sequence_parallel=True)
+    assert saved_per_token(config("llama"), tensor_parallel=tp) == 16 * z.h + inside + 8
+    divided = saved_per_token(config("llama"), tensor_parallel=tp, sequence_parallel=True)
     assert divided == 12 * z.h / tp + 4 * z.h + inside + 8 / tp
 
 
@@ -281,9 +281,9 @@ def test_torchtitan_divides_over_tensor_ranks() -> None:
     """With sequence parallelism 4h/tp + 4h stay outside the division, without it 8h."""
     z, tp = SIZE, 4
     inside = (8 * z.f + 4 * z.q + 4 * z.k + 4 * z.a) / tp + 4 * z.d
-    divided = saved_per_token(config("llama"), tensor=tp, sequence_parallel=True, **TORCHTITAN)
+    divided = saved_per_token(config("llama"), tensor_parallel=tp, sequence_parallel=True, **TORCHTITAN)
     assert divided == 4 * z.h / tp + 4 * z.h + inside + 8 / tp
-    assert saved_per_token(config("llama"), tensor=tp, **TORCHTITAN) == 8 * z.h + inside + 8
+    assert saved_per_token(config("llama"), tensor_parallel=tp, **TORCHTITAN) == 8 * z.h + inside + 8
 
 
 def test_selective_recompute_keeps_every_second_product() -> None:
@@ -297,7 +297,7 @@ def test_selective_recompute_keeps_both_all_to_alls() -> None:
     """Expert parallelism adds 2hK twice: the tokens sent to experts, and their outputs sent back."""
     mapping = ROUTED["qwen3_moe"][0]
     alone = saved_per_token(mapping, recompute="selective", **TORCHTITAN)
-    parallel = saved_per_token(mapping, recompute="selective", expert=4, **TORCHTITAN)
+    parallel = saved_per_token(mapping, recompute="selective", expert_parallel=4, **TORCHTITAN)
     assert parallel - alone == 2 * 2 * SIZE.h * R.k
 
 

@@ -33,7 +33,7 @@ def test_eager_attention_gets_one_additive_mask_per_kind_of_layer() -> None:
     """Eager Gemma 3 has a full and a sliding mask in the stream's dtype, for each of two sequences."""
     assert _bytes(GEMMA3, attention="eager") == 2 * 2 * S * S * 2
     assert _bytes(config("llama"), attention="eager") == 2 * S * S * 2
-    assert _bytes(config("llama"), attention="eager", params="fp32") == 2 * S * S * 4
+    assert _bytes(config("llama"), attention="eager", param_dtype="fp32") == 2 * S * S * 4
 
 
 def _masks(name: str, *windows: int | None, **how: object) -> Masks:

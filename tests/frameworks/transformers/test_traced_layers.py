@@ -32,19 +32,19 @@ def test_a_layer_keeps_and_reaches_what_pytorch_does(case: dict[str, Any]) -> No
     curve = _curve(case)
     slack = BYTES_PER_TOKEN * case["batch"] * case["sequence"]
     # the trace sees autocast's weight copies until autocast ends
-    kept = curve.saved + curve.until_forward_ends
+    kept = curve.saved_bytes + curve.autocast_cache_bytes
     assert kept == pytest.approx(case["saved"], rel=1e-4, abs=slack)
     if case["forward"] is not None:
-        assert curve.forward.bytes == pytest.approx(case["forward"], rel=1e-3, abs=slack)
+        assert curve.forward_peak.bytes == pytest.approx(case["forward"], rel=1e-3, abs=slack)
     if case["backward"] is not None:
         rows = case["batch"] * case["sequence"]
         setting = case.get("setting", {})
         if setting.get("sequence_parallel"):
-            rows //= setting["tensor"]
+            rows //= setting["tensor_parallel"]
         width = DATA["models"][case["model"]]["config"]
         hidden = next(width[k] for k in ("hidden_size", "n_embd", "d_model") if k in width)
-        output_gradient = rows * hidden * (4 if setting.get("params") == "fp32" else 2)
-        reached = curve.backward.bytes - curve.saved - output_gradient
+        output_gradient = rows * hidden * (4 if setting.get("param_dtype") == "fp32" else 2)
+        reached = curve.backward_peak.bytes - curve.saved_bytes - output_gradient
         assert reached + kept == pytest.approx(case["backward"] + case["saved"], rel=2e-4, abs=slack)
 
 
