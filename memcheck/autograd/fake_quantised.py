@@ -27,20 +27,21 @@ INT4 = "int8-int4"
 
 
 def fake(weights: Weights, setting: Setting, tied: bool) -> None:
-    """Set the fake quantizer of a linear layer, for inputs and weights, where groups divide a row of the weight.
+    """Give a linear layer the fake quantizer of the plan's options, for its inputs and its weight.
 
-    ``tied``: the weight is the embedding's, of which torchtune makes no linear layer.
+    The layer stays as it is if groups do not divide a row of its weight. ``tied``: the weight is the embedding's, of
+    which torchtune makes no linear layer.
 
     Raises:
-        UnsupportedError: they do not, where the quantizer itself stops.
+        UnsupportedError: groups do not divide a row, and the quantizer is one that fails then.
     """
-    kind, group = str(setting.option("quantizer")), int(str(setting.option("groupsize", 256)))
-    width = weights.weight.shape[1]
-    if width % group and kind == INT4:
-        message = f"torchao's quantizer of weights views {width:,} inputs in groups of {group:,}, and stops"
+    kind, group_size = str(setting.option("quantizer")), int(str(setting.option("groupsize", 256)))
+    inputs = weights.weight.shape[1]
+    if inputs % group_size and kind == INT4:
+        message = f"torchao's quantizer of weights views {inputs:,} inputs in groups of {group_size:,}, and stops"
         raise UnsupportedError(message, "choose a size that divides every row", "/training/options/groupsize")
-    if kind == INT4 or not (tied or width % group):
-        weights.fake_quantizer = (kind, group)
+    if kind == INT4 or not (tied or inputs % group_size):
+        weights.fake_quantizer = (kind, group_size)
 
 
 def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, tuple[Storage, ...]]:
@@ -49,22 +50,25 @@ def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, 
     Inputs are quantised by token to int8. A weight goes through its own quantizer, or by groups through fp32 to int4.
 
     Raises:
-        UnsupportedError: the weight is in fp32 by itself, of which there is no trace.
+        UnsupportedError: the weight is fp32, a case that was never traced.
     """
-    (kind, group), weight = w.fake_quantizer, tape.parameter(w.weight)
+    (kind, group_size), weight = w.fake_quantizer, tape.parameter(w.weight)
     if kind == INT4 and weight.dtype == "fp32":
         message = "quantization-aware training has no memory model on weights that are computed with in fp32"
         raise UnsupportedError(message, "hold them in bf16: precision: {params: bf16}", "/training/precision")
-    tokens, groups = x.numel // x.shape[-1], weight.shape[0] * (weight.shape[1] // group)
+    tokens, groups = x.numel // x.shape[-1], weight.shape[0] * (weight.shape[1] // group_size)
     sizes = (tokens,) if kind == INT4 else (tokens, groups)
     scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in sizes)
     narrow = _fake_quantised(tape, x, tokens)
-    narrow_weight = fake_int4(tape, weight, group) if kind == INT4 else _fake_quantised(tape, weight, groups)
+    narrow_weight = fake_int4(tape, weight, group_size) if kind == INT4 else _fake_quantised(tape, weight, groups)
     return narrow, narrow_weight, scales
 
 
 def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
-    """The product, and the scales that the layer's quantizers keep."""
+    """Return the product ``out`` with the scales attached to its graph: attributes of the layer's quantizers.
+
+    They live until the graph is gone. ``scales``: scales and zero points in fp32, [2, groups] each.
+    """
     if out.origin is None or not tape.grad_enabled:
         return out
     kept = tuple(each for each in scales if ctx_attribute(tape, each) is not None)
@@ -111,28 +115,32 @@ def _fake_quantised(tape: Tape, x: Value, groups: int) -> Value:
 
 
 def _clamped(tape: Tape, x: Value) -> Value:
-    """``clamp(qmin, qmax)``: two masks, and what they choose."""
+    """Compute ``clamp(x, qmin, qmax)``. It saves x; backward makes two boolean masks of its shape."""
     masks = [(x.shape, "bool", label) for label in ("x >= low", "x <= high")]
     return operator(tape, tape.value(x.shape, x.dtype, "clamped"), x, "clamp backward", saves=(x,), temporaries=masks)
 
 
-def fake_int4(tape: Tape, w: Value, group: int) -> Value:
-    """Compute ``weight_fake_quantizer(weight)`` of a 16-bit weight [outputs, inputs], in groups of ``group`` inputs."""
-    shape, dtype = w.shape, w.dtype
-    groups = (w.numel // group,)
-    wide = _widened(tape, w)
+def fake_int4(tape: Tape, weight: Value, group_size: int) -> Value:
+    """Compute ``weight_fake_quantizer(weight)``: a 16-bit weight through int4 and back, operator by operator in fp32.
+
+    ``weight``: [outputs, inputs]. ``group_size``: inputs that share a scale and a zero point.
+    Source: torchao 0.18 ``fake_quantizer.py``, Int4WeightFakeQuantizer._bf16_activations_forward.
+    """
+    shape, dtype = weight.shape, weight.dtype
+    groups = (weight.numel // group_size,)
+    wide = _widened(tape, weight)
     high, low = _extreme(tape, wide, groups), _extreme(tape, wide, groups)
-    spread = _minus(tape, high, low, groups)
-    floored = _floored(tape, spread)
-    del spread
-    scale = _by_number(tape, floored)
+    span = _minus(tape, high, low, groups)
+    floored = _floored(tape, span)
+    del span
+    scale = _by_number(tape, floored)  # the span / 15
     del floored
-    eighth = _by_number(tape, scale)
-    zero = _plus(tape, low, eighth, groups)
-    del eighth
-    moved = _minus(tape, wide, low, groups)
-    divided = _divided(tape, moved, scale, groups)
-    del moved
+    eight_scales = _by_number(tape, scale)
+    zero = _plus(tape, low, eight_scales, groups)  # low + 8 * scale
+    del eight_scales
+    shifted = _minus(tape, wide, low, groups)
+    divided = _divided(tape, shifted, scale, groups)
+    del shifted
     rounded = tape.value(shape, "fp32", "rounded")
     rounded = operator(tape, rounded, divided, GRAD_UNCHANGED)
     del divided
@@ -143,30 +151,37 @@ def fake_int4(tape: Tape, w: Value, group: int) -> Value:
     return cast(tape, quantised, dtype, "fake-quantised weight")
 
 
-def _widened(tape: Tape, w: Value) -> Value:
-    """``w.to(torch.float32)``, which no cache of autocast keeps."""
-    return operator(tape, tape.value(w.shape, "fp32", "weight in fp32"), w, "gradient of the weight")
+def _widened(tape: Tape, weight: Value) -> Value:
+    """Compute ``weight.to(torch.float32)``. Autocast does not cache this copy."""
+    return operator(tape, tape.value(weight.shape, "fp32", "weight in fp32"), weight, "gradient of the weight")
 
 
 def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
-    """``amax`` and ``amin`` over a group: backward counts the ties, and sends each its share."""
+    """Compute ``amax`` or ``amin`` of each group of a weight.
+
+    Backward divides a group's gradient among all elements that equal its extreme (FunctionsManual.cpp,
+    scale_grad_by_count). ``x``: the fp32 weight, [outputs, inputs]. ``groups``: the shape of the result.
+    """
     shape = x.shape
     out = tape.value(groups, "fp32", "extremes")
 
     def run(grad: Storage) -> list[Storage | None]:
         mask = tape.new(shape, "bool", "ties")
         count = tape.new(groups, "int64", "number of ties")
-        share = tape.new(groups, "fp32", "gradient / ties")
+        divided = tape.new(groups, "fp32", "gradient / ties")
         del count
-        result = tape.new(shape, "fp32", "ties * share")
-        del mask, share
-        return [result]
+        grad_x = tape.new(shape, "fp32", "ties * share")
+        del mask, divided
+        return [grad_x]
 
     return tape.record(out, (x,), run, saves=(x.storage, out.storage))
 
 
 def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
-    """``x - y``, where ``y`` has a number for each group."""
+    """Compute ``x - y`` in fp32, where ``y`` has one number per group: its shape is ``groups``.
+
+    ``x`` has that shape as well, or that of the weight; then the gradient of ``y`` is a sum over each group.
+    """
     negative = (x.shape, "fp32", "-gradient")
     if x.shape == groups:
         return operator(tape, tape.value(groups, "fp32", "difference"), (x, y), [GRAD_UNCHANGED, negative])
@@ -176,50 +191,60 @@ def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
 
 
 def _plus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
-    """``x + y``, where ``y`` has a number for each group."""
+    """Compute ``x + y`` in fp32, where ``y`` has one number per group: its shape is ``groups``.
+
+    ``x`` has that shape as well, or that of the weight; then the gradient of ``y`` is a sum over each group.
+    """
     reduced = GRAD_UNCHANGED if x.shape == groups else (groups, "fp32", "sum over a group")
     return operator(tape, tape.value(x.shape, "fp32", "sum"), (x, y), [GRAD_UNCHANGED, reduced])
 
 
 def _by_number(tape: Tape, x: Value) -> Value:
-    """Multiply or divide by a Python number."""
+    """Multiply or divide a tensor by a Python number: a new fp32 tensor in forward, and one in backward."""
     return operator(tape, tape.value(x.shape, "fp32", "scale"), x, "gradient by a number")
 
 
 def _floored(tape: Tape, x: Value) -> Value:
-    """``clamp(x, min=eps)`` of the numbers of groups."""
+    """Compute ``clamp(x, min=eps)`` of one fp32 number per group. It saves x; backward makes a boolean mask."""
     out, mask = tape.value(x.shape, "fp32", "clamped"), (x.shape, "bool", "x >= eps")
     return operator(tape, out, x, "clamp backward", saves=(x,), temporaries=[mask])
 
 
-def _divided(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
-    """``x / y``: the divisor's gradient is a product of three."""
+def _divided(tape: Tape, x: Value, scale: Value, groups: tuple[int, ...]) -> Value:
+    """Compute ``x / scale`` in fp32, which saves both. ``x``: [outputs, inputs]; ``scale``: one number per group.
+
+    Backward computes the gradient of the scale, ``sum(-grad * x / scale ** 2)`` over each group, in several steps, each
+    of which makes a tensor of the shape of ``x`` (FunctionsManual.cpp, div_tensor_other_grad).
+    """
     shape = x.shape
 
     def run(grad: Storage) -> list[Storage | None]:
-        result = tape.new(shape, "fp32", "gradient / scale")
+        grad_x = tape.new(shape, "fp32", "gradient / scale")
         quotient = tape.new(shape, "fp32", "x / scale")
         negative = tape.new(shape, "fp32", "-gradient")
         product = tape.new(shape, "fp32", "-gradient * x / scale")
         del quotient, negative
-        whole = tape.new(shape, "fp32", "-gradient * x / scale ** 2")
+        by_element = tape.new(shape, "fp32", "-gradient * x / scale ** 2")
         del product
-        found = tape.new(groups, "fp32", "sum over a group")
-        del whole
-        return [result, found]
+        grad_scale = tape.new(groups, "fp32", "sum over a group")
+        del by_element
+        return [grad_x, grad_scale]
 
-    return tape.record(tape.value(shape, "fp32", "quotient"), (x, y), run, saves=(x.storage, y.storage))
+    return tape.record(tape.value(shape, "fp32", "quotient"), (x, scale), run, saves=(x.storage, scale.storage))
 
 
-def _times(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
-    """``x * y``, where ``y`` has a number for each group."""
+def _times(tape: Tape, x: Value, scale: Value, groups: tuple[int, ...]) -> Value:
+    """Compute ``x * scale`` in fp32, which saves both. ``x``: [outputs, inputs]; ``scale``: one number per group.
+
+    The gradient of the scale is the sum of ``grad * x`` over each group.
+    """
     shape = x.shape
 
     def run(grad: Storage) -> list[Storage | None]:
-        result = tape.new(shape, "fp32", "gradient * scale")
-        product = tape.new(shape, "fp32", "gradient * x")
-        found = tape.new(groups, "fp32", "sum over a group")
-        del product
-        return [result, found]
+        grad_x = tape.new(shape, "fp32", "gradient * scale")
+        by_element = tape.new(shape, "fp32", "gradient * x")
+        grad_scale = tape.new(groups, "fp32", "sum over a group")
+        del by_element
+        return [grad_x, grad_scale]
 
-    return tape.record(tape.value(shape, "fp32", "product"), (x, y), run, saves=(x.storage, y.storage))
+    return tape.record(tape.value(shape, "fp32", "product"), (x, scale), run, saves=(x.storage, scale.storage))

@@ -29,7 +29,10 @@ FP8_BLOCK = 128
 
 
 def product_of(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """The product with a quantised weight."""
+    """Compute the product of an activation and a frozen weight that is stored quantised, as its library does it.
+
+    ``x``: [..., inputs]. ``w``: a layer whose weight is [outputs, inputs]. Returns [..., outputs] in the dtype of x.
+    """
     if w.peft_base_format == "int8":
         return _int8(tape, x, w, label)
     if w.peft_base_format.startswith("gptq"):
@@ -46,8 +49,11 @@ def product_of(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 
 
 def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """MatMul4Bit in the dtype of its input: the weight is dequantised in forward and in backward; old versions keep x
-    too.
+    """Run bitsandbytes' MatMul4Bit in the dtype of its input.
+
+    Forward and backward each dequantise the whole weight for a moment. Backward computes the input gradient alone,
+    since the weight is frozen. Old versions save the input, too. The constants (``absmax``, one per 64 elements)
+    may be quantised themselves; they are restored to fp32 first.
     """
     out_shape = (*x.shape[:-1], w.weight.shape[0])
     x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized_dtype
@@ -66,20 +72,23 @@ def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
         absmax = tape.new((constants,), "fp32", "4-bit constants") if constants else None
         workspace = _dequantized(tape, w_shape, x_dtype, stored)
         del absmax
-        gx = tape.new(x_shape, x_dtype, label + " dX")
+        grad_x = tape.new(x_shape, x_dtype, label + " dX")
         del workspace
-        return [gx]
+        return [grad_x]
 
     return tape.record(out, (x,), with_ctx_attributes(run, kept))
 
 
 def _attribute(tape: Tape, x: Value) -> Storage | None:
-    """The input as an attribute of ctx, where there is a graph."""
+    """Return the storage of an input that the Function keeps as an attribute of ctx; None without a graph."""
     return None if x.origin is None or x.storage is None else ctx_attribute(tape, x.storage)
 
 
 def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
-    """``dequantize_4bit(B).to(A.dtype)``."""
+    """Allocate a dequantised weight, ``dequantize_4bit(B).to(A.dtype)``.
+
+    ``stored``: the dtype that dequantisation gives, if it is another one and has to be cast; None: ``dtype``.
+    """
     if stored is None or stored == dtype:
         return tape.new(shape, dtype, "dequantized weight")
     first = tape.new(shape, stored, "dequantized weight")
@@ -89,8 +98,10 @@ def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | N
 
 
 def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """MatMul8bitLt: the input is quantised by rows, the product is int32, then fp16, then the input's dtype. The input
-    itself is an attribute of ctx, which goes with the graph. No column is an outlier.
+    """Run bitsandbytes' MatMul8bitLt (LLM.int8), taking no column of the input as an outlier.
+
+    The input is quantised by rows. The product is made in int32, then cast to fp16 and to the input's dtype. The input
+    is kept as an attribute of ctx until the graph is gone.
     """
     x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
     rows, out_shape = (*x_shape[:-1], 1), (*x_shape[:-1], w_shape[0])
@@ -109,8 +120,10 @@ def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 
 
 def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """TorchLinear in training: ``scales[g_idx] * (codes - zeros[g_idx])`` operator by operator, then ``torch.matmul``,
-    which keeps the dequantised weight for the input's gradient.
+    """Run gptqmodel's TorchLinear in training.
+
+    It dequantises the weight operator by operator, ``scales[g_idx] * (codes - zeros[g_idx])``. ``torch.matmul`` then
+    saves the dequantised weight for the input's gradient.
     """
     x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
     inputs = w_shape[1]
@@ -137,7 +150,10 @@ def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 
 
 def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """AwqGemmFn: computes in 16 bits, and dequantises the weight in forward (beyond 1024 tokens) and in backward."""
+    """Run gptqmodel's AwqGemmFn, which computes in 16 bits and dequantises the weight in forward and in backward.
+
+    In forward it does so beyond 1024 tokens, the case that is modelled.
+    """
     source = x.dtype
     x = cast(tape, x, "fp16", "awq input") if source not in ("fp16", "bf16") else x
     x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
@@ -151,7 +167,7 @@ def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
 
 
 def _fp8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
-    """FP8LinearFunction: the input is quantised in groups; backward dequantises the weight."""
+    """Run transformers' FP8LinearFunction: forward quantises the input by groups, backward dequantises the weight."""
     x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
     groups = (*x_shape[:-1], -(-x_shape[-1] // FP8_BLOCK))
     quantised, scales = tape.new(x_shape, "fp8", "fp8 input"), tape.new(groups, "fp32", "fp8 input scales")

@@ -71,7 +71,7 @@ def exchanges(job: TrainingJob | InferenceJob) -> UsedGroups:
 
 
 def groups(job: TrainingJob | InferenceJob) -> tuple[ProcessGroup, ...]:
-    """Process groups with a communicator of their own."""
+    """List the process groups of a job that have a communicator of their own."""
     return exchanges(job).groups(job.layout)
 
 
@@ -81,7 +81,7 @@ def linked(gpu: Gpu) -> bool:
 
 
 def channels(group: ProcessGroup, gpu: Gpu) -> int:
-    """Channels of a group's rings."""
+    """Number of NCCL channels of a group's rings, by the GPU's links and the nodes that the group spans."""
     if group.nodes > 1:
         return RING_CHANNELS_NODES if group.local > 2 else RING_CHANNELS_ALONE
     if not linked(gpu):
@@ -90,17 +90,22 @@ def channels(group: ProcessGroup, gpu: Gpu) -> int:
 
 
 def group_bytes(group: ProcessGroup, gpu: Gpu) -> int:
-    """What one group's connections take on a rank."""
+    """Compute the device memory that NCCL takes on a rank for one process group, in bytes."""
     return _collective_bytes(group, gpu) + _peer_bytes(group, gpu)
 
 
 def _collective_bytes(group: ProcessGroup, gpu: Gpu) -> int:
+    """Compute the bytes of a group's connections for collectives on a rank: rings, trees and multicast buffers.
+
+    Each channel has one connection to the next rank of its ring. A group with one rank per node has network
+    connections alone. Groups of experts and small ones make neither trees nor multicast buffers.
+    """
     if not group.collectives:
         return 0
-    n = channels(group, gpu)
+    channel_count = channels(group, gpu)
     if group.local == 1:
-        return n * NET_CONNECTION_BYTES
-    ring = n * CONNECTION_BYTES
+        return channel_count * NET_CONNECTION_BYTES
+    ring = channel_count * CONNECTION_BYTES
     if group.kind == "expert" or group.small:
         return ring
     # a tree uses the ring's neighbours in the other direction; with two ranks that is the same connection
@@ -109,41 +114,51 @@ def _collective_bytes(group: ProcessGroup, gpu: Gpu) -> int:
 
 
 def _multicast_bytes(group: ProcessGroup, gpu: Gpu) -> int:
+    """Compute the bytes of NVLink SHARP's multicast buffers on a rank: one per channel and GPU of the group in a node.
+
+    0: the GPU is older than Hopper or has no NVLink, or the group does not use them.
+    """
     if not linked(gpu) or gpu.arch in ("sm_70", "sm_80") or group.local < 2 or group.kind == "expert" or group.small:
         return 0
     return NVLS_CHANNELS.get(gpu.arch or "", NVLS_CHANNELS_UNKNOWN) * group.local * NVLS_BYTES
 
 
 def _peer_bytes(group: ProcessGroup, gpu: Gpu) -> int:
+    """Compute the bytes of a group's point-to-point connections on a rank (pipeline sends, all-to-all).
+
+    Peers in the node have connections of their own; all peers in other nodes share one buffer.
+    """
     if not group.peers:
         return 0
-    near = min(group.peers, group.local - 1)
-    per_peer = PEER_CHANNELS if group.nodes == 1 and linked(gpu) else PEER_CHANNELS_FEW
-    far = NET_SHARED_BYTES if group.nodes > 1 else 0
-    return near * per_peer * CONNECTION_BYTES + far
+    peers_in_node = min(group.peers, group.local - 1)
+    channels_per_peer = PEER_CHANNELS if group.nodes == 1 and linked(gpu) else PEER_CHANNELS_FEW
+    network_bytes = NET_SHARED_BYTES if group.nodes > 1 else 0
+    return peers_in_node * channels_per_peer * CONNECTION_BYTES + network_bytes
 
 
 def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """(name, bytes, source) of every communicator, and of NCCL itself."""
+    """List name, bytes per rank and source of every communicator of a job, and of NCCL's kernels."""
     return _terms(job.layout, exchanges(job), gpu)
 
 
 @lru_cache(maxsize=1024)
 def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    found = using.groups(layout)
-    if not found:
+    """List name, bytes per rank and source of each communicator, of NCCL or, on AMD's GPUs, of RCCL."""
+    process_groups = using.groups(layout)
+    if not process_groups:
         return ()
     if (gpu.arch or "").startswith("gfx"):
         source = "LUMI-AI-Guide#111: about 1 GiB for the first RCCL communicator, 0.65 GiB for each further one"
-        first, *further = found
+        first, *further = process_groups
         rest = tuple((f"RCCL, {g.kind} group", RCCL_FURTHER_BYTES, source) for g in further)
         return ((f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *rest)
     kernels = ("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
-    rows = (kernels, *((f"NCCL, {g.kind} group", group_bytes(g, gpu), _source(g, gpu)) for g in found))
+    rows = (kernels, *((f"NCCL, {g.kind} group", group_bytes(g, gpu), _source(g, gpu)) for g in process_groups))
     return (*rows, *using.buffers(layout))
 
 
 def _source(group: ProcessGroup, gpu: Gpu) -> str:
+    """Say which connections of a group were counted, and from which files of NCCL: the source of a report's row."""
     parts = []
     if group.collectives:
         one = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
