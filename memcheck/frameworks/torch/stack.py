@@ -39,7 +39,7 @@ def exchanged(job: TrainingJob) -> MeshGroups:
     """The groups of the mesh, and what carries tokens to experts in addition to NCCL."""
     if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
         return MESH
-    from memcheck.frameworks.torch.all_to_all import all_to_all_buffers
+    from memcheck.frameworks.torch.groups import all_to_all_buffers
 
     return all_to_all_buffers(job) or MESH
 

@@ -1,12 +1,18 @@
-"""Scores, softmax and product of softmax attention, by the kernel that runs."""
+"""Scores, softmax and product of softmax attention, by the kernel that runs.
+
+FlashAttention over padded rows packs the real tokens for the kernel, and puts them back after it (transformers 5.23
+modeling_flash_attention_utils.py, ``_flash_attention_forward``, ``_upad_input``, ``_pad_input``). Every row is as long
+as the longest, so that each copy is as large as the rows.
+"""
 
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd.attention import MASK_ALIGNMENT, flash
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.indexing import repeat_kv
+from memcheck.autograd.indexing import index, repeat_kv
+from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.kernel_choice import (
     additive_mask,
@@ -62,8 +68,6 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     if kernel == "efficient" and needs_mask(attention, ctx.setting.sequence, ctx.setting.style):
         mask = _kernel_mask(ctx, attention, v.dtype)
     if attention.mask_per_row and ctx.setting.attention == "flash":
-        from memcheck.frameworks.transformers.unpadded import flash_of_real_tokens
-
         return flash_of_real_tokens(ctx, q, k, v)
     ring = ctx.setting.context_parallel
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
@@ -110,3 +114,17 @@ def _cross_attention_mask(ctx: Context, dtype: str, *, additive: bool) -> Storag
     if additive and ctx.setting.autocast_dtype is None and padded_rows == rows:
         return None
     return ctx.tape.new((ctx.batch, 1, ctx.sequence, padded_rows), dtype, "mask of encoded rows")
+
+
+def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
+    """Run FlashAttention on the tokens that are not padding. It keeps unpadded copies of q, k and v.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The projection reads a padded copy of the output.
+    """
+    tape = ctx.tape
+    real_tokens = tape.new((q.shape[0] * q.shape[2],), "int64", "real tokens")
+    k, v, q = (index(tape, x, real_tokens, x.shape, "unpadded") for x in (k, v, q))
+    out = flash(tape, q, k, v, v.shape[-1])
+    return operator(
+        tape, tape.value(out.shape, out.dtype, "padded attention"), out, "padded backward", saves=(real_tokens,)
+    )

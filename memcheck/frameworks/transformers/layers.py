@@ -1,4 +1,4 @@
-"""One decoder layer as transformers writes it, and the door to its other layers."""
+"""One decoder layer as transformers writes it, with cross-attention, and the door to its other layers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from memcheck.models.types import (
     Attention,
     Block,
     ClampedBlock,
+    CrossAttention,
     LatentAttention,
     Mixer,
     Mlp,
@@ -31,6 +32,7 @@ from memcheck.models.types import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.models.vision import TowerAttention
+
 
 PARTS = "parts:"
 """In front of the modules that are recomputed, in a recompute mode."""
@@ -110,8 +112,6 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     if block.mixer is not None:
         x = _clamped(ctx, block, _mixer_half(ctx, block, x, stream))
     if block.cross is not None:
-        from memcheck.frameworks.transformers.cross import cross_half
-
         x = _clamped(ctx, block, cross_half(ctx, block, block.cross, x))
         del ctx.unused_outputs[:-1]  # `hidden_states, _ = ...`: one name for both modules' weights
     if block.mlp is not None:
@@ -300,3 +300,17 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
             tape, mlp_output, attn_output, "residual"
         )
     return add(tape, halves_sum, x, "residual")
+
+
+def cross_half(ctx: Context, block: Block, cross: CrossAttention, x: Value) -> Value:
+    """Run cross-attention to the encoder's output, between the layer's self-attention and its feed-forward network.
+
+    ``x``: [tokens, hidden]; so is what is returned. With ``post_norm`` the norm follows the addition.
+    """
+    h = x.view(*x.shape) if block.post_norm else norm(ctx, cross.norm, x)
+    module_input = h if block.inner_dropout else None
+    h = attention(ctx, cross.attention, h, x.dtype)
+    h = dropout(ctx.tape, norm(ctx, cross.output_norm, h), block.dropout)
+    del module_input
+    x = add(ctx.tape, x, h, "residual")
+    return norm(ctx, cross.norm, x) if block.post_norm else x

@@ -1,16 +1,50 @@
-"""Rotations by tables that each layer makes, which its backward keeps, or of fp32 copies of queries and keys."""
+"""Rotary embeddings in forms that few families have: GPT-J, ERNIE, ModernBERT and their kin."""
 
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cast
 from memcheck.autograd.rotary import rotate_half
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.rotary import layer_tables, partial
 from memcheck.frameworks.transformers.rotary_apart import rotate_chunks
-from memcheck.frameworks.transformers.rotary_copies import rotate_copies
 from memcheck.models.attention_types import PositionTable
 from memcheck.models.types import Attention
+
+
+def rotate_copies(tape: Tape, x: Value) -> Value:
+    """Rotate as ModernBERT does: ``(q.float() * cos) + (rotate_half(q.float()) * sin)``; each fp32 copy is a temporary.
+
+    ``x``: [batch, heads, sequence, head_dim]. The result is fp32. Source: modeling_modernbert.py.
+    """
+    shape, dtype = x.shape, x.dtype
+    half, needs_grad, is_fp32 = (*shape[:-1], shape[-1] // 2), x.origin is not None, dtype == "fp32"
+    copied = None if is_fp32 else tape.new(shape, "fp32", "to")
+    with_cos = tape.new(shape, "fp32", "q * cos")
+    copied = None if is_fp32 else tape.new(shape, "fp32", "to")
+    negated = tape.new(half, "fp32", "neg")
+    rotated_half = tape.new(shape, "fp32", "rotate half")
+    del negated, copied
+    with_sin = tape.new(shape, "fp32", "rotate half * sin")
+    del rotated_half
+    out = tape.value(shape, "fp32", "rotary embedding")
+    del with_cos, with_sin
+
+    def rotary_backward(grad: Storage) -> list[Storage | None]:
+        """Allocate the fp32 gradients of both products, sum them, and return the gradient of ``x``."""
+        through_sin = tape.new(shape, "fp32", "mul backward")
+        halves = tape.new(half, "fp32", "neg backward")
+        first = tape.new(shape, "fp32", "slice backward")
+        del halves
+        second = tape.new(shape, "fp32", "slice backward")
+        del through_sin, second
+        first = first if is_fp32 else tape.new(shape, dtype, "to backward")
+        through_cos = tape.new(shape, "fp32", "mul backward")
+        through_cos = through_cos if is_fp32 else tape.new(shape, dtype, "to backward")
+        del first
+        return [through_cos if needs_grad else None]
+
+    return tape.record(out, (x,), rotary_backward)
 
 
 def rotate_otherwise(ctx: Context, attention: Attention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
