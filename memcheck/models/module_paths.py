@@ -96,6 +96,7 @@ def _of_tower(vision: Vision) -> Iterator[Linear]:
 
 
 def _of_idle(other: OtherTower) -> Iterator[Linear]:
+    """Yield the linear layers of a tower that is idle in the step, with the module path of each."""
     index = 0
     for block, times in other.blocks if other.part != "language" else ():
         for _ in range(times):

@@ -49,7 +49,9 @@ ROWS = 1024
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: lfm2_vl``."""
+    """Read the tower of LFM2-VL (``model_type: lfm2_vl``): SigLIP 2, pixel unshuffle by ``downsample_factor``, two
+    matrices.
+    """
     outer, outputs = model.outer, model.language.hidden_size
     kind = config.text("model_type", default="siglip2_vision_model")
     if kind != "siglip2_vision_model":
@@ -59,7 +61,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     require_divisible_heads(config, width, heads)
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     pixel_channels, patch = config.integer("num_channels", default=3), square_side(config, "patch_size", 16)
-    places = config.integer("num_patches", default=256)
+    position_rows = config.integer("num_patches", default=256)
     mlp = tower_mlp(
         width,
         config.integer("intermediate_size", default=3072),
@@ -70,24 +72,24 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     config.dropout("attention_dropout")
     factor = outer.integer("downsample_factor", default=2) ** 2
     inner, bias = outer.integer("projector_hidden_size", default=2560), outer.flag("projector_bias", default=True)
-    wide = width * factor
-    normed = outer.flag("projector_use_layernorm", default=True)
-    norm = norm_pair("layer_norm", wide) if normed else ()
-    first = linear("linear_1", inner, wide, "projector", "none", bias=bias)
-    colored = pixel_channels * patch * patch
+    merged_width = width * factor
+    has_projector_norm = outer.flag("projector_use_layernorm", default=True)
+    norm = norm_pair("layer_norm", merged_width) if has_projector_norm else ()
+    linear_1 = linear("linear_1", inner, merged_width, "projector", "none", bias=bias)
+    patch_elements = pixel_channels * patch * patch
     embedding = "embeddings.patch_embedding"
     tower = Vision(
         kind="lfm2:lfm2",
         hidden=width,
         blocks=((tower_layer(width, heads, mlp, "masked"), depth),),
-        channels=colored,
+        channels=patch_elements,
         merge=factor,
         outputs=outputs,
         stem=(
-            *linear(embedding, width, colored, "vision", "none", bias=True),
-            ParameterTensor("embeddings.position_embedding.weight", (places, width), "position"),
+            *linear(embedding, width, patch_elements, "vision", "none", bias=True),
+            ParameterTensor("embeddings.position_embedding.weight", (position_rows, width), "position"),
         ),
-        projector=(*norm, *first, *linear("linear_2", outputs, inner, "projector", "none", bias=bias)),
+        projector=(*norm, *linear_1, *linear("linear_2", outputs, inner, "projector", "none", bias=bias)),
         hooked=True,
         closing=norm_pair("post_layernorm", width),
         tile=ROWS,

@@ -154,7 +154,9 @@ WHY = "the processor's default; the model's own preprocessor_config.json may say
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Patches of the grid, a start and an end around its tokens."""
+    """Count patches and image tokens of a picture; one separator token precedes the image tokens, and one
+    follows them.
+    """
     no_clips(frames)
     no_limits(limits)
     rows, columns = grid(height, width, vision.patch * math.isqrt(vision.merge))

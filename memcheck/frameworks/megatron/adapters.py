@@ -65,25 +65,25 @@ def demand_whole_rank(rank: int, ways: int) -> None:
         raise UnsupportedError(message, f"choose a multiple of {ways}", "/training/lora/rank")
 
 
-def adapters_beside(
-    tensors: tuple[LocalTensor, ...], adapter: Adapter, backend: object, ways: int, expert_ways: int
+def tensors_with_adapters(
+    tensors: tuple[LocalTensor, ...], adapter: Adapter, backend: object, tensor_ranks: int, expert_tensor_ranks: int
 ) -> tuple[LocalTensor, ...]:
     """List a layer's frozen tensors and its adapters' tensors, Megatron-Bridge's or mcore-bridge's
     (``bridge_backend``).
 
-    ``ways``: tensor ranks that divide a dense matrix. ``expert_ways``: those that divide an expert's.
+    ``tensor_ranks``: tensor ranks that divide a dense matrix. ``expert_tensor_ranks``: those that divide an expert's.
     """
     if backend != MCORE_BRIDGE:
-        return with_adapters(tensors, adapter, ways, expert_ways)
+        return with_adapters(tensors, adapter, tensor_ranks, expert_tensor_ranks)
     adapted = [t for t in tensors if t.matrix and _is_linear(t.name) and wraps(adapter, t.name.rpartition(".")[0])]
     if any(t.expert for t in adapted):
-        demand_whole_experts(expert_ways)
+        demand_whole_experts(expert_tensor_ranks)
     return bridged(tensors, tuple([t.name for t in adapted]), adapter.rank)
 
 
 @lru_cache(maxsize=64)
 def with_adapters(
-    tensors: tuple[LocalTensor, ...], adapter: Adapter, ways: int, expert_ways: int
+    tensors: tuple[LocalTensor, ...], adapter: Adapter, tensor_ranks: int, expert_tensor_ranks: int
 ) -> tuple[LocalTensor, ...]:
     """List a layer's frozen tensors and Megatron-Bridge's adapter tensors on one rank.
 
@@ -97,7 +97,7 @@ def with_adapters(
             name = t.name.removesuffix(".weight0")  # one adapter for all local experts
         if name == t.name or not t.matrix or not _is_linear(name) or not wraps(adapter, name):
             continue
-        ranks = expert_ways if t.expert else ways
+        ranks = expert_tensor_ranks if t.expert else tensor_ranks
         outputs, inputs = t.shape
         module = name.rpartition(".")[2]
         in_shape, out_shape = (adapter.rank, inputs), (outputs, adapter.rank)
@@ -120,27 +120,29 @@ def adapter_parameters(job: TrainingJob, architecture: Architecture) -> int:
     adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params, quantized=False)
     layers = ((whole_block(block, architecture.hidden_size), times) for block, times in architecture.blocks)
     backend = job.option(OPTION)
-    layers_with_adapters = ((adapters_beside(tensors, adapter, backend, 1, 1), times) for tensors, times in layers)
+    layers_with_adapters = (
+        (tensors_with_adapters(tensors, adapter, backend, 1, 1), times) for tensors, times in layers
+    )
     return sum(times * t.numel for tensors, times in layers_with_adapters for t in tensors if t.trained)
 
 
-def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
+def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, tensor_ranks: int) -> Value:
     """Add the LoRA adapter's output to a column-parallel layer's output ``base`` [tokens, outputs].
 
     ``x``: the input of all tokens. The first matrix gives rank / tp columns, which are gathered over the tensor ranks.
     """
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
-    rank = adapter.rank // ways
+    rank = adapter.rank // tensor_ranks
     low_rank = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, rank)
     del x
-    if ways > 1:
+    if tensor_ranks > 1:
         low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank))
     # `x = x * (self.alpha / self.dim)`: not handed on unscaled, which CPython 3.10 would hold throughout the call.
     update = scale(tape, _product(ctx, low_rank, name + OUT, outputs), "adapter scaling")
     return add(tape, base, update, "adapter sum")
 
 
-def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, ways: int) -> Value:
+def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, tensor_ranks: int) -> Value:
     """Add the LoRA adapter's output to a row-parallel layer's output ``base``.
 
     ``x``: this rank's part of the input columns. The second matrix gives outputs / tp columns, which are gathered;
@@ -151,9 +153,9 @@ def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, wa
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
     low_rank = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, adapter.rank)
     del x
-    update = _product(ctx, low_rank, name + OUT, -(-outputs // ways))
+    update = _product(ctx, low_rank, name + OUT, -(-outputs // tensor_ranks))
     del low_rank
-    if ways > 1:
+    if tensor_ranks > 1:
         update = _gather_columns(ctx, update, (rows, outputs))
     if base.shape != update.shape:  # under sequence parallelism: a view of this rank's tokens
         update = _own_tokens(ctx, update, base.shape)

@@ -30,9 +30,14 @@ from memcheck.models.types import LatentAttention, Norm
 def latent_attention(
     ctx: Context, attention: LatentAttention, x: Value, *, recompute: bool, up_proj: bool
 ) -> tuple[Value, Projection]:
-    """``x``: the normalised hidden states. ``recompute``: ``core_attn``; ``up_proj``: ``mla_up_proj``."""
+    """Compute multi-latent attention [tokens, hidden], and return its output projection for the bias that is added
+    later.
+
+    ``x``: the normalised hidden states. ``recompute``: selective recompute runs the core attention again
+    (``core_attn``). ``up_proj``: it runs the up projections again (``mla_up_proj``).
+    """
     tape = ctx.tape
-    owner = "self_attention."
+    prefix = "self_attention."
     heads = attention.heads // ctx.tp
     q_dim = attention.qk_nope_head_dim + attention.qk_rope_head_dim
     compressed = x
@@ -40,15 +45,15 @@ def latent_attention(
         compressed = replicated(
             ctx,
             x,
-            projection(ctx, owner + "linear_q_down_proj", attention.q_lora_rank, ctx.hidden),
+            projection(ctx, prefix + "linear_q_down_proj", attention.q_lora_rank, ctx.hidden),
             "linear_q_down_proj",
         )
-        q_up = projection(ctx, owner + "linear_q_up_proj", heads * q_dim, attention.q_lora_rank)
+        q_up = projection(ctx, prefix + "linear_q_up_proj", heads * q_dim, attention.q_lora_rank)
         q_norm: Norm | None = Norm("rmsnorm", attention.q_lora_rank)
     else:
-        q_up, q_norm = projection(ctx, owner + "linear_q_proj", heads * q_dim, ctx.hidden), None
+        q_up, q_norm = projection(ctx, prefix + "linear_q_proj", heads * q_dim, ctx.hidden), None
     down = projection(
-        ctx, owner + "linear_kv_down_proj", attention.kv_lora_rank + attention.qk_rope_head_dim, ctx.hidden
+        ctx, prefix + "linear_kv_down_proj", attention.kv_lora_rank + attention.qk_rope_head_dim, ctx.hidden
     )
     combined = replicated(ctx, x, down, "linear_kv_down_proj")
     del x
@@ -59,7 +64,7 @@ def latent_attention(
         k_rotary = gather_sequence(ctx, k_rotary, "gather k_pos_emb")
     kv_up = projection(
         ctx,
-        owner + "linear_kv_up_proj",
+        prefix + "linear_kv_up_proj",
         heads * (attention.qk_nope_head_dim + attention.v_head_dim),
         attention.kv_lora_rank,
     )
@@ -72,7 +77,7 @@ def latent_attention(
     dropped = Discarded(ctx) if up_proj else None
     inputs = (compressed, kv, k_rotary)
     q, key, value = dropped.run(up, inputs) if dropped is not None else up(ctx, inputs)
-    held = compressed, kv  # variables of forward, to its end, as q, k and v are
+    forward_locals = compressed, kv  # variables of forward, to its end, as q, k and v are
     del compressed, kv, k_rotary, inputs
     kernel = Kernel(
         heads=heads,
@@ -89,17 +94,21 @@ def latent_attention(
     if dropped is not None:
         out = dropped.discard(out)
     proj = projection(
-        ctx, owner + "linear_proj", ctx.hidden, heads * attention.v_head_dim, bias=attention.bias, adds=False
+        ctx, prefix + "linear_proj", ctx.hidden, heads * attention.v_head_dim, bias=attention.bias, adds=False
     )
     out = row(ctx, out, proj, "linear_proj", keeps_input=True)
-    del held
+    del forward_locals
     return out, proj
 
 
 def _rotate(
-    ctx: Context, attention: LatentAttention, heads: int, q: Value, both: Value, k_rotary: Value
+    ctx: Context, attention: LatentAttention, heads: int, q: Value, kv: Value, k_rotary: Value
 ) -> tuple[Value, Value, Value]:
-    """Rotary embedding and assembly of q, k and v, fused (q in place) or in pieces."""
+    """Rotate q and k, and assemble them from their parts: [tokens, heads * dim] of query, key and value.
+
+    ``kv``: the output of the kv up projection. TE's fused kernel rotates q in place; otherwise each step is an
+    operator.
+    """
     tape = ctx.tape
     rows = q.shape[0]
     key_shape, value_shape = (
@@ -108,13 +117,13 @@ def _rotate(
     )
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
         q = operator(tape, Value(q.storage, q.shape, q.dtype), q, GRAD_UNCHANGED)
-        return (q, *_fused_key_value(ctx, both, k_rotary, key_shape, value_shape))
+        return (q, *_fused_key_value(ctx, kv, k_rotary, key_shape, value_shape))
     q_plain, q_part = tape.views(
         q, (rows, heads * attention.qk_nope_head_dim), (rows, heads * attention.qk_rope_head_dim)
     )
-    k_plain, value = tape.views(both, (rows, heads * attention.qk_nope_head_dim), value_shape)
+    k_plain, value = tape.views(kv, (rows, heads * attention.qk_nope_head_dim), value_shape)
     shape = q.shape
-    del q, both
+    del q, kv
     q_part = rotary(ctx, q_part, attention.qk_rope_head_dim)
     k_rotary = rotary(ctx, k_rotary, attention.qk_rope_head_dim)
     query = cat(tape, (q_plain, q_part), shape, "cat query")

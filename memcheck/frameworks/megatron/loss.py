@@ -64,7 +64,7 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
     return tape.record(out, (logits,), run, saves=kept)
 
 
-def _with_gradient(tape: Tape, logits: Value, how: str) -> Value:
+def _with_gradient(tape: Tape, logits: Value, kernel: str) -> Value:
     """TE's Triton kernels make the gradient in forward, or in backward over a copy of the logits.
 
     An fp32 one is cast to the logits' dtype while the function still holds it, as in :func:`_on_fp32_copy`.
@@ -73,10 +73,13 @@ def _with_gradient(tape: Tape, logits: Value, how: str) -> Value:
     rows = shape[:-1]
     out = tape.value(rows, "fp32", "loss")
     statistics = tape.new((3 * shape[0],), "fp32", "m, d, x_y")
-    made = ("fp32", "gradient of logits in fp32") if how == "te" else (dtype, "copy of the logits")
-    kept = logits.storage if how == "te in place" else tape.new(shape, *made)
+    dtype_and_label = ("fp32", "gradient of logits in fp32") if kernel == "te" else (dtype, "copy of the logits")
+    kept = logits.storage if kernel == "te in place" else tape.new(shape, *dtype_and_label)
     del statistics
-    narrows = how == "te" and dtype != "fp32"
+    casts_gradient = kernel == "te" and dtype != "fp32"
     return tape.record(
-        out, (logits,), lambda grad: [tape.new(shape, dtype, "gradient of logits") if narrows else kept], saves=(kept,)
+        out,
+        (logits,),
+        lambda grad: [tape.new(shape, dtype, "gradient of logits") if casts_gradient else kept],
+        saves=(kept,),
     )

@@ -253,10 +253,10 @@ class _RankBuilder:
             [tuple([(id(u.first_curve), id(u.tensors), times) for u, times in runs_of(chunk)]) for chunk in units]
         )
         key = (parts, embedding, head, sends_back, sends_on)
-        outline = self.outlines.get(key)
-        if outline is None:
-            outline = self.outlines[key] = self._outline(key, chunks, units)
-        return outline._replace(rank=outline.rank._replace(chunks=units))
+        contents = self.outlines.get(key)
+        if contents is None:
+            contents = self.outlines[key] = self._outline(key, chunks, units)
+        return contents._replace(rank=contents.rank._replace(chunks=units))
 
     def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int, int], str]:
         """Return a function from (chunk index, unit index) to the unit's name, which is made when it is asked for."""

@@ -224,10 +224,10 @@ def _name(group: tuple[int, ...]) -> str:
 
 def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
     """A layer's frozen tensors, and the tensors of its LoRA adapters on one rank."""
-    from memcheck.frameworks.megatron.adapters import adapters_beside
+    from memcheck.frameworks.megatron.adapters import tensors_with_adapters
 
     backend = setting.option("bridge_backend")
-    return adapters_beside(tensors, adapter, backend, setting.tensor_parallel, setting.expert_tensor_parallel)
+    return tensors_with_adapters(tensors, adapter, backend, setting.tensor_parallel, setting.expert_tensor_parallel)
 
 
 def _freeze_unless(tensors: tuple[LocalTensor, ...], trained: bool) -> tuple[LocalTensor, ...]:

@@ -18,23 +18,24 @@ def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
     Raises:
         UnsupportedError: a rank gets no layer, on which nanotron's ranks end in an error.
     """
-    architecture, ways = job.architecture, job.layout.pipeline
+    architecture, pipeline_ranks = job.architecture, job.layout.pipeline
     if not isinstance(architecture, Architecture):
         raise UnsupportedError("nanotron cuts a pipeline by what its layers cost, which are not known here")
     head = padded_vocabulary(architecture.vocab_size, job) * architecture.hidden_size
     costs = [_cost(block, architecture.hidden_size) for block in architecture.layers()]
-    total, done, rank = sum(costs) + head, 0, 0
-    held: list[list[int]] = [[] for _ in range(ways)]
+    total, cost_so_far, rank = sum(costs) + head, 0, 0
+    layers_of_rank: list[list[int]] = [[] for _ in range(pipeline_ranks)]
     for index, cost in enumerate(costs):
-        held[rank].append(index)
-        done += cost
-        if done * ways > total * (rank + 1):
+        layers_of_rank[rank].append(index)
+        cost_so_far += cost
+        if cost_so_far * pipeline_ranks > total * (rank + 1):
             rank += 1
-    if rank < ways - 1 or not all(held[:-1]):
+    if rank < pipeline_ranks - 1 or not all(layers_of_rank[:-1]):
         message = f"nanotron cuts {len(costs)} layers and the head by their cost, which leaves a pipeline rank empty"
         raise UnsupportedError(message, "use fewer pipeline ranks", "/parallelism/pipeline")
     return tuple(
-        (Chunk(layers=tuple(layers), embedding=number == 0, head=number == rank),) for number, layers in enumerate(held)
+        (Chunk(layers=tuple(layers), embedding=number == 0, head=number == rank),)
+        for number, layers in enumerate(layers_of_rank)
     )
 
 
