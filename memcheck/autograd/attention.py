@@ -61,10 +61,10 @@ def flash(
 def batched(
     tape: Tape, a: Value, b: Value, shape: tuple[int, ...], label: str, copied: tuple[bool, bool] = (False, False)
 ) -> Value:
-    """Compute ``torch.matmul`` of two activations (bmm), which saves both as they are after autocast's casts.
+    """Compute ``torch.matmul`` of two activations (bmm), which saves both operands after autocast's casts.
 
-    ``copied``: which of them matmul copies to fold batch and heads into one dimension; the copies have no other
-    reference.
+    ``shape``: of the result. ``copied``: whether matmul copies ``a``, and ``b``, to fold batch and heads into one
+    dimension. A copy has no other reference.
     """
     if tape.autocast:
         b = cast(tape, b, tape.autocast)
@@ -78,17 +78,17 @@ def batched(
 
 
 def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
-    """``softmax(x, dtype=...)``: keeps its result; the conversion happens inside the kernel's input cast."""
+    """Compute ``softmax(x, dtype=...)``, which saves its result. ``dtype``: x is cast to it first; None: no cast."""
     wide = cast(tape, x, dtype) if dtype else x
     del x
     return unary(tape, wide, "softmax")
 
 
 def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int, v_dim: int) -> list[Storage]:
-    """Allocate what ring attention holds in forward, besides its output.
+    """Allocate the buffers of ring attention's forward, without its output.
 
-    These are contiguous keys and values, their concatenation, those gathered from all ranks, and two fp32 outputs in
-    the merger.
+    They are contiguous keys and values, their concatenation, the keys and values of all ranks, and two fp32 outputs
+    that are merged. ``ways``: ranks of the ring. ``v_dim``: width of a head's values.
     """
     buffers = _keys_and_values(tape, k, v, ways)
     for _ in range(2):
@@ -97,9 +97,10 @@ def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int, v_dim: 
 
 
 def backward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int) -> list[Storage]:
-    """Allocate what ring attention holds in backward, besides its gradients.
+    """Allocate the buffers of ring attention's backward, without the gradients that it returns.
 
-    These are keys and values again, the fp32 gradients of all steps and of the current one, and those that travel.
+    They are the keys and values of all ranks, fp32 gradients summed over the ring's steps and of the current step, and
+    two fp32 buffers of gradients of keys and values that travel around the ring. ``ways``: ranks of the ring.
     """
     buffers = _keys_and_values(tape, k, v, ways)
     for what in ("summed", "this step's"):
@@ -109,6 +110,7 @@ def backward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int) -> lis
 
 
 def _keys_and_values(tape: Tape, k: Value, v: Value, ways: int) -> list[Storage]:
+    """Allocate contiguous local keys and values, both in one tensor, and those gathered from all ``ways`` ranks."""
     local = [tape.new(t.shape, t.dtype, "contiguous keys and values") for t in (k, v)]
     both = k.numel + v.numel
     joined = tape.new((both,), k.dtype, "keys and values")

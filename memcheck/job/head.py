@@ -32,7 +32,10 @@ DEFAULT_LABELS = 2
 def resolve_head(
     training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults
 ) -> ModelHead:
-    """What the trained model ends in."""
+    """Resolve ``training.head``: kind and number of labels, by the plan, its objective or transformers' defaults.
+
+    Values that the plan does not state are noted in ``defaults``.
+    """
     stated = training.head
     objective = training.objective.name if training.objective else None
     if stated is None and objective != "reward":

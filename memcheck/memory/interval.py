@@ -31,20 +31,22 @@ SHARDED_APART = ", sharded"
 
 
 class Kinds(Record):
-    """What decides which data a plan's intervals rest on, whatever its batch."""
+    """Names of the groups of measured cases that give a plan's intervals their width; the batch does not matter."""
 
     errors: str
+    """Group of errors of ``allocated``, as :func:`error_group` names it."""
     allocator: str
+    """Group of the allocator's shares, as :func:`memcheck.memory.allocator.allocator_group` names it."""
     remainder: str = ""
-    """Empty: nothing is known of what its largest block leaves."""
+    """Group of needs compared with the step's largest block; empty: none was replayed for such a plan."""
     blocks: str = ""
-    """Empty: nor of the least share of that block."""
+    """Group of the least share of the largest block that cannot be returned; empty: no such group."""
     releases: tuple[float, float] = (0.0, 0.0)
     """Shares by which a stated release that is not the modelled one may need less, and more."""
 
 
 class Intervals(Record):
-    """Lower and upper ends, in bytes."""
+    """The 95 % intervals of one plan: lower and upper end of needed and of seen bytes."""
 
     needed: tuple[int, int]
     seen: tuple[int, int]
@@ -60,7 +62,7 @@ class PlanFigures(Record):
 
 
 def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
-    """The kinds of a plan, whatever its batch."""
+    """Return the names of the groups of measured cases that a plan's intervals are based on."""
     return Kinds(
         errors=error_group(job),
         allocator=allocator_group(job),
@@ -78,7 +80,11 @@ def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
 
 
 def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
-    """The intervals from given tables, for a plan of some kinds."""
+    """Compute the 95 % intervals of needed and seen bytes of a plan.
+
+    ``tables``: measured errors and shares. ``kinds``: the plan's groups in them. ``held``: the predicted bytes.
+    ``capacity``: usable bytes of the GPU, above which nothing is seen unless the plan needs it; None: no limit.
+    """
     allocated = held.allocated
     own = look_up(tables.allocated, kinds.errors, by_method=True)[1]
     found = shares_of(tables, kinds.allocator)
@@ -96,10 +102,11 @@ def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | Non
 
 
 def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Shares) -> Spread:
-    """A share that cannot be returned: at most one more block as large as the largest and a remainder.
+    """Return the ratio to ``allocated`` of bytes that the allocator holds and cannot return: low, median and high.
 
-    Adapters leave less; sharded steps that gather twice leave a share of that block at least. A step that is highest in
-    the optimizer has less stuck there, and no less than its highest other moment needs.
+    At the upper end that is one more block as large as the step's largest, and a remainder. Adapters leave less.
+    Sharded steps that gather twice leave a share of that block at least. A step that is highest in the optimizer has
+    less stuck there, and no less than its highest other moment needs.
     """
     pools, allocated = held.pools, max(1, held.allocated)
     spread = _of_block(tables, kinds, pools.largest / (pools.before or allocated), found.before(pools))
@@ -107,8 +114,9 @@ def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Sha
 
 
 def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
-    """Without what resident blocks leave in segments. ``block``: the step's largest one, over what is live; 0: not
-    known.
+    """Widen the ratio ``stuck`` by the step's largest block, without what resident blocks leave in segments.
+
+    ``block``: bytes of the step's largest block over live bytes; 0: not known, and ``stuck`` is returned as it is.
     """
     known, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
     if known is None or known.n < ENOUGH or not block:
@@ -123,13 +131,19 @@ def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> S
 
 
 def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int, int]) -> tuple[int, int]:
-    """What ``held`` bytes may be off by, below and above, and what a share of the allocator may."""
+    """Compute both ends of an interval in bytes: predicted live bytes, the allocator's share, and bytes outside it.
+
+    ``share``: ratio of the allocator's bytes to live ones. ``off``: relative errors of live bytes, below and above.
+    ``held``: predicted live bytes. ``outside``: lowest and highest bytes outside the allocator. Errors of live bytes
+    and of the share are independent, and so added in quadrature.
+    """
     low = outside[0] + int(held * (share.median - _together(off[0], share.median - max(1.0, share.low))))
     high = outside[1] + int(held * (share.median + _together(off[1], share.high - share.median)))
     return max(0, low), high
 
 
 def _together(a: float, b: float) -> float:
+    """Add two independent relative errors in quadrature; a negative ``b`` counts as 0."""
     return float((a * a + max(0.0, b) ** 2) ** 0.5)
 
 
@@ -144,6 +158,7 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def _kind(job: TrainingJob) -> str:
+    """Name the kind of a training job within its framework's errors: its adapters, or how it is parallelised."""
     layout = job.layout
     if job.method in ("lora", "qlora"):
         apart = job.method == "qlora" and layout.zero_stage >= 2 and layout.shard_group > 1

@@ -6,7 +6,7 @@ from memcheck.memory.residuals import COMPILED, ENOUGH, Spread, Table
 
 
 def borrowed(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
-    """The spread of a group that has too few cases, and the groups that it is based on.
+    """Return the spread of a group that has too few measured cases, after the names of the groups it is based on.
 
     Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
     group that shares the longest part of its name, or else of all groups; ``by_method``: of a table by
@@ -31,10 +31,15 @@ def _of_method(table: Table, group: str) -> list[str]:
 
 
 def _method(group: str) -> str:
+    """Return the method in a group's name: ``qlora`` of ``huggingface/qlora, sharded``."""
     return group.rpartition("/")[2].partition(",")[0]
 
 
 def _widest(table: Table, group: str) -> str | None:
+    """Find the group with the highest ratio among those that share the longest part of a group's name.
+
+    Groups of compiled steps are compared with each other alone. None: no group has enough cases.
+    """
     parts = group.split("/")
     for length in range(len(parts) - 1, -1, -1):
         prefix = "/".join(parts[:length])

@@ -31,34 +31,35 @@ Table = Mapping[str, "Spread"]
 
 
 class Spread(Record):
-    """Ratios of truth to prediction on plans of one kind."""
+    """Ratios of measured to predicted bytes over all cases of one group: the lowest, the median and the highest."""
 
     n: int
+    """Number of cases."""
     low: float
     median: float
     high: float
 
     def over(self, share: float) -> Spread:
-        """The spread over something of which what it is over is that share."""
+        """Return the spread relative to a larger whole, of which the present denominator is ``share``, 0 to 1."""
         return self._replace(low=self.low * share, median=self.median * share, high=self.high * share)
 
     def beside(self, share: float, most: float) -> Spread:
-        """The spread with ``share`` added to its middle, and the larger of ``share`` and ``most`` to its upper end."""
+        """Return the spread with ``share`` added to its median, and the larger of ``share``, ``most`` to its high."""
         return self._replace(median=self.median + share, high=self.high + max(share, most))
 
     def no_more_than(self, most: float) -> Spread:
-        """The spread with a middle of at most ``most``; the upper end stays."""
+        """Return the spread with a median of at most ``most``; its high stays."""
         median = min(self.median, most)
         return self._replace(low=min(self.low, median), median=median)
 
     def or_higher(self, other: Spread) -> Spread:
-        """The higher of both at either end and in the middle."""
+        """Return a spread with the higher low, median and high of this spread and ``other``."""
         ends = [max(a, b) for a, b in zip(self[1:], other[1:], strict=True)]
         return Spread(self.n, *ends)
 
 
 class Residuals(Record):
-    """All tables."""
+    """All tables of ``data/residuals.json``: a spread for each group of measured cases, by the group's name."""
 
     allocated: Table
     """One plus the difference between truth and predicted ``allocated``, over the latter but at least SMALL_BYTES, by
@@ -100,6 +101,7 @@ def read(raw: Mapping[str, Any]) -> Residuals:
 
 
 def _spread(row: Mapping[str, Any]) -> Spread:
+    """Build one group's spread from its JSON object."""
     return Spread(n=row["n"], low=row["low"], median=row["median"], high=row["high"])
 
 
@@ -110,8 +112,9 @@ that identity while the entry is there."""
 
 
 def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
-    """A group's spread, and which groups it is based on. ``by_method``: of a table by ``family/kind``, in
-    which every group has been widened by its own evidence already: a group that it has not asks every family.
+    """Return the name of the groups that a group's spread is based on, and the spread.
+
+    ``by_method``: the table is by ``family/kind``; a group that it lacks also uses the adapters of every family.
     """
     known = _found.get((id(table), group))
     if known is None:
@@ -122,7 +125,7 @@ def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, 
 
 
 def _look_up(table: Table, group: str, *, by_method: bool) -> tuple[str, Spread]:
-    """A group's spread, and the group that it is based on."""
+    """Return what :func:`look_up` does, without its cache: the group's own spread if it has enough cases."""
     own = table.get(group)
     if own is not None and own.n >= ENOUGH:
         return group, own

@@ -58,6 +58,10 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
 
 
 def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> tuple[float, float]:
+    """Compute the bytes per token that a norm reads and writes, forward and backward.
+
+    ``one_kernel``: the norm is one kernel, not separate operations. ``item_bytes``: bytes per element of the stream.
+    """
     size = norm.size * norm.rows if norm.rows > 1 else norm.size
     width = max(hidden, size)
     if one_kernel or norm.kind == "layernorm":
@@ -88,7 +92,10 @@ def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, on
 
 
 def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]:
-    """``act(gate) * up`` or ``act(up)``."""
+    """Compute the bytes per token, forward and backward, of ``act(gate) * up``, or of ``act(up)`` without a gate.
+
+    ``width``: elements per token of the up product. Elements have two bytes.
+    """
     if m.gated:
         return (6.0 * width, 10.0 * width) if fused else (10.0 * width, 16.0 * width)
     pieces = 8 if m.activation == "gelu_new" and not fused else 1
