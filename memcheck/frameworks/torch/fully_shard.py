@@ -82,7 +82,7 @@ class FullyShardHooks(DataParallel):
     """
 
     hooks_gradients = True
-    leaves_apart = False
+    has_adapter_units = False
     """Trained modules inside frozen ones are units of their own (peft ``fsdp_auto_wrap_policy``)."""
 
     def __init__(self, recorder: Recorder, step_units: StepUnits, options: FullyShard) -> None:
@@ -104,7 +104,7 @@ class FullyShardHooks(DataParallel):
         Embedding and head have one only in part: FSDP1 wraps the modules in them that are trained, and some
         frameworks wrap the ends themselves (``carved``).
         """
-        shared = self.root != NO_GROUP and not (self.leaves_apart or self.options.carved)
+        shared = self.root != NO_GROUP and not (self.has_adapter_units or self.options.carved)
         wrapped = self.options.wrapped
         row = zip(self.units, self.step_units.groups, strict=True)
         return [NO_GROUP if shared and unit.kind not in wrapped else groups.whole for unit, groups in row]
@@ -172,7 +172,7 @@ class FullyShardHooks(DataParallel):
         return self.gather_ahead(self.unit_groups[i], self.names[i], "forward")
 
     def _is_gathered_after_norm(self, i: int) -> bool:
-        return self.units[i].kind == "head" and self.leaves_apart
+        return self.units[i].kind == "head" and self.has_adapter_units
 
     def before_norm(self) -> None:
         """Free the last layer's flat buffer if there is no root, whose hook would free it later."""
@@ -198,7 +198,7 @@ class FullyShardHooks(DataParallel):
 
         The head stays gathered, because its backward comes next.
         """
-        reshards = self.options.reshards and (self.units[i].kind != "head" or self.leaves_apart)
+        reshards = self.options.reshards and (self.units[i].kind != "head" or self.has_adapter_units)
         if self.gathered[i] and reshards:
             self.recorder.release(BUFFERS, self.gathered[i])
             self.gathered[i] = NOTHING
@@ -236,7 +236,7 @@ class FullyShardHooks(DataParallel):
         """
         if self._is_hooked(i, curve) or not self.unit_groups[i].gathered:
             self._gather_for_unit_backward(i)
-        elif not self.leaves_apart:
+        elif not self.has_adapter_units:
             self.backward_prefetched, self.unused_prefetch = NOTHING, self.unused_prefetch or self.backward_prefetched
 
     def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
