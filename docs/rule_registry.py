@@ -15,10 +15,18 @@ RULES_FOLDER = Path(__file__).resolve().parent.parent / "memcheck" / "rules"
 WRITTEN = "# Written by `python -m docs.generate` from the rules' modules: add or change a module and run it again.\n"
 
 
+FILE_RULES = ("config_rules", "plan_rules", "text_rules")
+"""The modules with rules that have a page and no check."""
+
+
 def rules() -> dict[str, Rule]:
-    """Module to rule, in the order of their codes."""
-    names = sorted(path.stem for path in RULES_FOLDER.glob("mem[0-9]*.py"))
-    return {name: import_module(f"memcheck.rules.{name}").RULE for name in names}
+    """Every rule by its place, ``module.NAME``, in the order of their codes."""
+    names = [f"{path.stem}.RULE" for path in RULES_FOLDER.glob("mem[0-9]*.py")]
+    for module in FILE_RULES:
+        names += [f"{module}.{name}" for name in vars(import_module(f"memcheck.rules.{module}")) if name[:3] == "MEM"]
+    places = ((place, *place.split(".")) for place in names)
+    found = {place: getattr(import_module(f"memcheck.rules.{module}"), name) for place, module, name in places}
+    return dict(sorted(found.items(), key=lambda item: item[1].code))
 
 
 def registries() -> dict[Path, str]:
@@ -44,7 +52,8 @@ def registries() -> dict[Path, str]:
 def _gated(gate: dict[str, Rule]) -> str:
     """The rules of the gate by what is asked before one is loaded."""
     items = ""
-    for name, rule in gate.items():
+    for place, rule in gate.items():
+        name = place.removesuffix(".RULE")
         when = "always" if rule.when is None else rule.when.__name__
         marks = "".join(f", {mark}=True" for mark in ("needs_estimate", "blocking", "batch") if getattr(rule, mark))
         items += f'    Gated("{rule.code}", "{name}", when.{when}{marks}),\n'
@@ -56,9 +65,9 @@ def _gated(gate: dict[str, Rule]) -> str:
     )
 
 
-def _module(doc: str, names: list[str], registry: str) -> str:
-    imports = "".join(f"    {name},\n" for name in names)
-    items = "".join(f"    {name}.RULE,\n" for name in names)
+def _module(doc: str, places: list[str], registry: str) -> str:
+    imports = "".join(f"    {name},\n" for name in sorted({place.partition(".")[0] for place in places}))
+    items = "".join(f"    {place},\n" for place in places)
     return (
         f'"""{doc}"""\n\n{WRITTEN}\nfrom __future__ import annotations\n\n'
         f"from memcheck.rules import (\n{imports})\nfrom memcheck.rules.types import Rule\n\n"

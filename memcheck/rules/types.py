@@ -11,6 +11,7 @@ from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
 from memcheck.models.types import Architecture, Rough
+from memcheck.plan.codes import Code
 from memcheck.plan.document import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
@@ -158,3 +159,8 @@ class Rule(Record):
             help=help,
             related=others,
         )
+
+
+def file_rule(code: Code, doc: str) -> Rule:
+    """A rule whose findings are made while a file is read: its page and its example, without a check."""
+    return Rule(code=code.code, name=code.name, severity=code.severity, summary=code.summary, doc=doc)

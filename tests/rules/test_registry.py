@@ -31,7 +31,7 @@ def test_codes_are_unique_and_ordered() -> None:
 def test_every_module_is_registered(root: Path) -> None:
     """A rule that is written is also named in the registry, and nothing that runs searches the folder."""
     modules = {path.name[:6].upper() for path in (root / "memcheck" / "rules").glob("mem[0-9]*.py")}
-    assert modules == {rule.code for rule in RULES}
+    assert modules == {rule.code for rule in RULES if rule.check is not None}
     for name in ("further", "registry"):
         imported = {
             node.module
