@@ -20,8 +20,8 @@ from benchmarks.asked import request_of, trace_of
 from benchmarks.cases import HERE, Case, load
 from benchmarks.replayed import lengths, steps
 from memcheck.errors import MemcheckError
+from memcheck.verify.compare import RankObservation
 from memcheck.verify.replay.runs import Event, HeldMemory, TwoLengths, alike, held, phase_of, varied
-from memcheck.verify.types import RankObservation
 
 FILE = os.path.join(HERE, "data", "allocator.json")
 SHORT = 0.25

@@ -8,10 +8,10 @@ from typing import Any
 
 from memcheck.errors import MemcheckError
 from memcheck.plan.load import load_documents
+from memcheck.verify.compare import TRACED, Observation
 from memcheck.verify.observe import Request, observe, runnable
 from memcheck.verify.process import Progress
 from memcheck.verify.subject import Subject, load_subject
-from memcheck.verify.types import TRACED, Observation
 
 
 def request_of(name: str, plan: dict[str, Any]) -> Request:

@@ -31,7 +31,7 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import Layout
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.memory.estimate import estimate
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.rules.run import make_context

@@ -17,8 +17,8 @@ import time
 from benchmarks.over_budget import plans
 from memcheck.edge.text import percent, value
 from memcheck.judge import Gate, check_file
-from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
+from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.result import PASSED, PlanResult
 from memcheck.what_if.search.attach import FOLLOW

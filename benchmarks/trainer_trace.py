@@ -25,10 +25,10 @@ from memcheck.verify.build.model import build_model, head_of, mark_loss
 from memcheck.verify.build.step import HERE, DevicePlacement, StepParts, micro_batches, token_batches
 from memcheck.verify.build.trained import adapt, freeze, make_optimizers
 from memcheck.verify.build.wrap import Mesh, recompute
+from memcheck.verify.compare import Watch, enter_loss
 from memcheck.verify.trace.tracer import patched
 from memcheck.verify.trace.world import _real
 from memcheck.verify.trace.wrappers import flat_parameters
-from memcheck.verify.types import Watch, enter_loss
 
 KWARGS = "DistributedDataParallelKwargs"
 ENVIRONMENT = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from memcheck.plan.renamed import RENAMED
+from memcheck.plan.foreign import RENAMED
 
 Schema = dict[str, Any]
 

@@ -60,7 +60,7 @@ def _gated(gate: dict[str, Rule]) -> str:
     return (
         '"""The rules of the gate with a check of their own, in order: a check loads those that a plan is about."""\n\n'
         f"{WRITTEN}\nfrom __future__ import annotations\n\n"
-        "from memcheck.rules import when\nfrom memcheck.rules.gated import Gated\n\n"
+        "from memcheck.rules import when\nfrom memcheck.rules.when import Gated\n\n"
         f"CHECKS: tuple[Gated, ...] = (\n{items})\n"
     )
 

@@ -20,7 +20,7 @@ from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.result import (
@@ -183,7 +183,7 @@ def check_document(document: Document, gate: Gate, comments: Suppressions | None
 
             findings += located(error, document)
     if findings:
-        from memcheck.rules.provenance import traced
+        from memcheck.rules.located import traced
 
         findings = traced(findings, document)
     return with_findings(result, findings, gate, comments.begin(document) if comments is not None else None)
@@ -224,7 +224,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
 
         result = result._replace(assumptions=with_effects(result.assumptions, answer))
     if gpu_fit(answer, context.fail_above) not in RUNS and rows_have_limit(context):
-        from memcheck.rules.longest_rows import with_longest
+        from memcheck.rules.settling import with_longest
 
         answer = with_longest(context, answer)
     context = context._replace(estimate=answer)

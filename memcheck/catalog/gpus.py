@@ -1,4 +1,4 @@
-"""The catalog of GPUs and other accelerators."""
+"""The catalog of GPUs, and what an accelerator's architecture can compute, as far as training needs it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 from memcheck.catalog.names import DATA, UnknownNameError, canonical_names, find_record
 from memcheck.catalog.types import Gpu
 from memcheck.edge.own_json import read_own_json
+from memcheck.edge.text import whole_number
 from memcheck.record import Record
 
 SIZES = os.path.join(DATA, "gpus", "sizes.json")
@@ -79,3 +80,33 @@ def gpu_names() -> tuple[str, ...]:
 def gpu_sizes() -> tuple[GpuSize, ...]:
     """Every GPU of the catalog by name, from one table: to read all records takes longer than to judge a plan."""
     return tuple(GpuSize(*row) for row in read_own_json(SIZES))
+
+
+NO_BF16_GFX = ("gfx900", "gfx906")
+"""AMD generations before the bf16 matrix instructions of gfx908 (MI100)."""
+FP8_GFX = ("gfx94", "gfx95", "gfx12")
+"""AMD generations with fp8 matrix instructions: MI300 and later."""
+
+
+def compute_capability(gpu: Gpu) -> int | None:
+    """NVIDIA's compute capability as one number (``sm_89`` is 89); None for others and unknown ones."""
+    if gpu.arch is None or not gpu.arch.startswith("sm_"):
+        return None
+    return whole_number(gpu.arch[3:].rstrip("abf"))
+
+
+def lacks_bf16(gpu: Gpu) -> bool:
+    """True when it is known that there are no bf16 matrix products (before Ampere)."""
+    capability = compute_capability(gpu)
+    if capability is not None:
+        return capability < 80
+    return (gpu.arch or "").startswith(NO_BF16_GFX)
+
+
+def lacks_fp8(gpu: Gpu) -> bool:
+    """True when it is known that there are no fp8 matrix products (before Ada and Hopper, before MI300)."""
+    capability = compute_capability(gpu)
+    if capability is not None:
+        return capability < 89
+    arch = gpu.arch or ""
+    return arch.startswith("gfx") and not arch.startswith(FP8_GFX)

@@ -13,15 +13,14 @@ from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
 from memcheck.cli.table import table
 from memcheck.cli.tell import complain, write_bug_report
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import screen_of, write_stdout
 from memcheck.config.find import Configurations
 from memcheck.edge.opener import refuse_way_out
 from memcheck.edge.text import one_line, percent
 from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
 from memcheck.result import PlanResult, Unreadable
-from memcheck.review.baseline.file import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
+from memcheck.review.baseline import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
 
 FILE = click.option("--baseline", metavar="FILE", help=f"The baseline [default: as configured, else {DEFAULT_FILE}].")
 

@@ -8,8 +8,7 @@ import click
 
 from memcheck.cli.parameters import COLOR, one_of, rules
 from memcheck.cli.table import table
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import screen_of, write_stdout
 from memcheck.edge.closest import closest
 from memcheck.errors import UsageError
 from memcheck.report.forge import styled

@@ -22,7 +22,7 @@ from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes, shown_path
 from memcheck.rules.located import located

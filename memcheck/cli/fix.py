@@ -16,7 +16,7 @@ from memcheck.configs.documents import is_config
 from memcheck.errors import DEFECT, UsageError
 from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
-from memcheck.review.fix.rounds import fix_file
+from memcheck.review.fix import fix_file
 
 
 def fix_paths(options: CheckOptions) -> int | None:

@@ -10,8 +10,7 @@ import click
 
 from memcheck.cli.job import METHODS, assumed, catalog_model
 from memcheck.cli.parameters import gpus, models, one_of
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import screen_of, write_stdout
 from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.judge import Gate, check_file

@@ -15,7 +15,7 @@ from memcheck.catalog.names import UnknownNameError
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.stated import USUAL_GPUS_PER_NODE, launch_file
 from memcheck.config.discover import STDIN, PlanFile
-from memcheck.configs.model_config import describes_model
+from memcheck.configs.detect import describes_model
 from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
 from memcheck.errors import MemcheckError, UsageError

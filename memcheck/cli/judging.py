@@ -20,8 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.kept import Keeper
     from memcheck.cli.search import UnseenSearch
-    from memcheck.review.baseline.file import AcceptedFinding
-    from memcheck.review.baseline.ratchet import Baseline
+    from memcheck.review.baseline import AcceptedFinding, Baseline
 
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
@@ -125,7 +124,7 @@ class Gates:
         if not file:
             return None
         if file not in self._baselines:
-            from memcheck.review.baseline.ratchet import Baseline
+            from memcheck.review.baseline import Baseline
 
             self._baselines[file] = Baseline(file, self._configurations.files.read)
         return self._baselines[file]

@@ -417,7 +417,7 @@ def _read_met(met: Any) -> dict[str, Any]:
     """What baselines accepted; raises TypeError for anything else."""
     if not met:
         return {}
-    from memcheck.review.baseline.file import AcceptedFinding
+    from memcheck.review.baseline import AcceptedFinding
 
     return {file: {AcceptedFinding(*entry) for entry in entries} for file, entries in met.items()}
 

@@ -12,8 +12,7 @@ from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.catalog.models import find_model, model_names
 from memcheck.cli.parameters import COLOR
 from memcheck.cli.table import table
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import screen_of, write_stdout
 from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
 from memcheck.edge.text import gib

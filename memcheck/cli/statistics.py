@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.terminal import screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import screen_of, write_stdout
 from memcheck.edge.screen import put
 from memcheck.report.screens import statistics
 from memcheck.result import Report

@@ -11,18 +11,16 @@ from memcheck.cli.fix import difference, replace_files
 from memcheck.cli.parameters import COLOR, CONFIG, files, one_of, typed
 from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.tell import counting, tell
-from memcheck.cli.terminal import screen_of
 from memcheck.cli.values import share
-from memcheck.cli.write import write_document, write_stdout
+from memcheck.cli.write import screen_of, write_document, write_stdout
 from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.judge import Gate
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
-from memcheck.plan.file_edits import edited
+from memcheck.plan.places import Document
 from memcheck.plan.text import read_bytes
-from memcheck.plan.value_edits import flow_text
+from memcheck.plan.value_edits import edited, flow_text
 from memcheck.record import Record
 from memcheck.what_if.remedies.changes import OTHER
 from memcheck.what_if.suggest.report import FORMATS as RENDERERS

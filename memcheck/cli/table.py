@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from memcheck.cli.terminal import has_width
+from memcheck.cli.write import has_width
 from memcheck.edge.screen import Screen
 from memcheck.report import table as writer
 from memcheck.report.story.blocks import NO_ROOM, Table

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from memcheck import __version__
 from memcheck.cli.options import CheckOptions
-from memcheck.cli.terminal import is_terminal, width_of
+from memcheck.cli.write import is_terminal, width_of
 from memcheck.edge.screen import put, put_over, silence
 from memcheck.edge.text import clean, one_line, wrap
 from memcheck.result import PlanResult
@@ -18,7 +18,7 @@ from memcheck.result import PlanResult
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.config.unseen import Unseen
-    from memcheck.review.baseline.file import AcceptedFinding
+    from memcheck.review.baseline import AcceptedFinding
 
 
 HANGS = 2

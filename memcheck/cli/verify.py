@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memcheck.cli.parameters import COLOR, setting, typed
-from memcheck.cli.terminal import is_terminal, screen_of
 from memcheck.cli.values import share
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import is_terminal, screen_of, write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.report.full import alone

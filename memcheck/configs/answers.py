@@ -20,7 +20,7 @@ from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED, Layout
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.record import Record
 
 MOST = 16

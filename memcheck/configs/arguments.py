@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
-from memcheck.configs.shell_branches import Branches
 from memcheck.configs.shell_documents import Positionals, plain, sets_a_key, split_documents
 from memcheck.configs.shell_values import (
+    Branches,
     ScriptGrowth,
     folder,
     hangs_on,

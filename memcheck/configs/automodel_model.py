@@ -9,9 +9,9 @@ from memcheck.catalog.models import find_model
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, any_key, load_yaml
+from memcheck.configs.detect import SIZELESS, changed, sized
 from memcheck.configs.draft import Draft
 from memcheck.configs.key_table import key_table
-from memcheck.configs.model_config import SIZELESS, changed, sized
 from memcheck.configs.trainer_adapters import base, constants
 from memcheck.configs.trainer_objective import liger_kernels
 from memcheck.configs.trainer_parts import on, say, text, words

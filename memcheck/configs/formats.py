@@ -16,7 +16,7 @@ from memcheck.configs.draft import Reader
 from memcheck.configs.launch_lines import without_installers
 from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import NO_DEFINES, Notice, ReadConfig, Written
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
 from memcheck.plan.types import Plan

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.axolotl_frozen import frozen_but
 from memcheck.configs.config_file import ConfigFile, all_keys
+from memcheck.configs.detect import override
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import training_alone
-from memcheck.configs.model_config import override
 from memcheck.configs.pictures import FREEZE, IMAGES, pictures, resized, sees, text_alone
 from memcheck.configs.recipe_launch import evidence, join_recipe
 from memcheck.configs.trainer_adapters import (

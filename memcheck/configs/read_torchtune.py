@@ -17,8 +17,8 @@ from memcheck.configs.torchtune_parts import (
     optimizer,
     recognise,
 )
+from memcheck.configs.trainer_objective import settle
 from memcheck.configs.trainer_parts import FALSE, on, text
-from memcheck.configs.trainer_settled import settle
 from memcheck.configs.trainer_split import GROUP, STAGE
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
 

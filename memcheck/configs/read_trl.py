@@ -37,7 +37,7 @@ from memcheck.configs.trainer_job import (
     TuningArguments,
     plan_of,
 )
-from memcheck.configs.trainer_objective import chosen_apart, weighted
+from memcheck.configs.trainer_objective import chosen_apart, masked, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import (
     ask,
@@ -53,7 +53,6 @@ from memcheck.configs.trainer_script import (
     takes,
     towers,
 )
-from memcheck.configs.trainer_settled import masked
 from memcheck.configs.trainer_split import STAGE
 from memcheck.configs.types import AdapterKeys, KeyRow, ReadConfig
 from memcheck.record import Record

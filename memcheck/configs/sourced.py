@@ -21,8 +21,7 @@ from memcheck.edge.text import plural, value
 from memcheck.finding import Finding, Location
 from memcheck.job.versions import TRANSFORMERS
 from memcheck.plan import codes
-from memcheck.plan.document import Document, Provenance
-from memcheck.plan.places import escape
+from memcheck.plan.places import Document, Provenance, escape
 from memcheck.plan.text import read_bytes, shown_path
 
 BATCHES = ("training.gradient_accumulation_steps", "training.global_batch_size")

@@ -30,11 +30,10 @@ from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
-from memcheck.plan.file_edits import edited
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
-from memcheck.plan.value_edits import edits, excerpt, moved, read_excerpt
+from memcheck.plan.value_edits import edited, edits, excerpt, moved, read_excerpt
 from memcheck.record import Record
 
 AUTO = "auto"

@@ -4,6 +4,8 @@ Python's finder asks its hooks, the folder and five suffixes for every module, a
 ten calls of the system. A check imports some 180 modules, so that this was a fifth of its time. Here the name alone
 tells the file. memcheck trusts what Python trusts: the bytecode in the source's ``__pycache__``, as long as it has the
 source's date and size. All other cases (no bytecode yet, another kind of it, an archive) are left to Python.
+
+A module by its name, without ``importlib``: that imports ``warnings``, which takes longer than this.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, ModuleType
+    from typing import Any
+
 
 PREFIX = __name__.partition(".")[0] + "."
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -99,3 +103,9 @@ class OwnLoader(SourceFileLoader):
         if code.co_filename != self.path:  # compiled by another name of the folder, as a build does
             _fix_co_filename(code, self.path)
         return code
+
+
+def import_module(name: str) -> Any:
+    """The module of this full name, loaded if it is not yet."""
+    __import__(name)
+    return sys.modules[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.families.registry import FAMILIES, read_family
 from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
 from memcheck.models.errors import ArchitectureError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.errors import MemcheckError
 from memcheck.models.vision import Vision
 from memcheck.record import Record

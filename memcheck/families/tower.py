@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.record import Record
 
 TYPE_CHECKING = False

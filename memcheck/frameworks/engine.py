@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.frameworks.registry import FOLDERS
 from memcheck.record import Record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.autograd.style import Style
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

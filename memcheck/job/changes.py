@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from memcheck.job.types import TrainingJob
 from memcheck.plan.changes import fields, with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan
 

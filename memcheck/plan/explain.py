@@ -12,8 +12,7 @@ from jsonschema import Draft7Validator
 
 from memcheck.finding import Edit, Finding, Location
 from memcheck.plan import codes
-from memcheck.plan.document import Document
-from memcheck.plan.keys import described, misspelled, unknown_key
+from memcheck.plan.foreign import renamed, rewritten
 from memcheck.plan.lookup import (
     branch,
     branches,
@@ -28,9 +27,8 @@ from memcheck.plan.lookup import (
     text_at,
     value_at,
 )
-from memcheck.plan.mend import mend
-from memcheck.plan.places import pointer_of
-from memcheck.plan.renamed import renamed, rewritten
+from memcheck.plan.mend import described, mend, misspelled, unknown_key
+from memcheck.plan.places import Document, pointer_of
 from memcheck.plan.schema import Schema, is_type
 
 

@@ -12,9 +12,8 @@ from memcheck.edge.opener import repository
 from memcheck.finding import Finding, Location
 from memcheck.plan import codes
 from memcheck.plan.compose import MAX_REPEATED, Composed, ComposeError, Composer
-from memcheck.plan.document import Document
 from memcheck.plan.load import Inherited, locate, syntax_finding
-from memcheck.plan.places import Collection, Entry, Marks, Via
+from memcheck.plan.places import Collection, Document, Entry, Marks, Via
 from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
 
 MAX_CHAIN = 16

@@ -5,8 +5,7 @@ from __future__ import annotations
 from memcheck.edge.libyaml import yaml
 from memcheck.finding import Finding
 from memcheck.plan.compose import Composed, ComposeError, ComposeProblem, Composer
-from memcheck.plan.document import Document
-from memcheck.plan.places import Marks
+from memcheck.plan.places import Document, Marks
 from memcheck.plan.text import decode, shown_path, split_lines
 
 TYPE_CHECKING = False

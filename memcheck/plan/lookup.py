@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.finding import Location
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.schema import Schema, is_type, target
 
 TYPE_CHECKING = False

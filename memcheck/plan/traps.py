@@ -10,11 +10,10 @@ import math
 
 from memcheck.finding import Edit, Finding
 from memcheck.plan import codes
-from memcheck.plan.document import Document
+from memcheck.plan.compose import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
 from memcheck.plan.lookup import is_plain, key_path, schema_at, shorten, text_at, types, value_at
 from memcheck.plan.mend import plain_number
-from memcheck.plan.places import tokens
-from memcheck.plan.scalars import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
+from memcheck.plan.places import Document, tokens
 from memcheck.plan.schema import Schema
 
 

@@ -1,17 +1,15 @@
-"""A remedy as text edits of the plan file, where that is simple enough to be certain.
-
-A document of a file with several is also a text of its own, so that an edit is read again without the others.
-"""
+"""Edits of values, and their application to the bytes of a file: every other byte stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from memcheck.edge.own_json import written
 from memcheck.finding import Edit, Span
-from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
+from memcheck.plan.places import Document
+from memcheck.plan.text import unbroken
 
 
 def excerpt(document: Document) -> tuple[str, ...]:
@@ -196,3 +194,34 @@ def _reads_as(document: Document, made: tuple[Edit, ...], wanted: object) -> boo
     lines = excerpt(document)
     again = read_excerpt(document, apply_edits(lines, moved(made, -document.lines[0])))
     return again is not None and again.values == wanted
+
+
+BOM = "\ufeff"
+
+
+def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
+    """The file after disjoint edits; line ends in their texts become those of the line they are made on."""
+    text = data.decode("utf-8")
+    start = len(BOM) if text.startswith(BOM) else 0
+    lines = unbroken(text[start:]).splitlines(keepends=True)
+    offsets = [start, *accumulate((len(line) for line in lines), initial=start)][1:]
+
+    def offset(line: int, column: int) -> int:
+        return offsets[line - 1] + column - 1
+
+    parts, at = [], 0
+    for edit in sorted(set(edits)):
+        span = edit.span
+        first = offset(span.line, span.column)
+        parts += [text[at:first], edit.text.replace("\n", line_end(lines, span.line))]
+        at = offset(span.end_line, span.end_column)
+    return "".join([*parts, text[at:]]).encode("utf-8")
+
+
+def line_end(lines: Sequence[str], number: int) -> str:
+    """How a line ends, or the one before it if it is the last."""
+    for line in (lines[index] for index in range(min(number, len(lines)) - 1, -1, -1)):
+        for end in ("\r\n", "\n", "\r"):
+            if line.endswith(end):
+                return end
+    return "\n"

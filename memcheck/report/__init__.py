@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 
 FORMATS = {
     "full": "memcheck.report.full",

@@ -6,8 +6,7 @@ from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.edge.text import between
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import UNCERTAIN, verdict_of
-from memcheck.rules.place import stated
-from memcheck.rules.types import RuleContext
+from memcheck.rules.types import RuleContext, stated
 from memcheck.rules.words import component, gib, listed, percent
 
 STATES = ("parameters", "gradients", "master_weights", "optimizer_states")

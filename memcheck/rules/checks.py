@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from memcheck.rules import when
-from memcheck.rules.gated import Gated
+from memcheck.rules.when import Gated
 
 CHECKS: tuple[Gated, ...] = (
     Gated("MEM101", "mem101_exceeds_capacity", when.strained, needs_estimate=True),

@@ -21,7 +21,7 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import Ground
 from memcheck.memory.estimate import estimate as priced
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document, Provenance
+from memcheck.plan.places import Document, Provenance
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_standing, is_legal, make_context
 from memcheck.rules.types import RuleContext

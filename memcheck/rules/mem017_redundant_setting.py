@@ -38,9 +38,8 @@ from memcheck.finding import Edit, Finding, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.plan.document import Document
 from memcheck.plan.lookup import branch, resolved, schema_at, value_at
-from memcheck.plan.places import tokens
+from memcheck.plan.places import Document, tokens
 from memcheck.plan.read import build_plan
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules.profiles import REVIEW

@@ -47,8 +47,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.memory.fit import host_excess
 from memcheck.rules.budget import in_host, lacking
-from memcheck.rules.place import stated
-from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import states_host_memory
 from memcheck.rules.words import component, gib, listed
 

@@ -40,8 +40,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.rules.budget import need, related
 from memcheck.rules.defaulted import hanging
-from memcheck.rules.place import stated
-from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import limited_rows
 
 

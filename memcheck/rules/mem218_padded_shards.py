@@ -39,8 +39,7 @@ from collections.abc import Iterator
 from memcheck.finding import Finding
 from memcheck.frameworks.torch.shards import PaddedLayer, padded_layer, ranks_without_padding
 from memcheck.job.types import TrainingJob
-from memcheck.rules.place import stated
-from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import shards_experts
 from memcheck.rules.words import gib
 

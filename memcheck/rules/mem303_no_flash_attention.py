@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.catalog.gpus import compute_capability
 from memcheck.finding import Finding
 from memcheck.models.types import Attention
-from memcheck.rules.gpu_abilities import compute_capability
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import flash
 

@@ -45,9 +45,8 @@ from memcheck.job.framework import Framework
 from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import BITSANDBYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe
-from memcheck.rules.deviations import deviates
-from memcheck.rules.place import stated
-from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.defaulted import deviates
+from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import unoffered
 from memcheck.rules.words import listed
 

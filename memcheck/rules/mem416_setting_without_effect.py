@@ -57,7 +57,7 @@ from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
-from memcheck.rules.deviations import deviates, stated
+from memcheck.rules.defaulted import deviates, stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import keys_that_may_idle, may_idle
 from memcheck.rules.words import shown

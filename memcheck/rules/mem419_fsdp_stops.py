@@ -53,8 +53,7 @@ from collections.abc import Iterator
 
 from memcheck.finding import Finding
 from memcheck.frameworks.torch.fsdp_limits import fsdp_limits
-from memcheck.rules.place import stated
-from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import wraps_layers
 
 

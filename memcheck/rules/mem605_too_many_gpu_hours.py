@@ -34,8 +34,7 @@ from collections.abc import Iterator
 
 from memcheck.errors import UnsupportedError
 from memcheck.finding import Finding
-from memcheck.rules.place import stated
-from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import governed
 from memcheck.timing.step import step_time
 

@@ -8,12 +8,12 @@ from operator import itemgetter
 from memcheck.finding import Finding
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
-from memcheck.rules.gated import Gated
 from memcheck.rules.types import Rule, RuleContext
+from memcheck.rules.when import Gated
 
 Asked = Gated | Rule
 """A rule of the gate, which is loaded when it is needed, or one of another profile."""
@@ -70,7 +70,7 @@ def check_layout(
     placed = sorted((*standing.findings, *of_batch.findings), key=itemgetter(0))
     found, blocked = [finding for _, finding in placed], standing.blocked or of_batch.blocked
     if blocked:
-        from memcheck.rules.derived import joined
+        from memcheck.rules.located import joined
 
         codes = {rule.code for rule in rules if rule.blocking}
         fatal = [each for each in found if each.code in codes and each.severity == "error"]

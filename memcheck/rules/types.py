@@ -1,26 +1,64 @@
-"""What a rule is, what it looks at, and how it speaks."""
+"""What a rule is, what it looks at, and where in the text its findings point."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.finding import Finding
+from memcheck.finding import Finding, Location
 from memcheck.job.framework import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.codes import Code
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
-from memcheck.rules.place import is_written, place
 from memcheck.rules.profiles import GATE
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # made only for a configuration that has a policy
+if TYPE_CHECKING:
     from memcheck.rules.governance import Governance, LockedLimits
+
+
+def place(document: Document, pointer: str) -> Location:
+    """A location on one line: the value if it fits on one, else its key, else the nearest key above that is written.
+
+    Reports underline what they are given, and GitHub drops columns of regions over several lines.
+    """
+    while pointer and pointer not in document.marks:
+        pointer = pointer.rpartition("/")[0]
+        mark = document.marks.get(pointer)
+        if mark is not None and mark.key is not None:
+            return mark.key
+    if not pointer:
+        pointer = "/memcheck" if "/memcheck" in document.marks else ""
+    mark = document.marks[pointer]
+    span = mark.value.span
+    if span.line == span.end_line:
+        return mark.value
+    if mark.key is not None:
+        return mark.key
+    first_line = span._replace(end_line=span.line, end_column=span.column + 1)
+    return mark.value._replace(span=first_line)
+
+
+def stated(document: Document, *pointers: str) -> str:
+    """The first of several pointers that the plan writes, or the first one."""
+    for pointer in pointers:
+        if is_written(document, pointer):
+            return pointer
+    return pointers[0]
+
+
+def is_written(document: Document, pointer: str) -> bool:
+    """Whether a key has a place of its own, in the plan or in the config that it is taken from.
+
+    What a config leaves to its framework has a mark as well: the place where the config is named.
+    """
+    mark = document.marks.get(pointer)
+    return mark is not None and (mark.key is not None or mark.used_at is not None)
 
 
 class RuleContext(Record):

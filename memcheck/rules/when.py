@@ -3,17 +3,24 @@
 Each condition is the first one of the rules that name it (``Rule.when``), and reads what is resolved already. Where it
 does not hold, their checks find nothing; where it holds, they may. Only rules that read the batch may name one that
 does.
+
+A rule whose module is loaded once a plan says what the rule is about.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from memcheck.catalog.gpus import lacks_bf16
+from memcheck.edge.imports import import_module
+from memcheck.finding import Finding
 from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.types import UNPACKED, InferenceJob
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.models.types import Moe
 from memcheck.plan.types import Plan
-from memcheck.rules.gpu_abilities import lacks_bf16
-from memcheck.rules.types import RuleContext
+from memcheck.record import Record
+from memcheck.rules.types import Rule, RuleContext
 
 
 def always(context: RuleContext) -> bool:
@@ -331,3 +338,35 @@ def keys_that_may_idle(plan: Plan) -> list[str]:
     if t.precision is not None:
         found += [f"training.precision.{key}" for key in PRECISION if getattr(t.precision, key) is not None]
     return found
+
+
+class Gated(Record):
+    """What has to be known of a rule before it is asked."""
+
+    code: str
+    module: str
+    """The name of the rule's module in ``memcheck.rules``."""
+    when: Callable[[RuleContext], bool]
+    """The rule's own (``Rule.when``): where it does not hold, the check finds nothing and is not loaded."""
+    needs_estimate: bool = False
+    blocking: bool = False
+    batch: bool = False
+
+    @property
+    def rule(self) -> Rule:
+        """The rule, loaded from its module."""
+        found: Rule = import_module(f"memcheck.rules.{self.module}").RULE
+        return found
+
+    def check(self, context: RuleContext) -> Iterable[Finding]:
+        """The rule's findings."""
+        if not self.when(context):
+            return ()
+        check = _checks.get(self.module)
+        if check is None:
+            check = _checks[self.module] = self.rule.check or (lambda _: iter(()))
+        return check(context)
+
+
+_checks: dict[str, Callable[[RuleContext], Iterable[Finding]]] = {}
+"""The check of each rule that was loaded, by code: a search asks for them thousands of times."""

@@ -18,10 +18,9 @@ from memcheck.edge.text import clean, gib, plural, wrap
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
-from memcheck.verify.compare import RankComparison
+from memcheck.verify.compare import MEASURED, Observation, RankComparison
 from memcheck.verify.report import share
 from memcheck.verify.subject import TORCH_VERSION, Subject, changed, load_subject, with_torch
-from memcheck.verify.types import MEASURED, Observation
 
 FORMAT = 1
 

@@ -17,12 +17,19 @@ from memcheck.report.json import tensors
 from memcheck.report.story import PlanHead, Prose
 from memcheck.report.story.blocks import Block, Fact, Facts, Table
 from memcheck.report.story.memory import largest
-from memcheck.verify.compare import ComponentDifference, RankComparison, instants, sentence
+from memcheck.verify.compare import (
+    MEASURED,
+    ComponentDifference,
+    Observation,
+    RankComparison,
+    RankObservation,
+    instants,
+    sentence,
+)
 from memcheck.verify.observe import Request
 from memcheck.verify.replay.runs import HeldMemory, held
 from memcheck.verify.stand_in import StandIn
 from memcheck.verify.subject import Subject
-from memcheck.verify.types import MEASURED, Observation, RankObservation
 
 
 class Replayed(Record):

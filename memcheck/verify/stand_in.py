@@ -12,7 +12,7 @@ from typing import Any
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
-from memcheck.verify.types import UntraceableError
+from memcheck.verify.compare import UntraceableError
 
 
 class StandIn(Record):

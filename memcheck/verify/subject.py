@@ -20,7 +20,7 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import ModelSpec, Plan
 from memcheck.record import Record

@@ -17,7 +17,7 @@ from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy
 from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_capacity, host_excess, on_host
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
 from memcheck.rules.budget import lacking

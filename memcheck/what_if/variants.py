@@ -13,7 +13,7 @@ from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import ModelSpec, Plan, TrainingSpec
 from memcheck.rules.run import Standing, check_standing

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from memcheck.cli.hyperlinks import understood
-from memcheck.cli.terminal import screen_of
+from memcheck.cli.write import screen_of
 from memcheck.edge.screen import Screen
 from memcheck.report.brief import concise
 from memcheck.report.forge import page, published, quoted

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from memcheck.cli.terminal import screen_of, use_color
+from memcheck.cli.write import screen_of, use_color
 from memcheck.edge.screen import STYLES
 
 

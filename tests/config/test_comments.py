@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.config.comments import suppressions_of, without
+from memcheck.config.suppressions import suppressions_of, without
 from memcheck.plan.value_edits import apply_edits
 
 

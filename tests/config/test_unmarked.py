@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.plan.unmarked import misspells_mark, resembles_plan
+from memcheck.plan.sniff import misspells_mark, resembles_plan
 from tests.cli.plans import write, write_over
 
 Capture = pytest.CaptureFixture[str]

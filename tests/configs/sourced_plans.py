@@ -8,7 +8,7 @@ from memcheck.configs.documents import load_plans
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 
 DEEPSPEED = """\

@@ -11,7 +11,7 @@ from memcheck.configs.documents import load_plans
 from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.result import PlanResult
 from tests.configs.jobs import resolved
 from tests.configs.test_readers import ACCELERATE, DEEPSPEED, MEGATRON, TITAN

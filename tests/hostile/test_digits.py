@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.cli.terminal import width_of
+from memcheck.cli.write import width_of
 from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 

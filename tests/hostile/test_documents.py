@@ -270,7 +270,7 @@ def test_layers_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatc
 
 def test_unknown_keys_take_time_in_proportion() -> None:
     """What a key may have meant is looked up, not searched for: a hundred times as many take a hundred times as long."""
-    from memcheck.plan.keys import _elsewhere, _places
+    from memcheck.plan.mend import _elsewhere, _places
 
     text = "memcheck: 1\n" + "".join(f"k{number}: 1\n" for number in range(3000))
     before = _places.cache_info().misses

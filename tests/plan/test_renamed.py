@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from memcheck.plan.foreign import KEYS, RENAMED, Renamed, rewritten
 from memcheck.plan.lookup import branches
-from memcheck.plan.renamed import RENAMED, Renamed, rewritten
 from memcheck.plan.schema import conforms, load_schema
-from memcheck.plan.synonyms import KEYS
 from tests.plan.samples import SMALL, changed, findings, fixed, marked, one, read
 
 EACH = pytest.mark.parametrize("entry", RENAMED, ids=[f"{entry.section}.{entry.old}" for entry in RENAMED])

@@ -22,7 +22,7 @@ WRITES = {
     ("memcheck/catalog/index.py", "main"): "the index's file",
     ("memcheck/configs/key_index.py", "main"): "the index's file",
     ("memcheck/review/history/checkout.py", "_write"): "a file of another revision",
-    ("memcheck/review/history/tree.py", "_object"): "a pipe to git",
+    ("memcheck/review/history/checkout.py", "_object"): "a pipe to git",
     ("memcheck/verify/recording.py", "append"): "a recording's file",
     ("memcheck/cli/kept.py", "keep"): "a kept verdict, in the user's cache",
     ("memcheck/configs/formats.py", "export_plan"): "a format's own function of that name",

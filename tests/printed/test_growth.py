@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memcheck.config.comments import suppressions_of
+from memcheck.config.suppressions import suppressions_of
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import beginning, width, wrap
 from memcheck.finding import Finding, Location, Span

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.report.html.escape import attributes
+from memcheck.report.html.shell import attributes
 from tests.sources import trees
 
 HEAD = """\
-from memcheck.report.html.escape import Html, attributes, code, joined, shape, tag, text
+from memcheck.report.html.shell import Html, attributes, code, joined, shape, tag, text
 from memcheck.report.html.shell import page
 name: str = "<b>"
 """
@@ -53,7 +53,7 @@ def test_markup_is_made_in_one_file(root: Path) -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Html"
     }
-    assert makers == {"memcheck/report/html/escape.py"}
+    assert makers == {"memcheck/report/html/shell.py"}
 
 
 def test_attributes() -> None:

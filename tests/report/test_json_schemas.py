@@ -13,12 +13,11 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
-from memcheck.verify.compare import compare
+from memcheck.verify.compare import TRACED, Observation, RankObservation, compare
 from memcheck.verify.observe import Request
 from memcheck.verify.recording import append, records
 from memcheck.verify.report import render_json as render_verify
 from memcheck.verify.stand_in import StandIn
-from memcheck.verify.types import TRACED, Observation, RankObservation
 from tests.report.test_json import closed
 from tests.verify.plans import plan, subject, write
 

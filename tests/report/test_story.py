@@ -18,7 +18,7 @@ from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib
 from memcheck.finding import Edit, FileEdits, Span
 from memcheck.judge import Gate, check_file
-from memcheck.plan.file_edits import edited
+from memcheck.plan.value_edits import edited
 from memcheck.report import story, text
 from memcheck.report.html import render as page
 from memcheck.report.html.document import block as draw_html

@@ -18,9 +18,9 @@ from memcheck.plan.load import load_documents
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.rules.checks import CHECKS
-from memcheck.rules.gated import Gated
 from memcheck.rules.run import Standing, check_layout, check_standing, make_context
 from memcheck.rules.types import RuleContext
+from memcheck.rules.when import Gated
 from memcheck.what_if.variants import BATCH
 from tests.rules.plans import overlooked
 

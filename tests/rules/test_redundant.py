@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
-from memcheck.review.fix.rounds import fix_file
+from memcheck.review.fix import fix_file
 
 GATE = Gate(profile="review")
 PLAN = """\

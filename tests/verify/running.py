@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from memcheck.verify.compare import RankComparison
+from memcheck.verify.compare import TRACED, Observation, RankComparison
 from memcheck.verify.observe import Request, compare_all, observe, runnable
 from memcheck.verify.process import Progress
-from memcheck.verify.types import TRACED, Observation
 from tests.verify.plans import subject
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.verify.types import RefusedStepError
+from memcheck.verify.compare import RefusedStepError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

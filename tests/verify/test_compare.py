@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Instant, RankEstimate, TensorGroup
-from memcheck.verify.compare import compare, instants, sentence
+from memcheck.verify.compare import RankObservation, compare, instants, sentence
 from memcheck.verify.report import share
-from memcheck.verify.types import RankObservation
 
 GIB = 2**30
 

@@ -12,9 +12,8 @@ from memcheck.__main__ import main
 from memcheck.accounts.estimate import Instant
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
-from memcheck.verify.compare import compare
+from memcheck.verify.compare import MEASURED, TRACED, Observation, RankObservation, compare
 from memcheck.verify.recording import append, changed_versions, drifts, read, records, render
-from memcheck.verify.types import MEASURED, TRACED, Observation, RankObservation
 from tests.verify.plans import plan, subject
 
 OLD = {"memcheck": "0.1.0", "python": "3.11.1", "torch": "2.12.0", "peft": "0.20"}

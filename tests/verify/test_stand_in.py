@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from memcheck.verify.compare import UntraceableError
 from memcheck.verify.observe import runnable
-from memcheck.verify.types import UntraceableError
 from tests.verify.plans import TINY, plan, subject
 
 MOE = {

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 from memcheck.families.architecture import catalog_architecture  # noqa: E402
 from memcheck.verify.build.torchtitan import model_spec  # noqa: E402
-from memcheck.verify.types import RefusedStepError  # noqa: E402
+from memcheck.verify.compare import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
 

@@ -11,7 +11,7 @@ from memcheck.autograd.indexing import head_view, repeat_kv
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.rotary import rotate_complex, rotate_half
 from memcheck.autograd.tensor import Storage, Tape, Value
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.families.towers.forward_parts import fp32_rotary_tables, linear_layer
 from memcheck.models.vision import TowerAttention
 

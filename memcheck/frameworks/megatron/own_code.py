@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from memcheck.autograd.style import Style
-from memcheck.edge.modules import import_module
+from memcheck.edge.imports import import_module
 from memcheck.record import Record
 
 TYPE_CHECKING = False

@@ -8,9 +8,8 @@ from typing import Any
 from memcheck.accounts.estimate import CACHE
 from memcheck.edge.text import between, gib, percent, words
 from memcheck.report import excerpt as source
-from memcheck.report.html.escape import NOTHING, Html, code, joined, shape, tag, text
 from memcheck.report.html.grid import grid
-from memcheck.report.html.shell import css
+from memcheck.report.html.shell import NOTHING, Html, code, css, joined, shape, tag, text
 from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose
 from memcheck.report.story.blocks import (
     Bar,

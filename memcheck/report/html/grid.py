@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.report.html.escape import Html, breakable, code, joined, tag, text
-from memcheck.report.html.shell import page
+from memcheck.report.html.shell import Html, breakable, code, joined, page, tag, text
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Facts, Grid, GridCell, Section, Table
 

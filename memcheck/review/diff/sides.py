@@ -17,13 +17,11 @@ from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.report.story.remedies import remedy_line
 from memcheck.result import PASSED, PlanResult, Unreadable
-from memcheck.review.baseline.file import LARGEST
+from memcheck.review.baseline import LARGEST
 from memcheck.review.diff.compare import ACCEPTED, FAILS_NOW, WARNED, PlanDiff, Side, side_of
 from memcheck.review.history.changed import Changes
-from memcheck.review.history.checkout import lay_out, lay_out_files
-from memcheck.review.history.git import open_base
-from memcheck.review.history.places import inside_of
-from memcheck.review.history.tree import Tree
+from memcheck.review.history.checkout import Tree, lay_out, lay_out_files
+from memcheck.review.history.git import inside_of, open_base
 
 GateOf = Callable[[str], Gate]
 """How strictly to judge the file of a path."""

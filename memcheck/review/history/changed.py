@@ -12,11 +12,9 @@ from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import RefusedError, read_whole
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
-from memcheck.review.history.accepted import Acceptances
-from memcheck.review.history.depends import configuration_files, files_of, is_broken
-from memcheck.review.history.git import Base, differing, open_base
-from memcheck.review.history.places import inside_of
-from memcheck.review.history.tree import Tree
+from memcheck.review.history.checkout import Tree, configuration_files, files_of, is_broken
+from memcheck.review.history.git import Base, differing, inside_of, open_base
+from memcheck.review.history.policy import Acceptances
 
 
 class Changes:

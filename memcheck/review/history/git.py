@@ -1,4 +1,7 @@
-"""Asks git for an earlier state. Imported only where a command names a ref."""
+"""Asks git for an earlier state. Imported only where a command names a ref.
+
+Where a file lies in its repository.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from memcheck.record import Record
 from memcheck.review.history.command import git
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # only for annotations
+if TYPE_CHECKING:
     from subprocess import CompletedProcess
+
 
 FETCH = "fetch the whole history: `fetch-depth: 0` for actions/checkout, `git fetch --unshallow` elsewhere"
 
@@ -121,3 +125,19 @@ def _clone(root: str) -> str:
 
 def _said(done: CompletedProcess[bytes]) -> str:
     return done.stderr.decode(errors="replace").strip().partition("\n")[0] or f"exit code {done.returncode}"
+
+
+def inside_of(base: Base, path: str, option: str = "--from-ref") -> str:
+    """A path from the repository's root, with forward slashes; the file itself may be a link.
+
+    ``option`` is what asks for it.
+
+    Raises:
+        UsageError: it lies outside.
+    """
+    folder, name = os.path.split(os.path.normpath(path))
+    full = os.path.normpath(os.path.join(os.path.realpath(folder or "."), name))
+    if full != base.root and not full.startswith(base.root.rstrip(os.sep) + os.sep):
+        raise UsageError(f"{path} lies outside the repository", f"{option} looks at the files of one git repository")
+    inside = os.path.relpath(full, base.root).replace(os.sep, "/")
+    return "" if inside == "." else inside

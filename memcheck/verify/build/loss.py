@@ -21,7 +21,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, Rough
 from memcheck.verify.build.model import base_of, body_of, compared_columns, head_of
 from memcheck.verify.build.tensors import DTYPES
-from memcheck.verify.types import Watch, enter_loss
+from memcheck.verify.compare import Watch, enter_loss
 
 
 def rows_per_chunk(rows: int, vocabulary: int, hidden: int) -> int:

@@ -19,7 +19,7 @@ from memcheck.models.keys import synonyms
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
 from memcheck.verify.build.tensors import DTYPES
-from memcheck.verify.types import RefusedStepError, Watch, enter_loss
+from memcheck.verify.compare import RefusedStepError, Watch, enter_loss
 
 STORAGE_KEYS = (
     "architectures",

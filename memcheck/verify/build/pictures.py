@@ -17,7 +17,7 @@ from memcheck.models.types import Architecture
 from memcheck.models.vision import Vision
 from memcheck.record import Record
 from memcheck.verify.build.tensors import DTYPES
-from memcheck.verify.types import RefusedStepError
+from memcheck.verify.compare import RefusedStepError
 
 Inputs = dict[str, torch.Tensor]
 WORD, SEPARATOR = 7, 5

@@ -19,7 +19,7 @@ from memcheck.verify.build.step import HERE, DevicePlacement, StepParts, finish
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import freeze, make_optimizers
 from memcheck.verify.build.wrap import Mesh, recompute, shard
-from memcheck.verify.types import UntraceableError, Watch, enter_loss
+from memcheck.verify.compare import UntraceableError, Watch, enter_loss
 
 BODY = ("embed_tokens", "layers", "rotary_emb", "norm")
 """What the body of a model has to consist of to be cut into stages."""

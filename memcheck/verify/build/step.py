@@ -22,7 +22,7 @@ from memcheck.verify.build.pictures import picture_batch, sees
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import adapt, freeze, make_optimizers, trained_parameters
 from memcheck.verify.build.wrap import Mesh, Wrapped, recompute, wrap
-from memcheck.verify.types import Watch, enter_loss
+from memcheck.verify.compare import Watch, enter_loss
 
 ENOUGH_MICRO_BATCHES = 3
 """The second adds to existing gradients, the last synchronises; every other one repeats the second."""

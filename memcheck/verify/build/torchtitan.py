@@ -23,7 +23,7 @@ from memcheck.verify.build.stage import agree_on_shapes, received_by, report_chu
 from memcheck.verify.build.step import StepParts, micro_batches
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import make_optimizers
-from memcheck.verify.types import RefusedStepError, Watch, enter_loss
+from memcheck.verify.compare import RefusedStepError, Watch, enter_loss
 
 MODELS = {
     "llama": "llama3",

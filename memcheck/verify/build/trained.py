@@ -16,7 +16,7 @@ from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.model import base_of, blocks_of, head_of, part_of_path
 from memcheck.verify.build.tensors import DTYPES, is_wrapper
-from memcheck.verify.types import RefusedStepError
+from memcheck.verify.compare import RefusedStepError
 
 LABELLED = {"classification": "SEQ_CLS", "reward": "SEQ_CLS", "token-classification": "TOKEN_CLS"}
 """peft's task type by the kind of head: with it the matrix to the labels is trained whole, and gets no adapter."""

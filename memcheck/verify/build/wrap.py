@@ -21,7 +21,7 @@ from memcheck.record import Record
 from memcheck.verify.build.model import base_of, blocks_of, encoder_blocks_of
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import trained_parameters
-from memcheck.verify.types import RefusedStepError, UntraceableError
+from memcheck.verify.compare import RefusedStepError, UntraceableError
 
 
 def units_of(model: nn.Module, job: TrainingJob, architecture: Architecture) -> list[nn.Module]:

@@ -24,12 +24,12 @@ from memcheck.verify.build.stage import build_stage
 from memcheck.verify.build.step import DevicePlacement, StepParts, build_single, micro_batches
 from memcheck.verify.build.tensors import plain_tensors, short
 from memcheck.verify.build.wrap import local_elements, make_mesh
+from memcheck.verify.compare import TRACED, Observation, RankObservation
 from memcheck.verify.process import Interrupts, Progress, versions
 from memcheck.verify.replay.runs import AllocationSequence
 from memcheck.verify.trace.tracer import Account, LiveStorage, Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors
 from memcheck.verify.trace.wrappers import exchanges, flat_parameters, on_the_cpu, recorded_streams, settle
-from memcheck.verify.types import TRACED, Observation, RankObservation
 
 TOP = 12
 """Groups that are kept."""

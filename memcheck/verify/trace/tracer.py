@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memcheck.record import Record
 from memcheck.verify.build.tensors import is_wrapper, plain_tensors, short
+from memcheck.verify.compare import RefusedStepError
 from memcheck.verify.replay.runs import AllocationSequence
-from memcheck.verify.types import RefusedStepError
 
 ALIGNMENT = 512
 """The CUDA caching allocator rounds every block up to this."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memcheck import __version__
 from memcheck.judge import Gate, plan_name
 from memcheck.memory.fit import FITS, UNCERTAIN
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.what_if.points import Evaluator, Point
 

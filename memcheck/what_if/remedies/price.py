@@ -16,11 +16,11 @@ from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
-from memcheck.plan.document import Document, Provenance
+from memcheck.plan.places import Document, Provenance
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan
 from memcheck.record import Record
-from memcheck.rules.deviations import NEUTRAL
+from memcheck.rules.defaulted import NEUTRAL
 from memcheck.rules.mem416_setting_without_effect import CASES
 from memcheck.rules.run import check_layout, is_legal, make_context
 from memcheck.rules.types import RuleContext

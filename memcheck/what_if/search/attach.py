@@ -6,8 +6,7 @@ import os
 
 from memcheck.finding import Finding, Remedy
 from memcheck.record import Record
-from memcheck.rules.place import is_written, place
-from memcheck.rules.types import RuleContext
+from memcheck.rules.types import RuleContext, is_written, place
 from memcheck.what_if.remedies.budget import MOST, Budget, Effort
 from memcheck.what_if.remedies.changes import Priced, join, loading_and_saving
 from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer, with_margin

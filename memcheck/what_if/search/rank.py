@@ -8,7 +8,7 @@ from memcheck.finding import CHEAP, ROOMY, SAME_RESULT, Edit, FileEdits, Remedy
 from memcheck.finding import HARDWARE as OTHER_HARDWARE
 from memcheck.job.types import Layout
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edits
 from memcheck.record import Record
 from memcheck.what_if.remedies.changes import HARDWARE, NUMERIC_ORDER, UNCHANGED, Priced

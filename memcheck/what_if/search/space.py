@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 from memcheck.plan.changes import with_changes
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
-from memcheck.what_if.remedies.candidates import FREE, STAGE, either_way, same_hardware
+from memcheck.what_if.remedies.candidates import FREE, STAGE, either_way, same_hardware, serving
 from memcheck.what_if.remedies.changes import (
     EQUIVALENT,
     METHOD,
@@ -25,7 +25,6 @@ from memcheck.what_if.remedies.changes import (
 )
 from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.serving import serving
 
 LEAST_TOKENS = 2048
 """Context parallelism is not taken further than to this many tokens of a sequence on each rank."""

@@ -16,12 +16,12 @@ from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
-from memcheck.plan.document import Document
-from memcheck.plan.file_edits import edited
 from memcheck.plan.lookup import branches
+from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.schema import load_schema
 from memcheck.plan.text import read_bytes
+from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.result import PASSED, PlanResult
 from memcheck.rules.run import make_context

@@ -12,8 +12,8 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.judge import Gate, check_document
 from memcheck.memory.allocator import allocator_group
 from memcheck.plan.changes import with_changes
-from memcheck.plan.document import Document
 from memcheck.plan.load import load_documents
+from memcheck.plan.places import Document
 from memcheck.review.diff.compare import Change, Side, side_of
 from memcheck.review.diff.report import signed_gib
 

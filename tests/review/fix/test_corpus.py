@@ -8,9 +8,9 @@ import pytest
 
 from memcheck.finding import SEVERITIES, Edit
 from memcheck.judge import Gate, check_file
-from memcheck.plan.file_edits import edited
 from memcheck.plan.load import load_documents
-from memcheck.review.fix import rounds
+from memcheck.plan.value_edits import edited
+from memcheck.review import fix as rounds
 from tests.review.fix.broken import broken
 
 GATE = Gate(profile="review")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memcheck.judge import Gate, check_file
-from memcheck.review.fix.rounds import Fixed, fix_file
+from memcheck.review.fix import Fixed, fix_file
 from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write, write_over
 

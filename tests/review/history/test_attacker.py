@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from memcheck.review.history.checkout import Tree
 from memcheck.review.history.git import open_commit
-from memcheck.review.history.tree import Tree
 from tests.cli.plans import write
 from tests.review.history.repositories import commit, edit, git
 from tests.sources import trees

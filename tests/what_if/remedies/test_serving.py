@@ -12,8 +12,8 @@ from memcheck.__main__ import main
 from memcheck.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, Remedy
 from memcheck.judge import DEFAULT_FAIL_ABOVE, Gate, check_document
 from memcheck.plan.load import load_documents
+from memcheck.what_if.remedies.candidates import serving
 from memcheck.what_if.remedies.price import Pricer
-from memcheck.what_if.remedies.serving import serving
 from tests.what_if.remedies.plans import over_budget
 from tests.what_if.search.contexts import context_of
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeVar
 
-from memcheck.finding import Edit, FileEdits, Finding
+from memcheck.finding import Edit, FileEdits, Finding, Span
 from memcheck.judge import Gate, check_file
 from memcheck.plan import codes
-from memcheck.plan.file_edits import disjoint, edited
 from memcheck.plan.text import read_bytes
+from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.result import PlanResult
 
@@ -29,6 +32,8 @@ BROKEN = frozenset(
     )
 )
 """Findings that no fix may add, even if it repairs others."""
+
+_Group = TypeVar("_Group")
 
 
 class Fix(Record):
@@ -218,3 +223,38 @@ def _stage(result: PlanResult) -> int:
 
 def _count(result: PlanResult, among: frozenset[str]) -> int:
     return sum(finding.code in among for finding in result.findings)
+
+
+def disjoint(groups: Iterable[tuple[_Group, Sequence[Edit]]]) -> list[tuple[_Group, tuple[Edit, ...]]]:
+    """The groups whose edits can all be made together, first come first served; each is taken whole or not at all.
+
+    Equal edits are one: an alias used twice is mended once. Two insertions at one place have no order, so that the
+    second waits.
+    """
+    taken: set[Edit] = set()
+    spans: list[Span] = []
+    """Spans of the edits that are taken, in order. No two of them overlap."""
+    chosen = []
+    for group, edits in groups:
+        new = sorted({edit for edit in edits if edit not in taken})
+        apart = not any(_overlap(one.span, other.span) for one, other in pairwise(new))
+        if apart and not any(_meets(spans, edit.span) for edit in new):
+            taken.update(new)
+            for edit in new:
+                insort(spans, edit.span)
+            chosen.append((group, tuple(edits)))
+    return chosen
+
+
+def _meets(spans: Sequence[Span], span: Span) -> bool:
+    """Whether a span overlaps one of these, of which no two do."""
+    at = bisect_left(spans, span)
+    return any(_overlap(span, other) for other in spans[max(0, at - 1) : at + 1])
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    """Whether two spans share a character, or one inserts inside or at the start of the other."""
+    first, second = sorted((one, other))
+    if (first.line, first.column) == (second.line, second.column):
+        return True
+    return (second.line, second.column) < (first.end_line, first.end_column)
