@@ -44,7 +44,21 @@ def page(code: str) -> str:
         found = [name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(".py")]
     except OSError:  # the package is not a folder
         found = []
-    return file_url(os.path.join(folder, found[0])) if found else ""
+    for name in found or FILE_RULES:
+        path = os.path.join(folder, name)
+        if found or (os.path.isfile(path) and holds(path, f"{code} = file_rule(")):
+            return file_url(path)
+    return ""
+
+
+FILE_RULES = ("text_rules.py", "plan_rules.py", "config_rules.py")
+"""The modules with the pages of rules that have no check."""
+
+
+def holds(path: str, text: str) -> bool:
+    """Whether a file of the package has a text in it."""
+    with open(path, encoding="utf-8") as stream:
+        return text in stream.read()
 
 
 def file_url(path: str) -> str:
