@@ -14,9 +14,9 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
-from memcheck.frameworks.transformers.layers import feed_forward
+from memcheck.frameworks.transformers.moe import moe
 from memcheck.models.layer_inputs import HyperConnections
-from memcheck.models.types import Attention, Block
+from memcheck.models.types import Attention, Block, Moe
 
 EPSILON = "hc_eps"
 
@@ -27,7 +27,7 @@ def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
     ``x``: [tokens * streams, hidden]; so is what is returned. Each result is a variable of the layer's forward. Source:
     modeling_deepseek_v4.py, DeepseekV4DecoderLayer.forward.
     """
-    if not isinstance(block.mixer, Attention) or block.mlp is None:
+    if not isinstance(block.mixer, Attention) or not isinstance(block.mlp, Moe):
         raise TypeError("streams around anything but softmax attention and experts")
     post, comb, collapsed = _connection_weights(ctx, block, x, "attn_hc")
     normed = normalise(ctx, block.input_norm, collapsed)
@@ -40,7 +40,7 @@ def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
     post, comb, collapsed = mlp_weights
     del mlp_weights
     normed = normalise(ctx, block.mlp_norm, collapsed)
-    mlp_output = feed_forward(ctx, block.mlp, normed)
+    mlp_output = moe(ctx, block.mlp, normed)
     del normed
     result = _expand(ctx, (post, comb), mlp_output, x)
     del attn_output, mlp_output, post, comb, collapsed
