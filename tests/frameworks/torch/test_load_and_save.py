@@ -26,7 +26,10 @@ def instants(answer: Estimate) -> dict[str, int]:
 
 
 def test_a_quantised_model_is_whole_on_every_gpu_before_it_is_sharded() -> None:
-    """QLoRA of 70B under FSDP2: the 4-bit model with bf16 embeddings loads on each GPU, 37 GiB; a step needs 15."""
+    """QLoRA of 70B under FSDP2: the 4-bit model with bf16 embeddings loads on each GPU, 37 GiB; a step needs 15.
+
+    Accelerate holds its state dict until the last shard is made.
+    """
     training = {"framework": "huggingface", "method": "qlora", **RECOMPUTE}
     answer = priced(training, FSDP, model="llama-3.3-70b")
     single = priced(
@@ -38,7 +41,8 @@ def test_a_quantised_model_is_whole_on_every_gpu_before_it_is_sharded() -> None:
     rests = next(i for i in single.ranks[0].instants if i.name == "init").components_bytes
     assert answer.instant == "load"
     load = answer.ranks[0].instants[0]
-    assert load.components_bytes == {name: rests[name] for name in ("parameters", "adapters")}
+    shards = next(i for i in answer.ranks[0].instants if i.name == "init").components_bytes
+    assert load.components_bytes == {name: rests[name] + shards[name] for name in ("parameters", "adapters")}
     assert answer.allocated_bytes > 2.5 * max(b for name, b in instants(answer).items() if name != "load")
 
 
