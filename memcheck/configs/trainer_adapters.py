@@ -158,7 +158,7 @@ def _present(draft: Draft, names: list[str], path: str) -> list[str]:
     known = architecture_named(draft)
     if known is None or known.vision is not None:
         return names
-    stacked = any(isinstance(block.mlp, Moe) and block.mlp.stacked_adapters for block, _ in known.blocks)
+    stacked = any(isinstance(block.mlp, Moe) and not block.mlp.adaptable for block, _ in known.blocks)
     if stacked and any(name.rpartition(".")[2] not in ATTENTION for name in names):
         return names
     tensors = [tensor for block, _ in known.blocks for tensor in block_tensors(block) if tensor.linear]

@@ -173,7 +173,7 @@ def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
     """A layer of the language model as its multimodal class builds it."""
     mixer = block.mixer
     if isinstance(mixer, Attention) and (model_type in BIDIRECTIONAL_PICTURES or (sees and mixer.window is not None)):
-        block = block._replace(mixer=mixer._replace(bidirectional_images=True))
+        block = block._replace(mixer=mixer._replace(row_masks="images"))
     return block
 
 

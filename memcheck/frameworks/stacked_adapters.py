@@ -40,7 +40,7 @@ def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
         for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(moe)]
         if names_parameter(adapter.target_parameters, t.name)
     ]
-    if not moe.stacked_adapters:
+    if moe.adaptable:
         return tuple(adapters)
     if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not isinstance(moe, IdentityMoe):
         router = _router(moe)

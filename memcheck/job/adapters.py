@@ -121,7 +121,7 @@ def note_experts(
     if held_in not in BITSANDBYTES or not framework.runs_transformers or options.get("quantize_experts"):
         return
     stacked = isinstance(architecture, Architecture) and any(
-        isinstance(block.mlp, Moe) and block.mlp.stacked_adapters for block, _ in architecture.blocks
+        isinstance(block.mlp, Moe) and not block.mlp.adaptable for block, _ in architecture.blocks
     )
     named = framework.versions_models
     if stacked and not (training.framework_version if named else options.get(TRANSFORMERS)):
@@ -154,7 +154,7 @@ def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple
     Raises:
         ResolutionError: it cannot be read, reaches nothing, or some layers of a kind and not others.
     """
-    experts = any(isinstance(b.mlp, Moe) and b.mlp.stacked_adapters for b, _ in architecture.blocks)
+    experts = any(isinstance(b.mlp, Moe) and not b.mlp.adaptable for b, _ in architecture.blocks)
     if experts or architecture.model_type in MISTAKEN or architecture.encoder is not None:
         said = f"memcheck does not match patterns against the modules of {architecture.model_type}"
         _fail(said, "name them in a list")

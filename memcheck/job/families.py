@@ -48,10 +48,10 @@ NORM = "kind size weight bias"
 
 FORMS = parts(
     Attention="fused_qkv fused_qkv_layout rotary_interleaved rotary_form sdpa flash fp32_scores "
-    "explicit_mask softmax_fp32 returns_weights named_rotary gate_adaptable extension",
+    "explicit_mask softmax_fp32 returns_weights named_rotary extension",
     LatentAttention="rotary_interleaved",
     Mlp="fused_gate_up inline adaptable",
-    Moe="router_fp32 scores_fp32 stacked_adapters correction_bias groups chosen_groups",
+    Moe="router_fp32 scores_fp32 adaptable groups",
     Block="inner_dropout variables",
     LayerVariables="norm output mlp_input",
     PositionTable="positions",
@@ -74,7 +74,7 @@ PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"
 
 
 def stated(block: Block) -> Iterator[str]:
-    """The parts of a block that say something else than their default, as ``Record.field``."""
+    """The parts of a block that differ from their default, or from zero without one, as ``Record.field``."""
     yield from _stated(block)
     rotary = getattr(block.mixer, "rotary_dim", 0)
     if rotary and rotary != getattr(block.mixer, "head_dim", rotary):
@@ -87,7 +87,7 @@ def _stated(record: Any) -> Iterator[str]:
     if own.__name__ != kind:
         yield own.__name__
     for field, value in zip(record._fields, record, strict=True):
-        if field not in defaults or value != defaults[field]:
+        if value != defaults[field] if field in defaults else value:  # without a default, zero and False state nothing
             yield f"{kind}.{field}"
         if isinstance(value, tuple) and hasattr(value, "_field_defaults"):
             yield from _stated(value)

@@ -118,8 +118,17 @@ class Attention(Record):
     heads: int
     kv_heads: int
     head_dim: int
-    qkv_bias: bool = False
-    out_bias: bool = False
+    rotary_dim: int
+    """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
+    dropout: float
+    tensors: tuple[ParameterTensor, ...]
+    """Every parameter of the module, its own norms included."""
+    qkv_bias: bool
+    out_bias: bool
+    query_norm: Norm | None
+    key_norm: Norm | None
+    window: int | None
+    """Sliding or chunked window in tokens; None = full attention."""
     fused_qkv: bool = False
     """One matrix makes q, k and v: the whole output stays alive while any part of it does."""
     fused_qkv_layout: str = "split"
@@ -127,10 +136,6 @@ class Attention(Record):
     (Phi-3) | ``parts`` (Persimmon: picked, then normed) | ``shards`` (CodeGen: heads of four slices, copied)
     | ``index`` (Falcon: keys and values are picked with an index
     list, and so copied)."""
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
-    rotary_dim: int = 0
-    """Dimensions of a head that are rotated; 0 = no rotary embedding in this block."""
     rotary_interleaved: bool = False
     rotary_form: str = "half"
     """How the rotation is written: ``half`` (Llama's rotate_half) | ``half-fp32`` (OLMo: by fp32 tables, then cast
@@ -140,8 +145,6 @@ class Attention(Record):
     | ``half-wide`` (ModernBERT: on fp32 copies for each product)
     | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
     alibi: bool = False
-    window: int | None = None
-    """Sliding or chunked window in tokens; None = full attention."""
     chunked_window: bool = False
     """The window is a chunk; a sequence's chunks start after its padding (Llama 4)."""
     softcap: bool = False
@@ -149,11 +152,8 @@ class Attention(Record):
     """One learned logit per head (GPT-OSS)."""
     output_gate: bool = False
     """q_proj is twice as wide, the second half gates the output (Qwen3-Next)."""
-    dropout: float = 0.0
     extension: Disentangled | Compressed | BlockIndexer | HeldMask | PositionTable | None = None
     """What one family's module has in addition; what runs it is found by its type."""
-    tensors: tuple[ParameterTensor, ...] = ()
-    """Every parameter of the module, its own norms included."""
     clip_qkv: bool = False
     """The projections are clamped to a range (DBRX, MPT, OLMo with ``clip_qkv``)."""
     sdpa: bool = True
@@ -164,10 +164,10 @@ class Attention(Record):
     """Queries and keys are cast to fp32 before their product (GPT-J)."""
     explicit_mask: bool = False
     """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
-    mask_per_row: bool = False
-    """Rows of a micro-batch are padded, so that each has a mask of its own."""
-    bidirectional_images: bool = False
-    """Tokens of a picture see each other: token types make a mask for every sequence (Gemma 3, PaliGemma)."""
+    row_masks: str = ""
+    """Why each row of a micro-batch has a mask of its own: ``padding`` (rows are padded) | ``images`` (tokens of an
+    image see each other, as token types say: Gemma 3, PaliGemma); empty: rows share one mask, or none is made.
+    """
     softmax_fp32: bool = True
     """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
     returns_weights: bool = False
@@ -178,8 +178,11 @@ class Attention(Record):
     """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
     norms_after_rotary: bool = False
     """Queries and keys are normalised after the rotation (Hunyuan, nanochat)."""
-    scaled_queries: bool = False
-    """Rotated queries are multiplied by a scale of each position (Ministral 3)."""
+    query_scale: str = ""
+    """What multiplies queries: ``position`` (a scale of each position, after the rotation: Ministral 3) |
+    ``constant`` (where they are made, not in the kernel alone: Whisper; after their norm: Muse Glimmer);
+    empty: the kernel's own scale.
+    """
     bidirectional: bool = False
     """Every token sees every other (encoders): no mask is made unless one is given."""
     stores_keys: bool = False
@@ -199,14 +202,10 @@ class Attention(Record):
     """
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
-    scaled_projection: bool = False
-    """Queries are multiplied by a constant where they are made, and not in the kernel alone (Whisper), or after their
-    norm (Muse Glimmer).
+    gate_matrix: str = ""
+    """A matrix of its own, after the output's, makes the output's gate (AFMoE): ``adaptable`` | ``hidden`` (peft's
+    targets cannot name it, see :attr:`memcheck.models.types.Mlp.adaptable`); empty: there is none.
     """
-    gate_matrix: bool = False
-    """A matrix of its own makes the output's gate (AFMoE); it follows the output's matrix."""
-    gate_adaptable: bool = True
-    """peft's targets can name that matrix, as :attr:`memcheck.models.types.Mlp.adaptable`."""
 
 
 class Indexer(Record):
@@ -230,16 +229,16 @@ class LatentAttention(Record):
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
-    bias: bool = False
-    tensors: tuple[ParameterTensor, ...] = ()
-    rotary_interleaved: bool = True
+    bias: bool
+    dropout: float
+    rotary_interleaved: bool
+    tensors: tuple[ParameterTensor, ...]
     extension: Indexer | None = None
     """See :attr:`Attention.extension`."""
-    dropout: float = 0.0
-    scaled_queries: bool = False
-    """Queries are multiplied by a scale of each position (Mistral 4)."""
-    mask_per_row: bool = False
-    """See :attr:`Attention.mask_per_row`."""
+    query_scale: str = ""
+    """See :attr:`Attention.query_scale`: ``position`` (Mistral 4)."""
+    row_masks: str = ""
+    """See :attr:`Attention.row_masks`: ``padding``, or empty."""
     sdpa: bool = True
     """See :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
 

@@ -13,10 +13,10 @@ class Mlp(Record):
     gated: bool
     activation: str
     """Hugging Face's name of the activation function: ``silu``, ``gelu_new``, ``relu2``..."""
-    bias: bool = False
+    bias: bool
+    tensors: tuple[ParameterTensor, ...]
     fused_gate_up: bool = False
     dropout: float = 0.0
-    tensors: tuple[ParameterTensor, ...] = ()
     inline: bool = False
     """Whether the network's statements stand in the layer's own forward: one variable holds the input, then each result
     (OPT).
@@ -32,7 +32,7 @@ class Mlp(Record):
     clamp: str = ""
     """See :attr:`Moe.clamp`."""
     adaptable: bool = True
-    """peft's targets can name its matrices; False next to experts that took their names (``Moe.stacked_adapters``)."""
+    """peft's targets can name its matrices; False next to experts that took their names (``Moe.adaptable``)."""
 
 
 class Moe(Record):
@@ -44,20 +44,18 @@ class Moe(Record):
     """Intermediate size of one expert."""
     gated: bool
     activation: str
-    bias: bool = False
-    router: str = "softmax"
+    bias: bool
+    router: str
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (over the chosen ones; ``softmax-chosen``: in their dtype)
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups``
     (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4) | ``scaled`` (Gemma 4: of normed rows, times a scale per expert)."""
+    tensors: tuple[ParameterTensor, ...]
     shared_width: int = 0
     """Intermediate size of all shared experts together; 0 = none."""
     shared_gate: bool = False
-    tensors: tuple[ParameterTensor, ...] = ()
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
-    correction_bias: bool = False
-    """A bias per expert, kept as a buffer, is added to the scores when experts are chosen (DeepSeek V3)."""
     clamp: str = ""
     """Gate and up are clamped: ``interleaved`` (GPT-OSS: ``(up + 1) * gate * sigmoid(alpha * gate)`` of slices of one
     tensor) | ``oai`` (MiniMax M3: the same of two halves) | ``act`` (DeepSeek V4: their usual product) | ``acted``
@@ -69,15 +67,16 @@ class Moe(Record):
     """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
     normalised_scores: bool = True
     """The chosen scores are divided by their sum (``norm_topk_prob``)."""
-    groups: int = 1
-    """Groups of experts, of which a token is routed to ``chosen_groups`` at most (DeepSeek: ``n_group``)."""
-    chosen_groups: int = 1
+    groups: tuple[int, int] = (1, 1)
+    """Groups of experts, and how many of them a token is routed to at most (DeepSeek: ``n_group``, ``topk_group``)."""
     scaled_output: bool = False
     """The routed output is multiplied by a constant (Step 3.7)."""
     shared_first: bool = False
     """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
-    stacked_adapters: bool = False
-    """peft maps names of separate experts and routers to these alone (peft utils/transformers_weight_conversion.py)."""
+    adaptable: bool = True
+    """peft's targets can name the matrices of its modules; False where peft maps names of separate experts and routers
+    to the stacked tensors alone (peft utils/transformers_weight_conversion.py).
+    """
 
 
 class HashedMoe(Moe):

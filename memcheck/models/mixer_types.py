@@ -16,19 +16,19 @@ class Mixer(Record):
     """fp32 recurrent state (plus convolution state) that inference keeps per sequence."""
     width: int
     """Channels of the widest activation inside the mixer."""
-    tensors: tuple[ParameterTensor, ...] = ()
-    key_heads: int = 0
+    key_heads: int
     """Heads of queries and keys, where there are fewer than of values (delta nets); 0 = as many as ``heads``."""
-    key_dim: int = 0
+    key_dim: int
     """Width of one head's keys, or of the state of a state-space model."""
+    kernel: int
+    """Columns of the causal convolution."""
+    tensors: tuple[ParameterTensor, ...]
+    chunk: int
+    """Tokens of a chunk of the scan, where the configuration says it."""
     groups: int = 1
     """Groups of heads that share B and C (Mamba-2)."""
-    kernel: int = 0
-    """Columns of the causal convolution."""
     output: str = "out_proj"
     """Name of the last linear layer."""
-    chunk: int = 0
-    """Tokens of a chunk of the scan, where the configuration says it."""
     normed_inputs: bool = False
     """Time steps, B and C are normalised in front of the scan (Falcon Mamba, Jamba)."""
     buffer_numel: int = 0

@@ -25,7 +25,7 @@ def with_names(blocks: tuple[tuple[Block, int], ...], model_type: str) -> tuple[
 
 def _named(block: Block, *, named: bool) -> Block:
     if isinstance(block.mixer, Attention) and block.mixer.gate_matrix:  # AFMoE calls it gate_proj, too
-        block = block._replace(mixer=block.mixer._replace(gate_adaptable=not named))
+        block = block._replace(mixer=block.mixer._replace(gate_matrix="hidden" if named else "adaptable"))
     if isinstance(block.mlp, Moe):
-        return block._replace(mlp=block.mlp._replace(stacked_adapters=named))
+        return block._replace(mlp=block.mlp._replace(adaptable=not named))
     return block._replace(mlp=block.mlp._replace(adaptable=not named)) if isinstance(block.mlp, Mlp) else block

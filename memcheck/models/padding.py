@@ -23,7 +23,7 @@ def padded(architecture: Architecture) -> Architecture:
 
 
 def _padded_cross(cross: CrossAttention) -> CrossAttention:
-    return cross._replace(attention=cross.attention._replace(mask_per_row=True))
+    return cross._replace(attention=cross.attention._replace(row_masks="padding"))
 
 
 def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], ...]:
@@ -32,10 +32,10 @@ def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], .
 
 def _with_mask(block: Block) -> Block:
     if isinstance(block.second_mixer, LatentAttention):
-        block = block._replace(second_mixer=block.second_mixer._replace(mask_per_row=True))
+        block = block._replace(second_mixer=block.second_mixer._replace(row_masks="padding"))
     mixer = block.mixer
     if isinstance(mixer, (Attention, LatentAttention)):
-        return block._replace(mixer=mixer._replace(mask_per_row=True))
+        return block._replace(mixer=mixer._replace(row_masks="padding"))
     return block
 
 

@@ -52,11 +52,11 @@ class CrossAttention(Record):
 class LayerVariables(Record):
     """Which results have a variable of their own to the end of the layer's forward, and so live until then."""
 
-    norm: bool = False
+    norm: bool
     """What the first norm returns (StableLM, Falcon)."""
-    output: bool = False
+    output: bool
     """What attention returns, scaled if it is (GPT-2, MPT)."""
-    mlp_input: bool = False
+    mlp_input: bool
     """What the feed-forward network reads (GPT-2, BLOOM, MPT)."""
 
 
@@ -91,17 +91,13 @@ class Block(Record):
     """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
     uses_earlier_weights: bool = False
     """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
-    residual_scale: bool = False
-    """What is added to the residual stream is multiplied by a constant (Granite, MiniMax)."""
+    branch_scale: str = ""
+    """What multiplies each branch before the residual sum: ``constant`` (Granite, MiniMax) | ``vector`` (InternViT:
+    learned, in ``extra_tensors``) | ``tanh`` (Llama 3.2 Vision: tanh of one learned number per branch); empty: nothing.
+    """
     inner_dropout: bool = False
     """Residual dropout is the last statement of both halves, whose arguments live until then (GPT-2, StarCoder 2)."""
-    variables: LayerVariables = LayerVariables()
-    layer_scale: bool = False
-    """What is added to the residual stream is multiplied by a learned vector: ``extra_tensors`` (InternViT)."""
-    tanh_gates: bool = False
-    """Whether what is added to the residual stream is multiplied by tanh of one learned number per branch (Llama 3.2
-    Vision).
-    """
+    variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 
@@ -160,10 +156,10 @@ class PictureBlock(Block):
 class Paths(Record):
     """Where transformers keeps the parts of the model: what module patterns match."""
 
-    layers: str = "model.layers"
-    embedding: str = "model.embed_tokens"
-    positions: str = ""
-    head: str = "lm_head"
+    layers: str
+    embedding: str
+    positions: str
+    head: str
 
 
 class Architecture(Record):
@@ -178,6 +174,10 @@ class Architecture(Record):
     """Width of the token embedding; differs from hidden_size only with a projection (OPT-350m)."""
     tie_word_embeddings: bool
     final_norm: Norm | None
+    max_position_embeddings: int
+    """0 = unbounded (ALiBi, no positions)."""
+    rotary_dim: int
+    """Width of the rotary tables, where no block says it."""
     extra_rows: int = 0
     """Rows of the embedding that the head has not (Llama 3.2 Vision)."""
     embedding_norm: Norm | None = None
@@ -187,8 +187,6 @@ class Architecture(Record):
     head: bool = True
     """Whether the model has a matrix to the vocabulary: its own, or the embedding's if they are tied."""
     task: TaskHead | None = None
-    max_position_embeddings: int = 0
-    """0 = unbounded (ALiBi, no positions)."""
     final_softcap: bool = False
     """tanh soft-capping of the logits (Gemma 2)."""
     embedding_scale: str = ""
@@ -197,10 +195,8 @@ class Architecture(Record):
     (ESM: the model's forward, by the share of tokens that are not masked); empty: nobody.
     """
     embedding_dropout: float = 0.0
-    rotary_dim: int = 0
-    """Width of the rotary tables, where no block says it."""
-    rotary_tables: int = 1
-    """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one."""
+    rotary_tables: int | tuple[int, ...] = 1
+    """Pairs of rotary tables: one for each kind of layer (Gemma 3, OLMo 3), else one. Widths, where these differ."""
     mask_windows: tuple[int | None, ...] = ()
     """Windows of the masks that the model makes whatever its layers are; None: the full one."""
     positions_each: bool = False
@@ -211,8 +207,6 @@ class Architecture(Record):
     """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
     streams: int = 1
     """Streams of hidden states that layers hand to each other (Gemma 3n, DeepSeek V4)."""
-    rotary_dims: tuple[int, ...] = ()
-    """Widths of the rotary tables, where kinds of layers have tables of different widths."""
     token_types: int = 0
     """Rows of a table of token types, which are looked up in addition to the words (BERT); 0 = none."""
     biases: tuple[int, int] = (0, 0)
@@ -237,7 +231,7 @@ class Architecture(Record):
     """The model casts its logits to fp32 by itself (Nemotron-H, Mamba)."""
     logit_scale: bool = False
     """The logits are multiplied or divided by a constant (Cohere, Granite)."""
-    paths: Paths = Paths()
+    paths: Paths = Paths(layers="model.layers", embedding="model.embed_tokens", positions="", head="lm_head")
     vision: Vision | None = None
     """The tower whose rows become image tokens; None: text alone."""
     others: tuple[OtherTower, ...] = ()

@@ -140,7 +140,7 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
     modules = framework.adapter_modules or _modules(context, linear=True)
     if context.architecture is not None and not framework.adapter_modules:
         experts = [block.mlp for block, _ in context.architecture.blocks if isinstance(block.mlp, Moe)]
-        modules += (*EXPERT_NAMES, "gate") if any(moe.stacked_adapters for moe in experts) else ()
+        modules += (*EXPERT_NAMES, "gate") if any(not moe.adaptable for moe in experts) else ()
         if any(name == HEAD for name, _ in named):
             if why := _unpriced_head(job, framework):
                 places = [place for name, place in named if name == HEAD]

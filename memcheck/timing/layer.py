@@ -191,8 +191,8 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         recomputed_attention=s.recompute == "full" or "core_attn" in modules,
         kv_bytes=_kv_bytes(block, s),
         experts_per_token=m.experts_per_token if isinstance(m, Moe) else 0,
-        expert_groups=m.groups if isinstance(m, Moe) else 1,
-        chosen_groups=m.chosen_groups if isinstance(m, Moe) else 1,
+        expert_groups=m.groups[0] if isinstance(m, Moe) else 1,
+        chosen_groups=m.groups[1] if isinstance(m, Moe) else 1,
         halves=_exchanging_halves(block, s, linear, rates, operand_bytes),
     )
 

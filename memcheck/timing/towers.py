@@ -87,5 +87,17 @@ def _as_text(block: Block) -> Block:
     if not isinstance(mixer, TowerAttention):
         return block
     return block._replace(
-        mixer=Attention(mixer.heads, mixer.heads, mixer.head_dim, rotary_dim=mixer.head_dim, tensors=mixer.tensors)
+        mixer=Attention(
+            mixer.heads,
+            mixer.heads,
+            mixer.head_dim,
+            rotary_dim=mixer.head_dim,
+            tensors=mixer.tensors,
+            dropout=0.0,
+            qkv_bias=False,
+            out_bias=False,
+            query_norm=None,
+            key_norm=None,
+            window=None,
+        )
     )

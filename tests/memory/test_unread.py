@@ -68,10 +68,16 @@ SAID_TWICE = {
 }
 """The tensors beside them say it."""
 SERVING = {"Mixer.state_bytes_per_sequence"}
-WORDS = {"Norm.name", "Attention.rotary_interleaved", "Moe.activation", "Mlp.activation"}
-"""Names of tensors; ``rotary_form`` says how pairs are written; the gates of GPT-OSS and MiniMax M3 are a ``clamp`` with a
-formula of its own."""
-ROUTING = {"Moe.correction_bias", "Moe.groups", "Moe.chosen_groups", "Moe.router", "Moe.normalised_scores"}
+WORDS = {
+    "Norm.name",
+    "Attention.rotary_interleaved",
+    "LatentAttention.rotary_interleaved",
+    "Moe.activation",
+    "Mlp.activation",
+}
+"""Names of tensors; ``rotary_form`` says how pairs are written, and Kimi turns none; the gates of GPT-OSS and MiniMax M3
+are a ``clamp`` with a formula of its own."""
+ROUTING = {"Moe.groups", "Moe.router", "Moe.normalised_scores"}
 """What they add to a router's scores is of [tokens, experts] and gone before the experts run; the scores of the routers
 that do not read them have the same tensors either way."""
 ELSEWHERE = {

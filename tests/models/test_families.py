@@ -194,13 +194,13 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "mixtral-8x7b": {"router": "softmax", "shared_width": 0, "scores_fp32": True, "normalised_scores": True},
     "qwen1.5-moe-a2.7b": {"router": "softmax", "shared_width": 5632, "shared_gate": True, "normalised_scores": False},
     "qwen3-30b-a3b": {"router": "softmax", "shared_width": 0, "normalised_scores": True, "scores_fp32": False},
-    "deepseek-v2-lite": {"router": "softmax", "shared_width": 2816, "router_fp32": True, "correction_bias": False},
-    "deepseek-v3": {"router": "sigmoid", "shared_width": 2048, "router_fp32": True, "correction_bias": True},
-    "glm-4.5-air": {"router": "sigmoid", "shared_width": 1408, "correction_bias": True},
+    "deepseek-v2-lite": {"router": "softmax", "shared_width": 2816, "router_fp32": True},
+    "deepseek-v3": {"router": "sigmoid", "shared_width": 2048, "router_fp32": True},
+    "glm-4.5-air": {"router": "sigmoid", "shared_width": 1408},
     "gpt-oss-20b": {"router": "softmax-topk", "bias": True, "clamp": "interleaved"},
     "granite-3.1-3b-a800m": {"router": "softmax-topk", "bias": False},
     "phi-3.5-moe": {"router": "sparsemixer", "experts_per_token": 2},
-    "minimax-m2": {"router": "sigmoid", "correction_bias": True, "shared_width": 0},
+    "minimax-m2": {"router": "sigmoid", "shared_width": 0},
     "llama-4-scout": {"router": "sigmoid", "shared_width": 8192, "experts_per_token": 1},
     "dbrx": {"router": "softmax", "experts": 16, "experts_per_token": 4, "width": 10752},
     "kimi-k2": {"experts": 384, "experts_per_token": 8},
@@ -272,7 +272,7 @@ def test_constants_on_the_stream() -> None:
     gemma, granite, command = catalog("gemma-2-2b"), catalog("granite-3.1-2b"), catalog("command-r")
     assert (gemma.embedding_scale, gemma.final_softcap, gemma.logit_scale) == ("module", True, False)
     assert (granite.embedding_scale, granite.logit_scale) == ("model", True)
-    assert granite.blocks[0][0].residual_scale
+    assert granite.blocks[0][0].branch_scale == "constant"
     assert (command.embedding_scale, command.logit_scale) == ("", True)
 
 

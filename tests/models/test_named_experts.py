@@ -41,7 +41,7 @@ def test_only_a_type_decides() -> None:
     for kind, record in added().items():
         for block, _ in read_architecture(record["config"]).blocks:
             if isinstance(block.mlp, Moe):
-                assert block.mlp.stacked_adapters == (kind in NAMED), kind
+                assert block.mlp.adaptable != (kind in NAMED), kind
 
 
 @pytest.mark.parametrize(

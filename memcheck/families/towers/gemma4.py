@@ -214,7 +214,7 @@ def _block(config: ConfigReader, width: int) -> tuple[bool, Block]:
     )
     return clipped, Block(
         mixer=mixer,
-        mlp=(ClippedMlp if clipped else Mlp)(inner, True, activation, tensors=matrices),
+        mlp=(ClippedMlp if clipped else Mlp)(inner, True, activation, bias=False, tensors=matrices),
         input_norm=rms_norm(width, "input_layernorm", NORM),
         mlp_norm=rms_norm(width, "pre_feedforward_layernorm", NORM),
         mixer_output_norm=rms_norm(width, "post_attention_layernorm", NORM),

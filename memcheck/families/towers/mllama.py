@@ -81,7 +81,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         hidden=width,
         blocks=(
             (layer, depth),
-            (layer._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True), global_layers),
+            (layer._replace(extra_tensors=gates, branch_scale="tanh"), global_layers),
         ),
         channels=pixel_channels * patch * patch,
         merge=1,

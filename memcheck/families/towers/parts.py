@@ -61,7 +61,7 @@ def tower_layer(  # noqa: PLR0913 - what families differ in
         input_norm=Norm(norm, width, bias=norm == "layernorm", name=names.norms[0]),
         mlp_norm=Norm(norm, width, bias=norm == "layernorm", name=names.norms[1]),
         extra_tensors=extra,
-        layer_scale=bool(extra),
+        branch_scale="vector" if extra else "",
     )
 
 

@@ -430,7 +430,7 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
 
 def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     """Compute the shared experts: a dense MLP over the layer's own tokens, with a gate per token where there is one."""
-    dense = Mlp(moe.shared_width, moe.gated, moe.activation)
+    dense = Mlp(moe.shared_width, moe.gated, moe.activation, bias=False, tensors=())
 
     def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
         gathers_itself = overlaps_shared_experts(ctx) and scatters(ctx)

@@ -108,9 +108,9 @@ def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
     """Whether peft wraps this linear layer: some families with stacked experts leave out dense layers."""
     if isinstance(component, Mlp) and not component.adaptable:
         return False
-    if isinstance(component, Moe) and component.stacked_adapters:
+    if isinstance(component, Moe) and not component.adaptable:
         return False  # their adapters are those of the experts and the router
-    if isinstance(component, Attention) and not component.gate_adaptable and name.endswith(".gate_proj.weight"):
+    if isinstance(component, Attention) and component.gate_matrix == "hidden" and name.endswith(".gate_proj.weight"):
         return False
     return adapts(adapter, name.removesuffix(".weight"))
 

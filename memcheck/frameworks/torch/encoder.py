@@ -192,7 +192,7 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
         )
     elif mode == "none" and not computes_biases:
         # the kernel keeps a copy of the zeros, with the mask
-        masked = block.cross is not None and block.cross.attention.mask_per_row
+        masked = block.cross is not None and block.cross.attention.row_masks == "padding"
         returned += biases + (zeros if masked or setting.attention == "eager" else 0)
     handed_gradients = 0
     if setting.starts_shared_gradients:

@@ -67,7 +67,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     mask = None
     if kernel == "efficient" and needs_mask(attention, ctx.setting.sequence, ctx.setting.style):
         mask = _kernel_mask(ctx, attention, v.dtype)
-    if attention.mask_per_row and ctx.setting.attention == "flash":
+    if attention.row_masks == "padding" and ctx.setting.attention == "flash":
         return flash_of_real_tokens(ctx, q, k, v)
     ring = ctx.setting.context_parallel
     out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
@@ -92,7 +92,7 @@ def _kernel_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | No
     casts an additive mask. Source: aten/src/ATen/native/transformers/attention.cpp.
     """
     if attention.cross:
-        return _cross_attention_mask(ctx, dtype, additive=not attention.mask_per_row)
+        return _cross_attention_mask(ctx, dtype, additive=attention.row_masks != "padding")
     if shares_mask(attention, ctx.setting):
         return None
     mask = additive_mask(ctx, attention, dtype)

@@ -70,7 +70,7 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
         from memcheck.autograd.checkpoint import retain
 
         retain(tape, k, v)
-    if attention.scaled_queries:
+    if attention.query_scale == "position":
         q = scale_positions(ctx, q)
     out = _attend(ctx, attention, q, k, v).view(ctx.tokens, width)
     out = _apply_gate(ctx, attention, out, gate, module_input)
@@ -112,7 +112,7 @@ def _apply_gate(ctx: Context, attention: Attention, out: Value, gate: Value | No
     if isinstance(attention, LateGateAttention):
         gate_matrix = linear_tensors(attention.tensors)[4]
         gate_logits = linear(
-            tape, x, ctx.weights(gate_matrix, False, adaptable=attention.gate_adaptable), gate_matrix.name
+            tape, x, ctx.weights(gate_matrix, False, adaptable=attention.gate_matrix != "hidden"), gate_matrix.name
         )
         return mul(tape, out, unary(tape, gate_logits, "sigmoid"))
     if gate is None:
@@ -144,14 +144,14 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     gate = None
     query_norm, key_norm = (None, None) if attention.norms_after_rotary else (attention.query_norm, attention.key_norm)
     q = linear(tape, x, ctx.weights(tensors[0], attention.qkv_bias), tensors[0].name)
-    if attention.scaled_projection and query_norm is None:
+    if attention.query_scale == "constant" and query_norm is None:
         q = scale(tape, q, "query scaling")
     if attention.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
     q = clamp(tape, q, 2) if attention.clip_qkv else q
     q = as_heads(ctx, attention, q, heads, query_norm, copies)
-    if attention.scaled_projection and query_norm is not None:
+    if attention.query_scale == "constant" and query_norm is not None:
         q = scale(tape, q, "query scaling")
     if isinstance(attention, (Gemma4Attention, ReusingAttention)):
         return q, *_keys_and_values(ctx, attention, x, kv_heads), gate
@@ -170,7 +170,9 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     v = linear(tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if attention.clip_qkv else v
     if attention.gate_matrix and not isinstance(attention, LateGateAttention):
-        gate = linear(tape, x, ctx.weights(tensors[4], False, adaptable=attention.gate_adaptable), tensors[4].name)
+        gate = linear(
+            tape, x, ctx.weights(tensors[4], False, adaptable=attention.gate_matrix != "hidden"), tensors[4].name
+        )
     v = as_heads(
         ctx,
         attention,

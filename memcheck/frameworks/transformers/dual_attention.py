@@ -50,7 +50,8 @@ def _networks(moe: Moe) -> list[Mlp]:
             moe.gated,
             moe.activation,
             tensors=tuple(network_tensors),
-            adaptable=not moe.stacked_adapters,
+            adaptable=moe.adaptable,
+            bias=False,
         )
         for network_tensors in (tensors[:half], tensors[half:])
     ]

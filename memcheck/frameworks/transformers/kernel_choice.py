@@ -51,9 +51,16 @@ def grouping_of(attention: LatentAttention, heads: int) -> Attention:
         width,
         dropout=attention.dropout,
         explicit_mask=attention.extension is not None,
-        mask_per_row=attention.mask_per_row,
+        row_masks=attention.row_masks,
         sdpa=attention.sdpa,
         flash=attention.sdpa,
+        rotary_dim=0,
+        tensors=(),
+        qkv_bias=False,
+        out_bias=False,
+        query_norm=None,
+        key_norm=None,
+        window=None,
     )
 
 
@@ -110,9 +117,8 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
         return False
     always_masked = (
         attention.explicit_mask
-        or attention.mask_per_row
+        or bool(attention.row_masks)
         or attention.alibi
-        or attention.bidirectional_images
         or isinstance(attention.extension, BlockIndexer)
     )
     return always_masked or (attention.window is not None and sequence >= attention.window)

@@ -64,7 +64,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
     if has_rotary:
         q_rotated, k_rotated = _rotary(tape, attention, q_rot, k_rot, stream)
         query = cat(tape, (q_pass, q_rotated), (b, heads, s, nope + rope), "cat queries")
-    if attention.scaled_queries:
+    if attention.query_scale == "position":
         query = scale_positions(ctx, query)
     tensor = tensors["kv_b_proj"]
     expanded = head_view(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 PARTS = "parts:"
 """In front of the modules that are recomputed, in a recompute mode."""
+LEARNED = ("vector", "tanh")
+"""Scales of a layer's branches that are parameters (``Block.branch_scale``)."""
 __all__ = ["PARTS", "block", "block_parts", "feed_forward", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
 
@@ -186,7 +188,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     h = norm(ctx, block.mixer_output_norm, h)
     h = dropout(ctx.tape, h, block.dropout)
     del module_input
-    if block.variables.output and not block.layer_scale:
+    if block.variables.output and block.branch_scale not in LEARNED:
         ctx.unused_outputs.append(h)
     x = _residual(ctx, block, residual, h)
     ctx.attention_locals = []
@@ -249,17 +251,17 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
     (``extra_tensors`` has one for each half).
     """
     tape = ctx.tape
-    if block.extra_tensors and block.layer_scale:
+    if block.extra_tensors and block.branch_scale in LEARNED:
         vectors_used = sum(parameter.name in _layer_scale_names(block) for parameter in ctx.parameters)
         vector = block.extra_tensors[vectors_used % len(block.extra_tensors)]
         factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
-        if block.tanh_gates:
+        if block.branch_scale == "tanh":
             factor = unary(tape, factor, "tanh")
         scaled = mul(tape, factor, h, "layer scale")
         if block.variables.output:
             ctx.unused_outputs.append(scaled)
         return add(tape, scaled, residual, "residual")
-    if block.residual_scale:
+    if block.branch_scale == "constant":
         if block.residual_from_norm:
             residual = scale(tape, residual, "residual * alpha")
         scaled = scale(tape, h, "hidden * multiplier")

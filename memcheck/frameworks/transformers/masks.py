@@ -47,13 +47,13 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if layer_mask is not None:
             window, dtype, sequences = layer_mask
             bytes_by_window[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
-        if block.cross is not None and block.cross.attention.mask_per_row:
+        if block.cross is not None and block.cross.attention.row_masks == "padding":
             dtype = setting.param_dtype if setting.attention == "eager" else "bool"
             cross_bytes = rounded(setting.batch * s * setting.encoder_length * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
             bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
-            where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.mask_per_row
+            where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
             where_keeps_mask = where_keeps_mask and block.mixer.sdpa and setting.attention == "sdpa"
             in_graph = (
                 in_graph
@@ -112,12 +112,14 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if (
         isinstance(mixer, Attention) and isinstance(mixer.extension, Disentangled) and mixer.bidirectional
     ):  # of every pair
-        return None, "int64" if mixer.mask_per_row else "fp32", setting.batch
-    if isinstance(mixer, Attention) and mixer.position_bias == "given" and mixer.mask_per_row:
+        return None, "int64" if mixer.row_masks == "padding" else "fp32", setting.batch
+    if isinstance(mixer, Attention) and mixer.position_bias == "given" and mixer.row_masks == "padding":
         return None, setting.param_dtype, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)
-    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not mixer.mask_per_row):
+    if not isinstance(mixer, Attention) or (
+        mixer.bidirectional and mixer.window is None and mixer.row_masks != "padding"
+    ):
         return None
     compute = setting.autocast_dtype or setting.compute_dtype
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
@@ -128,6 +130,6 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if isinstance(mixer.extension, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
         return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        several = mixer.chunked_window or mixer.mask_per_row or mixer.bidirectional_images
+        several = mixer.chunked_window or bool(mixer.row_masks)
         return mixer.window, "bool", setting.batch if several else 1
     return None

@@ -192,8 +192,9 @@ def shared_mlp(moe: Moe) -> Mlp:
         moe.activation,
         fused_gate_up=fused,
         tensors=tensors,
-        adaptable=not moe.stacked_adapters,
+        adaptable=moe.adaptable,
         clamp=moe.clamp,
+        bias=False,
     )
 
 

@@ -40,7 +40,7 @@ def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v
     mask = None
     if not attention.bidirectional:
         biases, mask = _mask_causal(tape, biases)
-    elif attention.mask_per_row:
+    elif attention.row_masks == "padding":
         biases = _mask_padding(ctx, biases)
     if not attention.position_bias.endswith("zeros"):
         biases = copy(tape, biases, "contiguous biases")
@@ -282,7 +282,7 @@ def _attend_with_model_biases(ctx: Context, attention: Attention, heads: tuple[V
         tape, shape, setting.param_dtype, needs_grad=setting.trained, starts=setting.starts_shared_gradients
     )
     scores = _add_in_place(tape, scores, biases)
-    if attention.mask_per_row:
+    if attention.row_masks == "padding":
         scores = shift(tape, scores, "attention mask", setting.param_dtype if tape.autocast else setting.compute_dtype)
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)

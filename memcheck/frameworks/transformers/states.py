@@ -43,6 +43,7 @@ def rotary_rows(architecture: Architecture, sequence: int, batch: int) -> int:
 
 def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
     """Bytes of all cos and sin of a model."""
-    widths = architecture.rotary_dims or (rotary_width(architecture),) * architecture.rotary_tables
+    tables = architecture.rotary_tables
+    widths = tables if isinstance(tables, tuple) else (rotary_width(architecture),) * tables
     rows = rotary_rows(architecture, setting.sequence, setting.batch)
     return 2 * sum(rounded(rows * width * ITEM_BYTES[dtype]) for width in widths)

@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
         query_norm=head_norm(NORM, size.head_dim, "q"),
         key_norm=head_norm(NORM, size.head_dim, "k"),
         dropout=config.dropout("attention_dropout"),
-        gate_matrix=True,
+        gate_matrix="adaptable",
         tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),
     )
     width, activation = config.integer("moe_intermediate_size"), config.activation()

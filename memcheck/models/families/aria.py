@@ -35,5 +35,6 @@ def read(config: ConfigReader) -> Architecture:
             *stacked_experts("mlp.experts", experts, size.hidden, width, transposed=True),
             *gated_tensors("mlp.shared_experts", size.hidden, shared, "shared_experts"),
         ),
+        bias=False,
     )
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, moe), size.layers),), tied=False)

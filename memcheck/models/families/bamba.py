@@ -79,7 +79,7 @@ def read_granite(config: ConfigReader) -> Architecture:
     def build_layer(kind: str) -> Block:
         """Build one layer, whose two halves are scaled by ``residual_multiplier``. ``kind``: as in :func:`read`."""
         block = pre_norm_block(hidden, mamba if kind == "linear_attention" else attention, mlp)
-        return block._replace(residual_scale=True)
+        return block._replace(branch_scale="constant")
 
     return decoder(
         config, size, stack(layer_kinds, build_layer), tied=False, embedding_scale="model", logit_scale=True,
@@ -102,7 +102,7 @@ def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -
     experts_per_token = config.integer("num_experts_per_tok", minimum=0)
     if not experts:
         tensors = tuple(t._replace(group="mlp") for t in shared_tensors)
-        return Mlp(shared_width, gated=True, activation=activation, fused_gate_up=True, tensors=tensors)
+        return Mlp(shared_width, gated=True, activation=activation, fused_gate_up=True, tensors=tensors, bias=False)
     moe = routed(
         hidden,
         (experts, experts_per_token),

@@ -135,7 +135,12 @@ def _text_to_text(config: ConfigReader, kind: _Kind) -> Architecture:
         embedding_scale="module",
         max_position_embeddings=0 if kind.sinusoids else position_rows - kind.position_offset,
         final_norm=None if kind.post_norm else layer_norm(hidden, "model.decoder.layer_norm"),
-        paths=Paths(layers="model.decoder.layers", embedding="model.shared", positions="model.decoder.embed_positions"),
+        paths=Paths(
+            layers="model.decoder.layers",
+            embedding="model.shared",
+            positions="model.decoder.embed_positions",
+            head="lm_head",
+        ),
     )
 
 
@@ -276,7 +281,7 @@ class _BartLayers:
             bidirectional=bidirectional,
             softmax_fp32=False,
             key_bias=not whisper,
-            scaled_projection=whisper,
+            query_scale="constant" if whisper else "",
         )
         if not whisper:
             return attention

@@ -67,5 +67,5 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=0,
         embedding_norm=layer_norm(hidden, "transformer.word_embeddings_layernorm"),
-        paths=Paths("transformer.h", "transformer.word_embeddings"),
+        paths=Paths("transformer.h", "transformer.word_embeddings", positions="", head="lm_head"),
     )

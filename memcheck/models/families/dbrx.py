@@ -45,7 +45,7 @@ def read(config: ConfigReader) -> Architecture:
         ((block, size.layers),),
         tied=False,
         final_norm=layer_norm(hidden, "transformer.norm_f", bias=False),
-        paths=Paths("transformer.blocks", "transformer.wte"),
+        paths=Paths("transformer.blocks", "transformer.wte", positions="", head="lm_head"),
     )
 
 
@@ -66,5 +66,13 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         ParameterTensor("ffn.experts.mlp.w2", stacked_shape, "experts", shard="row", transposed=True),
     )
     return Moe(
-        experts, ffn_config.integer("moe_top_k"), width, gated=True, activation=activation, tensors=tensors, looped=True
+        experts,
+        ffn_config.integer("moe_top_k"),
+        width,
+        gated=True,
+        activation=activation,
+        tensors=tensors,
+        looped=True,
+        bias=False,
+        router="softmax",
     )

@@ -25,7 +25,7 @@ def read_v3(config: ConfigReader) -> Architecture:
     config.ignore("ep_size", "aux_loss_alpha")
     size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
-    moe = _routed_experts(config, size, "sigmoid", ("num_local_experts",))._replace(correction_bias=True)
+    moe = _routed_experts(config, size, "sigmoid", ("num_local_experts",))
     return _assemble(config, size, attention, moe)
 
 
@@ -63,7 +63,7 @@ def _routed_experts(config: ConfigReader, size: StackDimensions, router: str, al
         scores_fp32=True,
         # modeling_deepseek_v2.py reads norm_topk_prob nowhere
         normalised_scores=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
-    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
+    )._replace(groups=(groups, config.integer("topk_group", default=groups, null=groups)))
 
 
 def sigmoid_experts(
@@ -84,11 +84,10 @@ def sigmoid_experts(
         Shared(config.integer(shared, minimum=0, null=0) * width if shared else 0),
         experts_first=True,
         router="sigmoid",
-        correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),
-    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=groups, null=groups))
+    )._replace(groups=(groups, config.integer("topk_group", default=groups, null=groups)))
 
 
 MTP_NAMES = ("num_nextn_predict_layers", "num_mtp_layers")

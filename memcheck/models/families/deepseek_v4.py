@@ -84,6 +84,10 @@ def read(config: ConfigReader) -> Architecture:
             dropout=dropout,
             tensors=_attention_tensors(size, compressor),
             extension=compressor,
+            qkv_bias=False,
+            out_bias=False,
+            query_norm=None,
+            key_norm=None,
         )
         experts = HashedMoe(*moe) if kind[1] else moe
         return Block(
@@ -103,7 +107,7 @@ def read(config: ConfigReader) -> Architecture:
         stack(zip(attention_types, _hash_routed(config, size.layers), strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
-        rotary_dims=(rotary_dim // 2,) * 2,
+        rotary_tables=(rotary_dim // 2,) * 2,
         streams=streams,
         head_tensors=(
             ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
@@ -199,7 +203,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         config.activation(),
         Shared(width),
         router="sqrt-softplus",
-        correction_bias=True,
         clamp="act",
     )
 

@@ -41,7 +41,7 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
         bidirectional=True,
         softmax_fp32=False,
-        scaled_projection=True,
+        query_scale="constant",
     )
     block = Block(
         mixer=attention,

@@ -71,7 +71,7 @@ def read(config: ConfigReader) -> Architecture:
         tied=True,
         final_norm=layer_norm(hidden, "transformer.ln_f"),
         rotary_dim=size.head_dim,  # the tables are made with ALiBi, too (FalconModel.forward)
-        paths=Paths("transformer.h", "transformer.word_embeddings"),
+        paths=Paths("transformer.h", "transformer.word_embeddings", positions="", head="lm_head"),
     )
 
 

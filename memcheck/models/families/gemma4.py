@@ -99,7 +99,8 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
         final_softcap=has_softcap,
-        rotary_dims=tuple(dict.fromkeys(full_attention_size.head_dim if k.full else size.head_dim for k in kinds)),
+        rotary_tables=tuple(dict.fromkeys(full_attention_size.head_dim if k.full else size.head_dim for k in kinds))
+        or 1,
         mask_windows=(None, window),
         per_layer=per_layer,
         extra_tensors=per_layer_embedding_tensors(
@@ -184,6 +185,7 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
         shared_width=width,
         tensors=tensors,
         scores_fp32=True,
+        bias=False,
     )
 
 

@@ -49,7 +49,6 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         Shared(config.integer("n_shared_experts", minimum=0) * width),
         experts_first=True,
         router="sigmoid",
-        correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),

@@ -59,5 +59,5 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_dropout=config.dropout("embd_pdrop", default=0.1),
-        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe"),
+        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe", head="lm_head"),
     )

@@ -55,5 +55,5 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_dropout=config.dropout("embed_dropout"),
-        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe"),
+        paths=Paths("transformer.h", "transformer.wte", "transformer.wpe", head="lm_head"),
     )

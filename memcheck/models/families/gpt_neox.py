@@ -46,5 +46,5 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=attention.rotary_dim,
         # the model applies hidden_dropout to the embeddings as well
         embedding_dropout=block.dropout,
-        paths=Paths("gpt_neox.layers", "gpt_neox.embed_in"),
+        paths=Paths("gpt_neox.layers", "gpt_neox.embed_in", positions="", head="lm_head"),
     )

@@ -49,5 +49,5 @@ def read(config: ConfigReader) -> Architecture:
         rotary_tables=0,
         head_bias=True,
         embedding_dropout=config.dropout("embd_pdrop"),
-        paths=Paths("transformer.h", "transformer.wte"),
+        paths=Paths("transformer.h", "transformer.wte", positions="", head="lm_head"),
     )

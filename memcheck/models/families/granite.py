@@ -117,5 +117,5 @@ def _assemble(config: ConfigReader, size: StackDimensions, mlp: Mlp | Moe) -> Ar
     bias = config.flag("attention_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
-    block = pre_norm_block(size.hidden, attention, mlp)._replace(residual_scale=True)
+    block = pre_norm_block(size.hidden, attention, mlp)._replace(branch_scale="constant")
     return decoder(config, size, ((block, size.layers),), tied=False, embedding_scale="model", logit_scale=True)

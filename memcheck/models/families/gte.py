@@ -89,6 +89,7 @@ def _encoder(
         width,
         True,
         activation,
+        bias=False,
         tensors=(
             *linear("mlp.gate_proj", width, h, "mlp", "column"),
             *linear("mlp.up_proj", width, h, "mlp", "column"),
@@ -119,5 +120,5 @@ def _encoder(
         narrow_loss=True,
         token_types=types,
         extra_tensors=(table,) if types else (),
-        paths=Paths(layers=f"{model}.layers", embedding=f"{embeddings}.word_embeddings"),
+        paths=Paths(layers=f"{model}.layers", embedding=f"{embeddings}.word_embeddings", positions="", head="lm_head"),
     )._replace(final_norm=None)

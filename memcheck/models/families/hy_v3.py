@@ -38,7 +38,6 @@ def read(config: ConfigReader) -> Architecture:
         activation,
         Shared(config.integer("num_shared_experts", default=1, null=1) * width),
         router="sigmoid",
-        correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
     )

@@ -64,11 +64,10 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         Shared(config.integer("num_shared_experts", "n_shared_experts", default=1, minimum=0) * width),
         experts_first=True,
         router="sigmoid",
-        correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=config.flag("moe_renormalize", "norm_topk_prob", default=True),
-    )._replace(groups=groups, chosen_groups=config.integer("topk_group", default=some, null=some))
+    )._replace(groups=(groups, config.integer("topk_group", default=some, null=some)))
 
 
 def _delta(config: ConfigReader, hidden: int, older: dict[str, object]) -> Mixer:
@@ -117,6 +116,9 @@ def delta_mixer(
         tensors=tensors,
         kernel=kernel,
         output="o_proj",
+        key_heads=0,
+        key_dim=0,
+        chunk=0,
     )
 
 

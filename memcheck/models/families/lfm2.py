@@ -43,8 +43,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         router="sigmoid-logits",
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )
-    if config.flag("use_expert_bias", default=True):
-        moe = moe._replace(correction_bias=True)
+    config.flag("use_expert_bias", default=True)
     layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(layer_kinds))
     return _assemble(config, size, layers, _mixers(config, size))
 
@@ -77,7 +76,7 @@ def read_3(config: ConfigReader) -> Architecture:
         query_norm=rms_norm(size.head_dim, "self_attn.q_norm"),
         key_norm=rms_norm(size.head_dim, "self_attn.k_norm"),
         rotary_form="half-fp32",
-        gate_matrix=attention_gate,
+        gate_matrix="adaptable" if attention_gate else "",
         dropout=config.dropout("attention_dropout"),
         tensors=linear("self_attn.g_proj", size.heads, hidden, "attention", "column") if attention_gate else (),
     )
@@ -128,7 +127,7 @@ def _mlp(hidden: int, width: int) -> Mlp:
         *linear("feed_forward.w3", width, hidden, "mlp", "column"),
         *linear("feed_forward.w2", hidden, width, "mlp", "row"),
     )
-    return Mlp(width, gated=True, activation="silu", tensors=tensors)
+    return Mlp(width, gated=True, activation="silu", tensors=tensors, bias=False)
 
 
 def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dict[str, Attention | Mixer]:
@@ -155,6 +154,9 @@ def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dic
         width=3 * hidden,
         tensors=tensors,
         kernel=kernel,
+        key_heads=0,
+        key_dim=0,
+        chunk=0,
     )
     return {"full_attention": attention, "conv": convolution}
 

@@ -96,4 +96,5 @@ def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
         shared_width=width,
         tensors=tensors,
         normalised_scores=False,
+        bias=False,
     )

@@ -80,10 +80,10 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         activation=config.activation(),
         tensors=tensors,
         router="softmax-gather",
-        correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=False,
         shared_width=2 * dense,
         looped=True,
+        bias=False,
     )

@@ -47,5 +47,7 @@ def backbone(config: ConfigReader, mixer: Mixer, hidden: int, layers: int, *, ti
         tie_word_embeddings=config.flag("tie_word_embeddings", default=tied),
         final_norm=rms_norm(hidden, "backbone.norm_f"),
         logits_fp32=True,
-        paths=Paths("backbone.layers", "backbone.embeddings"),
+        paths=Paths("backbone.layers", "backbone.embeddings", positions="", head="lm_head"),
+        max_position_embeddings=0,
+        rotary_dim=0,
     )

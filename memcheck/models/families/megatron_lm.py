@@ -225,6 +225,8 @@ def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
         v_head_dim=v_head_dim,
         tensors=tensors,
         dropout=dropout,
+        bias=False,
+        rotary_interleaved=True,
     )
 
 

@@ -51,8 +51,7 @@ def read(config: ConfigReader) -> Architecture:
         size,
         stack(kinds, build_layer),
         tied=False,
-        rotary_dims=tuple(rotary_dims.values()),
-        rotary_tables=len(rotary_dims),
+        rotary_tables=tuple(rotary_dims.values()) or 0,
     )
 
 
@@ -97,4 +96,9 @@ def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sli
         sinks=sliding,
         softmax_fp32=False,
         sdpa=False,
+        dropout=0.0,
+        out_bias=False,
+        query_norm=None,
+        key_norm=None,
+        window=None,
     )

@@ -16,7 +16,7 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("scale_emb", "scale_depth", "dim_model_base", "mlp_bias")
     attention = latent_attention(config, size, interleaved=False, v_head_dim=size.hidden // size.heads)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
-    block = pre_norm_block(size.hidden, attention, mlp)._replace(residual_scale=True)
+    block = pre_norm_block(size.hidden, attention, mlp)._replace(branch_scale="constant")
     return decoder(
         config, size, ((block, size.layers),), tied=True, rotary_dim=attention.qk_rope_head_dim,
         embedding_scale="module", head_input_scale=True,

@@ -33,7 +33,7 @@ def read(config: ConfigReader) -> Architecture:
     def build_layer(kind: str) -> Block:
         mixer = lightning if kind == "linear_attention" else softmax
         block = pre_norm_block(size.hidden, mixer, moe)
-        return block._replace(residual_scale=True, residual_from_norm=True)
+        return block._replace(branch_scale="constant", residual_from_norm=True)
 
     return decoder(config, size, stack(layer_kinds, build_layer), tied=False, mask_windows=(softmax.window,))
 
@@ -68,7 +68,6 @@ def read_m2(config: ConfigReader) -> Architecture:
         width,
         config.activation(),
         router="sigmoid",
-        correction_bias=True,
         scores_fp32=True,
     )
     block = pre_norm_block(size.hidden, attention, moe)
@@ -99,4 +98,8 @@ def _lightning(config: ConfigReader, size: StackDimensions) -> Mixer:
         width=3 * width,
         tensors=tensors,
         buffer_numel=tables,
+        key_heads=0,
+        key_dim=0,
+        kernel=0,
+        chunk=0,
     )

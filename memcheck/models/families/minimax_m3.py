@@ -119,7 +119,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         config.integer("intermediate_size"),
         "silu",
         router="sigmoid",
-        correction_bias=True,
         scores_fp32=True,
         shared_first=True,
         scaled_output=True,

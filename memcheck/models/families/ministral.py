@@ -30,7 +30,7 @@ def read_3(config: ConfigReader) -> Architecture:
     """``model_type: ministral3``: rotated queries are scaled by their position (Llama 4's temperature)."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention = grouped_attention(
-        size, window=config.window(), scaled_queries=True, dropout=config.dropout("attention_dropout")
+        size, window=config.window(), query_scale="position", dropout=config.dropout("attention_dropout")
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
     block = pre_norm_block(size.hidden, attention, mlp)

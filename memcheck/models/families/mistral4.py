@@ -15,9 +15,9 @@ def read(config: ConfigReader) -> Architecture:
     """``model_type: mistral4``."""
     size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
-    attention = attention._replace(scaled_queries=True)
+    attention = attention._replace(query_scale="position")
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    moe = moe._replace(router="softmax-groups", router_fp32=False, scores_fp32=False, correction_bias=False)
+    moe = moe._replace(router="softmax-groups", router_fp32=False, scores_fp32=False)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
 

@@ -51,4 +51,4 @@ def _crossing(size: StackDimensions, mlp: Mlp) -> Block:
     )  # fmt: skip
     gates = tuple(ParameterTensor(f"cross_attn_{which}_gate", (1,), "attention") for which in ("attn", "mlp"))
     block = pre_norm_block(size.hidden, attention, mlp)
-    return PictureBlock(*block._replace(extra_tensors=gates, layer_scale=True, tanh_gates=True))
+    return PictureBlock(*block._replace(extra_tensors=gates, branch_scale="tanh"))

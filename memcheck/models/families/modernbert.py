@@ -115,5 +115,5 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
             mean=config.text("classifier_pooling", default="cls") == "mean",
             by_token=True,
         ),
-        paths=Paths(layers="model.layers", embedding="model.embeddings.tok_embeddings", head="decoder"),
+        paths=Paths(layers="model.layers", embedding="model.embeddings.tok_embeddings", head="decoder", positions=""),
     )

@@ -78,5 +78,5 @@ def read(config: ConfigReader) -> Architecture:
         tied=True,
         final_norm=layer_norm(hidden, "transformer.norm_f", bias=False),
         rotary_dim=0,
-        paths=Paths("transformer.blocks", "transformer.wte"),
+        paths=Paths("transformer.blocks", "transformer.wte", positions="", head="lm_head"),
     )

@@ -30,8 +30,8 @@ def read(config: ConfigReader) -> Architecture:
         query_norm=head_norm(NORM, size.head_dim, "q", weight=False),
         key_norm=head_norm(NORM, size.head_dim, "k", weight=False),
         dropout=config.dropout("attention_dropout"),
-        scaled_projection=True,
-        gate_matrix=True,
+        query_scale="constant",
+        gate_matrix="adaptable",
         tensors=linear("self_attn.gate_proj", size.heads * size.head_dim, hidden, "attention", "column"),
     )
     attention = LateGateAttention(*attention)

@@ -85,7 +85,7 @@ def read(config: ConfigReader) -> Architecture:
         tied=False,
         final_norm=rms_norm(size.hidden, "model.norm_f", NORM),
         rotary_dim=0,
-        paths=Paths(embedding="model.embeddings"),
+        paths=Paths(embedding="model.embeddings", layers="model.layers", positions="", head="lm_head"),
         logits_fp32=True,
     )._replace(tie_word_embeddings=False)
 
@@ -156,11 +156,11 @@ def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> M
         config.integer("num_experts_per_tok"),
         width,
         gated=False,
+        bias=False,
         activation=activation,
         router="sigmoid",
         shared_width=shared,
         tensors=tensors,
-        correction_bias=True,
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=config.flag("norm_topk_prob", default=True),

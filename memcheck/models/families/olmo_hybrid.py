@@ -92,5 +92,6 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
         key_heads=key_heads,
         key_dim=key_dim,
         kernel=kernel,
+        chunk=0,
         output="o_proj",
     )

@@ -62,5 +62,7 @@ def read(config: ConfigReader) -> Architecture:
         learned_positions=size.positions + POSITION_OFFSET,
         positions_each=True,
         extra_tensors=project if narrow != hidden else (),
-        paths=Paths("model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions"),
+        paths=Paths(
+            "model.decoder.layers", "model.decoder.embed_tokens", "model.decoder.embed_positions", head="lm_head"
+        ),
     )._replace(final_norm=norm("model.decoder.final_layer_norm") if last else None)

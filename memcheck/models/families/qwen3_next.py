@@ -151,6 +151,7 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
         key_heads=key_heads,
         key_dim=key_dim,
         kernel=kernel,
+        chunk=0,
     )
 
 

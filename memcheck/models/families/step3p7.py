@@ -64,8 +64,7 @@ def read(config: ConfigReader) -> Architecture:
         stack(zip(attention_types, _moe_layers(config, size.layers), strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
-        rotary_dims=tuple(rotary_dims.values()),
-        rotary_tables=len(rotary_dims),
+        rotary_tables=tuple(rotary_dims.values()) or 0,
     )
 
 
@@ -90,7 +89,7 @@ def _attention(size: StackDimensions, rotary_dim: int, *, bias: bool) -> Attenti
         rotary_dim=rotary_dim,
         query_norm=head_norm(NORM, size.head_dim, "q"),
         key_norm=head_norm(NORM, size.head_dim, "k"),
-        gate_matrix=True,
+        gate_matrix="adaptable",
         tensors=linear("self_attn.g_proj", size.heads, size.hidden, "attention", "column"),
     )
 
@@ -107,7 +106,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         "silu",
         Shared(config.integer("share_expert_dim", "share_expert_dims")),
         router="sigmoid",
-        correction_bias=True,
         scores_fp32=True,
         shared_first=True,
         scaled_output=True,

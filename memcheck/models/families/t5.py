@@ -88,7 +88,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
         narrow_loss=True,
         encoder=encoder,
         fp32_params_of_fp16=(".wo",),
-        paths=Paths(layers="decoder.block", embedding="shared"),
+        paths=Paths(layers="decoder.block", embedding="shared", positions="", head="lm_head"),
     )._replace(tie_word_embeddings=tied)
 
 
@@ -189,9 +189,5 @@ class _T5Layers:
             *linear(f"{module}.wo", hidden, width, "mlp", "row"),
         )
         return T5Mlp(
-            width=width,
-            gated=True,
-            activation=self._activation,
-            tensors=tensors,
-            inner_dropout=drop,
+            width=width, gated=True, activation=self._activation, tensors=tensors, inner_dropout=drop, bias=False
         )

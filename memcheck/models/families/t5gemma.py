@@ -58,7 +58,9 @@ def read(config: ConfigReader) -> Architecture:
         final_softcap=has_softcap(cap, "final_logit_softcapping", 30.0),
         mask_windows=(None, second.window),
         encoder=encoder,
-        paths=Paths(layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj"),
+        paths=Paths(
+            layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj", positions=""
+        ),
     )
     return T5GemmaModel(*architecture)
 

@@ -64,6 +64,8 @@ def grouped_attention(
         rotary_dim=size.head_dim if rotary_dim is None else rotary_dim,
         output_gate=p.output_gate,
         tensors=tensors,
+        dropout=fields.pop("dropout", 0.0),
+        window=fields.pop("window", None),
         **fields,
     )
 

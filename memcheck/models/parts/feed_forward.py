@@ -66,7 +66,7 @@ def with_linear_router(moe: Moe) -> Moe:
 def with_correction(moe: Moe, name: str, shape: tuple[int, ...]) -> Moe:
     """Experts chosen with a bias each that is a parameter without a gradient."""
     bias = ParameterTensor(name, shape, "router", fixed=True)
-    return moe._replace(correction_bias=True, tensors=(*moe.tensors, bias))
+    return moe._replace(tensors=(*moe.tensors, bias))
 
 
 def stacked_experts(
@@ -132,5 +132,7 @@ def routed(
         tensors=tensors,
         shared_width=shared.width,
         shared_gate=shared.gate,
-        **{"router": "softmax", **fields},
+        bias=fields.pop("bias", False),
+        router=fields.pop("router", "softmax"),
+        **fields,
     )

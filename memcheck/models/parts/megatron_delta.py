@@ -65,4 +65,5 @@ def delta_net(config: ConfigReader, hidden: int, *, biased: bool) -> Mixer:
         key_heads=key_heads,
         key_dim=key,
         kernel=kernel,
+        chunk=0,
     )

@@ -66,6 +66,8 @@ def mamba1(hidden: int, scan: SelectiveScan, module: str = "mamba") -> Mixer:
         key_dim=scan.state,
         kernel=scan.kernel,
         normed_inputs=scan.norms,
+        key_heads=0,
+        chunk=0,
     )
 
 
@@ -97,4 +99,5 @@ def mamba2(hidden: int, state_space: StateSpace, module: str = "mamba") -> Mixer
         groups=state_space.groups,
         kernel=state_space.kernel,
         chunk=state_space.chunk,
+        key_heads=0,
     )

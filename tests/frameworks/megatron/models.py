@@ -77,9 +77,19 @@ def gpt(
     """pretrain_gpt.py's defaults: learned positions, LayerNorm, biases everywhere, GELU, dropout 0.1."""
     norm = Norm("layernorm", hidden, weight=True, bias=True)
     attention = Attention(
-        heads, groups or heads, hidden // heads, qkv_bias=True, out_bias=True, rotary_dim=0, dropout=dropout
+        heads,
+        groups or heads,
+        hidden // heads,
+        qkv_bias=True,
+        out_bias=True,
+        rotary_dim=0,
+        dropout=dropout,
+        tensors=(),
+        query_norm=None,
+        key_norm=None,
+        window=None,
     )
-    mlp = Mlp(ffn or 4 * hidden, gated=False, activation="gelu", bias=True)
+    mlp = Mlp(ffn or 4 * hidden, gated=False, activation="gelu", bias=True, tensors=())
     block = Block(attention, mlp, norm, norm, dropout=dropout)
     return Architecture(
         "gpt2",
@@ -91,6 +101,8 @@ def gpt(
         norm,
         learned_positions=positions,
         embedding_dropout=dropout,
+        max_position_embeddings=0,
+        rotary_dim=0,
     )
 
 

@@ -39,6 +39,8 @@ def _mixer(key_heads: int, heads: int, key: int, value: int) -> Mixer:
         key_heads=key_heads,
         key_dim=key,
         kernel=4,
+        tensors=(),
+        chunk=0,
     )
 
 
@@ -96,7 +98,18 @@ def test_gated_attention_keeps_what_was_traced(backend: str, traced: int) -> Non
     Their kernel was stood in for by one that keeps contiguous q, k, v, its output and a number of each row and head.
     """
     a = Attention(
-        24, 4, 256, rotary_dim=0, output_gate=True, query_norm=Norm("rmsnorm", 256), key_norm=Norm("rmsnorm", 256)
+        24,
+        4,
+        256,
+        rotary_dim=0,
+        output_gate=True,
+        query_norm=Norm("rmsnorm", 256),
+        key_norm=Norm("rmsnorm", 256),
+        dropout=0.0,
+        tensors=(),
+        qkv_bias=False,
+        out_bias=False,
+        window=None,
     )
     own = setting(1024, sequence=1024, attention="flash", options={"bridge_backend": backend}, trained=False)
     tape = Tape()

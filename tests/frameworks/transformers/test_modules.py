@@ -24,6 +24,6 @@ def test_every_line_names_a_type_and_a_function(name: str) -> None:
 
 def test_a_plain_module_runs_as_its_kind_does() -> None:
     """Only types of their own have functions of their own; what refines such a type runs by the same function."""
-    assert forward_of(Mlp(8, gated=True, activation="silu")) is None
+    assert forward_of(Mlp(8, gated=True, activation="silu", bias=False, tensors=())) is None
     blocks = [kind(mixer=None, mlp=None, input_norm=None, mlp_norm=None) for kind in (AltUpBlock, UnscaledAltUpBlock)]
     assert forward_of(blocks[0]) is forward_of(blocks[1]) is not None
