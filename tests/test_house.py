@@ -41,6 +41,7 @@ LEVELS: tuple[set[str], ...] = (
     {"what_if"},
     {"review"},
     {"verify"},
+    {"why"},
     {"api", "cli"},
 )
 """Every room, those that know least first: an arrow only points to an earlier level."""
@@ -171,6 +172,26 @@ ARROWS: dict[str, set[str]] = {
         "report",
         "result",
     },
+    "why": {
+        "accounts",
+        "autograd",
+        "catalog",
+        "configs",
+        "edge",
+        "errors",
+        "families",
+        "finding",
+        "job",
+        "judge",
+        "memory",
+        "models",
+        "plan",
+        "record",
+        "report",
+        "result",
+        "verify",
+        "what_if",
+    },
     "api": {"config", "configs", "errors", "judge", "plan", "report", "result", "what_if"},
     "cli": {
         "accounts",
@@ -193,6 +214,7 @@ ARROWS: dict[str, set[str]] = {
         "rules",
         "verify",
         "what_if",
+        "why",
     },
 }
 """The rooms that each room imports."""

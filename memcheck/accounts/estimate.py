@@ -26,6 +26,10 @@ PARTS = (*COMPONENTS, CACHE)
 """What people see: the parts of a need, then the cache."""
 
 
+LARGEST = 12
+"""Groups of tensors that reports show."""
+
+
 class TensorGroup(Record):
     """Equal live tensors at a peak."""
 
@@ -91,11 +95,17 @@ class RankEstimate(Record):
     instants: tuple[Instant, ...]
     parameters: int
     """Number of parameters that this rank holds."""
-    largest: tuple[TensorGroup, ...] = ()
+    ledger: tuple[TensorGroup, ...] = ()
+    """Every group of equal tensors that is live at the peak, the largest first; collected with an inventory."""
     formulas: tuple[Formula, ...] = ()
     host_bytes: int = 0
     """Activations that this rank keeps in host memory."""
     pools: Pools = Pools()
+
+    @property
+    def largest(self) -> tuple[TensorGroup, ...]:
+        """The first groups of the ledger, as reports show them."""
+        return self.ledger[:LARGEST]
 
     @property
     def peak(self) -> Instant:

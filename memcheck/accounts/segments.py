@@ -24,6 +24,13 @@ ROUND_LARGE = 2 * MIB
 """``kRoundLarge``: larger segments are multiples of it."""
 
 
+def segment_size(size: int) -> int:
+    """What the driver is asked for, in bytes, when a block of ``size`` bytes has no room (``get_allocation_size``)."""
+    if size <= SMALL_SIZE:
+        return SMALL_BUFFER
+    return LARGE_BUFFER if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
+
+
 class Unfilled(Record):
     """Bytes that the segments of resident blocks leave to no other block."""
 

@@ -16,11 +16,11 @@ from memcheck.record import Record
 from memcheck.report.full import alone
 from memcheck.result import PlanResult
 from memcheck.verify.observe import compare_all, fullest, observe, runnable
-from memcheck.verify.observed.answer import answer
 from memcheck.verify.process import Progress, require_extra
 from memcheck.verify.recording import append, as_json, drifts, read, records, render
 from memcheck.verify.report import render_json, render_text
 from memcheck.verify.subject import load_document, load_subject, with_layers
+from memcheck.why.observed import answer
 
 if TYPE_CHECKING:
     from memcheck.verify.subject import Subject

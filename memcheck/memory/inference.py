@@ -21,7 +21,7 @@ from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
-from memcheck.memory.serving import ServingRank, Weight, formulas, largest
+from memcheck.memory.serving import ServingRank, Weight, formulas, ledger
 from memcheck.models.attention_types import Compressed
 from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
@@ -132,7 +132,7 @@ def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: 
         pipeline_rank=rank,
         instants=timeline.instants(),
         parameters=numel,
-        largest=largest(job, held),
+        ledger=ledger(job, held),
         formulas=formulas(job, held),
     )
 

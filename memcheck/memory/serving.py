@@ -9,7 +9,6 @@ from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.models.types import Attention, Block, LatentAttention, ParameterTensor
 from memcheck.record import Record
 
-LARGEST = 12
 TERMS = 6
 """Tensors of the working set that a formula names."""
 SHAPES = "the shapes of the model's modules"
@@ -55,8 +54,8 @@ class ServingRank(Record):
         return rounded(4 * sequences * self.vocabulary)
 
 
-def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
-    """The largest groups of equal live tensors."""
+def ledger(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
+    """Every group of equal live tensors, the largest first."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes, times) for w, times in held.weights]
     rows += [
@@ -74,7 +73,7 @@ def largest(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
         group = groups.setdefault((name, shape, component), [0, 0])
         group[0] += times
         group[1] += times * size
-    ranked = sorted(groups.items(), key=lambda item: -item[1][1])[:LARGEST]
+    ranked = sorted(groups.items(), key=lambda item: -item[1][1])
     return tuple(
         TensorGroup(name=key[0], shape=key[1], copies=count, bytes=size, component=key[2])
         for key, (count, size) in ranked

@@ -19,10 +19,17 @@ from memcheck.models.types import Architecture
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.verify.compare import MEASURED, Observation, RankComparison, RefusedStepError, UntraceableError, compare
-from memcheck.verify.observed.answer import workspaces
 from memcheck.verify.process import Progress, quiet, versions
 from memcheck.verify.stand_in import StandIn, refuse, stand_ins
-from memcheck.verify.subject import TORCH_VERSION, Subject, changed, hugging_face_config, load_subject, with_torch
+from memcheck.verify.subject import (
+    TORCH_VERSION,
+    Subject,
+    changed,
+    hugging_face_config,
+    load_subject,
+    with_torch,
+    workspaces,
+)
 
 
 class Request(Record):

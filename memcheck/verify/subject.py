@@ -19,6 +19,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob
 from memcheck.judge import Gate, check_document
+from memcheck.memory.overhead import library_terms
 from memcheck.plan.changes import with_changes
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
@@ -121,6 +122,13 @@ def load_subject(document: Document) -> Subject | PlanResult:
         assumptions=found.assumptions,
         estimate=result.estimate,
     )
+
+
+def workspaces(subject: Subject) -> int:
+    """BLAS workspaces come from torch's allocator, so that its counters include them."""
+    if not isinstance(subject.job, TrainingJob):
+        return 0
+    return sum(n_bytes for name, n_bytes, _ in library_terms(subject.job, subject.gpu) if name == "BLAS workspaces")
 
 
 def hugging_face_config(model: ModelSpec, base_dir: str) -> dict[str, Any]:

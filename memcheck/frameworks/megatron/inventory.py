@@ -55,7 +55,7 @@ def with_inventory(job: TrainingJob, estimate: RankEstimate, rank: Rank, schedul
     index = [name for name, _ in step.tops].index(peak.name)
     unit_peak, saving_units = step.high(index), _saving_units(rank, step, index)
     return estimate._replace(
-        largest=_largest(job, rank, peak, unit_peak, saving_units),
+        ledger=_ledger(job, rank, peak, unit_peak, saving_units),
         formulas=_formulas(job, rank, peak, unit_peak, saving_units),
     )
 
@@ -106,15 +106,14 @@ def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFl
     return saving
 
 
-def _largest(
+def _ledger(
     job: TrainingJob,
     rank: Rank,
     peak: Instant,
     unit_peak: Peak | None,
     saving_units: list[UnitsInFlight],
-    top: int = 12,
 ) -> tuple[TensorGroup, ...]:
-    """List the ``top`` largest groups of equal tensors live at the peak: states, saved tensors, temporaries."""
+    """List the groups of equal tensors live at the peak, the largest first: states, saved tensors, temporaries."""
     groups: dict[tuple[str, str, str], list[int]] = {}
 
     def add_group(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
@@ -136,8 +135,8 @@ def _largest(
             add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes, sum(units.times for units in equal_units))
     for label, shape, dtype, n_bytes, component, _ in unit_peak.inventory if unit_peak is not None else ():
         add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes)
-    largest = sorted(groups.items(), key=lambda item: -item[1][1])[:top]
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in largest)
+    ranked = sorted(groups.items(), key=lambda item: -item[1][1])
+    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in ranked)
 
 
 def _distinct_tensors(rank: Rank) -> list[tuple[tuple[LocalTensor, ...], int]]:

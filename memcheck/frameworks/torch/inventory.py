@@ -24,13 +24,11 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: TorchRank) -> Ra
     high = rank.high(peak.name) if peak.name in STEP else None
     units = [run.unit._replace(name=name) for run in rank.units.runs for name in run.names()]
     formulas = training_formulas(job, units, peak, high)
-    return plain._replace(largest=largest_tensors(job, rank.units.runs, peak, high), formulas=formulas)
+    return plain._replace(ledger=ledger(job, rank.units.runs, peak, high), formulas=formulas)
 
 
-def largest_tensors(
-    job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None, top: int = 12
-) -> tuple[TensorGroup, ...]:
-    """Return the ``top`` largest groups of equal tensors that are alive at a rank's peak, largest first.
+def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) -> tuple[TensorGroup, ...]:
+    """Return every group of equal tensors that is alive at a rank's peak, the largest first.
 
     ``high``: the peak of the unit that runs then; None if the peak is between steps.
     """
@@ -74,7 +72,7 @@ def largest_tensors(
             if before < run.times:
                 put(high.inventory if high is not None else (), 1)
                 break
-    largest = sorted(groups.items(), key=lambda kv: -kv[1][1])[:top]
+    largest = sorted(groups.items(), key=lambda kv: -kv[1][1])
     return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in largest)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, insort
 
-from memcheck.accounts.segments import LARGE_BUFFER, MIN_LARGE, ROUND_LARGE, SMALL_BUFFER, SMALL_SIZE
+from memcheck.accounts.segments import LARGE_BUFFER, SMALL_BUFFER, SMALL_SIZE, segment_size
 
 MIN_BLOCK = 512
 """``kMinBlockSize``: every size is rounded up to a multiple of it."""
@@ -29,13 +29,6 @@ MIN_BLOCK = 512
 def rounded(size: int, to: int = MIN_BLOCK) -> int:
     """The next multiple, and never nothing."""
     return max(to, -(-size // to) * to)
-
-
-def segment_size(size: int) -> int:
-    """What the driver is asked for, for a block of that size (``get_allocation_size``)."""
-    if size <= SMALL_SIZE:
-        return SMALL_BUFFER
-    return LARGE_BUFFER if size < MIN_LARGE else rounded(size, ROUND_LARGE)
 
 
 class MemoryBlock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.errors import UsageError
-from memcheck.verify.observed.readings import parse_size
+from memcheck.why.readings import parse_size
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.verify.observed.answer import stated
+from memcheck.why.observed import stated
 from tests.verify.plans import plan, subject, write
 
 Capture = pytest.CaptureFixture[str]
@@ -34,7 +34,7 @@ def observed(capsys: Capture, path: Path, text: str, code: int) -> dict[str, Any
 
 def allocated(**training: Any) -> int:
     """What a run of that plan would read."""
-    from memcheck.verify.observed.answer import predicted
+    from memcheck.why.observed import predicted
 
     found = subject(plan(**{**LARGE, **training}))
     return predicted(found, found.estimate, "allocated")
@@ -94,7 +94,7 @@ def test_what_the_plan_says_and_what_it_does_not() -> None:
 
 
 def test_text_for_people(tmp_path: Path, capsys: Capture) -> None:
-    """Reading, prediction, verdict and explanations, within the screen."""
+    """TensorReading, prediction, verdict and explanations, within the screen."""
     path = write(tmp_path, plan(**LARGE))
     assert main(["verify", str(path), "--observed", f"device={allocated(attention='eager') / GIB:.2f}GiB"]) == 1
     out = capsys.readouterr().out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.verify.observed.readings import read_log
+from memcheck.why.readings import read_log
 
 GIB, MIB = 2**30, 2**20
 LINES = {

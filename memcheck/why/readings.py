@@ -1,18 +1,15 @@
 """Memory figures of a run: stated by the user, from log lines of training frameworks, or from a snapshot of PyTorch.
 
-Each pattern of a log line names the code that prints it, the quantity and the unit it means by "GB". A snapshot
-(``torch.cuda.memory._dump_snapshot``) is a pickle of dictionaries, lists, strings and numbers. Any pickle that asks for
-more, such as a class or a function, is refused: unpickling it would run code of the file's author.
+Each pattern of a log line names the code that prints it, the quantity and the unit it means by "GB". Snapshots are
+read by ``memcheck/why/snapshots.py``.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import re
-from typing import Any, BinaryIO, NoReturn
 
-from memcheck.edge.opener import open_file
+from memcheck.edge.text import one_line
 from memcheck.errors import UsageError
 from memcheck.record import Record
 
@@ -69,7 +66,7 @@ NUMBER = r"([0-9]{1,15}(?![0-9])(?:\.[0-9]+)?)"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Pattern(Record):
+class LogPattern(Record):
     """One kind of line."""
 
     printed_by: str
@@ -78,8 +75,8 @@ class Pattern(Record):
     unit: int
 
 
-def _pattern(printed_by: str, expression: str, metric: str, unit: int) -> Pattern:
-    return Pattern(printed_by=printed_by, expression=re.compile(expression), metric=metric, unit=unit)
+def _pattern(printed_by: str, expression: str, metric: str, unit: int) -> LogPattern:
+    return LogPattern(printed_by=printed_by, expression=re.compile(expression), metric=metric, unit=unit)
 
 
 PATTERNS = (
@@ -142,102 +139,32 @@ def _trainer(text: str, source: str) -> MemoryReading | None:
     return MemoryReading("allocated", sum(parts.values()), f"{source}, printed by transformers.Trainer")
 
 
-LARGEST_FILE = 4 * 2**30
-LARGEST_PEAK = 2**60
-BLOCK = 512
-LIVE = "active_allocated"
-
-
-class _PlainData(pickle.Unpickler):
-    """Builds containers, strings and numbers, and nothing else."""
-
-    def find_class(self, module_name: str, global_name: str) -> NoReturn:
-        """Never: this is where a pickle reaches code."""
-        raise UsageError(
-            f"the snapshot asks for {module_name}.{global_name}; a memory snapshot holds plain data only",
-            "it was not read: a pickle can run code",
-        )
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        """Never: plain data refers to nothing outside."""
-        raise UsageError("the snapshot refers to data outside of it", "it was not read: a pickle can run code")
-
-
-def is_pickle(path: str) -> bool:
-    """Whether a file starts as a pickle does."""
-    with open_file(path) as file:
-        return file.read(2)[:1] == b"\x80"
-
-
 def read_snapshot(path: str) -> list[MemoryReading]:
-    """Peaks of allocated and reserved bytes over what the snapshot recorded.
+    """Peaks of allocated and reserved bytes of the fullest device of a snapshot.
+
+    They are lower bounds where the history is not complete, and where an allocation failed: its size is added then.
 
     Raises:
-        UsageError: too large, no snapshot, or a pickle of anything but plain data.
+        UsageError: no snapshot, or a file that cannot be read safely.
+        OSError: the file cannot be opened.
     """
-    if os.path.getsize(path) > LARGEST_FILE:
-        raise UsageError(f"{path} is larger than {LARGEST_FILE:,} bytes")
-    with open_file(path) as file:
-        found = load_plain(file, path)
-    segments = found.get("segments") if isinstance(found, dict) else None
-    if not isinstance(segments, list):
-        raise UsageError(f"{path} is no memory snapshot of PyTorch", "write one: torch.cuda.memory._dump_snapshot()")
-    try:
-        peaks = _peaks(segments, found.get("device_traces") or [], path)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UsageError(f"{path}: a snapshot of an unknown form: {error!r}") from error
-    if any(peak.bytes >= LARGEST_PEAK for peak in peaks):
-        raise UsageError(f"{path}: a snapshot of an unknown form: sizes that no memory has")
-    return peaks
+    from memcheck.why.snapshots import read_snapshot as devices_in
 
-
-def load_plain(file: BinaryIO, path: str) -> Any:
-    """Unpickle plain data.
-
-    Raises:
-        UsageError: anything else.
-    """
-    try:
-        return _PlainData(file).load()
-    except UsageError:
-        raise
-    except Exception as error:  # a broken pickle fails in many ways
-        raise UsageError(f"{path} cannot be read as a pickle: {error}") from error
-
-
-def _peaks(segments: list[Any], traces: list[Any], path: str) -> list[MemoryReading]:
-    """The state at the end is known; going back through the events gives every state before it."""
-    devices = sorted({segment.get("device", 0) for segment in segments})
-    best = [0, 0]
-    for device in devices:
-        mine = [s for s in segments if s.get("device", 0) == device]
-        allocated = sum(b["size"] for s in mine for b in s["blocks"] if b["state"] == LIVE)
-        reserved = sum(s["total_size"] for s in mine)
-        events = traces[device] if device < len(traces) else []
-        best = [max(a, b) for a, b in zip(best, _walk_back(events, allocated, reserved), strict=True)]
-    source = f"{os.path.basename(path)}, a memory snapshot"
-    return [MemoryReading("allocated", best[0], source), MemoryReading("reserved", best[1], source)]
-
-
-def _walk_back(events: list[Any], allocated: int, reserved: int) -> tuple[int, int]:
-    actions = {event["action"] for event in events}
-    # max_memory_allocated goes down when a block is freed by the program, which is the request
-    freed = "free_requested" if "free_requested" in actions else "free"
-    high = [allocated, reserved]
-    for event in reversed(events):
-        action, size = event["action"], event.get("size", 0)
-        if action == "alloc":
-            allocated -= _block(size)
-        elif action == freed:
-            allocated += _block(size)
-        elif action in ("segment_alloc", "segment_map"):
-            reserved -= size
-        elif action in ("segment_free", "segment_unmap"):
-            reserved += size
-        high = [max(high[0], allocated), max(high[1], reserved)]
-    return high[0], high[1]
-
-
-def _block(size: int) -> int:
-    """Events carry the requested size."""
-    return -(-size // BLOCK) * BLOCK
+    devices = devices_in(path)
+    if not devices:
+        raise UsageError(f"{one_line(path)} is a snapshot without memory in use or events", "write it at the peak")
+    fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
+    source = f"{one_line(os.path.basename(path))}, a memory snapshot, device {fullest.device}"
+    if not fullest.events:
+        source += ", without history: what was in use when it was written"
+    elif not fullest.complete:
+        source += ", whose history begins late"
+    allocated, least = fullest.peak_allocated_bytes, not fullest.complete
+    if fullest.failed:
+        source += ", an allocation that failed included"
+        allocated = max(allocated, fullest.live_bytes + fullest.failed[-1].requested_bytes)
+        least = True
+    found = [MemoryReading("allocated", allocated, source, at_least=least)]
+    if fullest.peak_reserved_bytes is not None:
+        found.append(MemoryReading("reserved", fullest.peak_reserved_bytes, source, at_least=least))
+    return found

@@ -12,14 +12,13 @@ from typing import Any
 from memcheck import __version__
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.json_text import dumps
-from memcheck.edge.opener import open_file
+from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import gib, value
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import allocator_group
 from memcheck.memory.interval import error_group
-from memcheck.memory.overhead import library_terms
 from memcheck.memory.residuals import look_up, residuals
 from memcheck.record import Record
 from memcheck.report import text
@@ -27,8 +26,9 @@ from memcheck.report.story import PlanHead, Prose
 from memcheck.report.story.blocks import Block, Fact, Facts, Item
 from memcheck.report.story.remedies import SHORT_FORMS
 from memcheck.verify.compare import TOLERANCE
-from memcheck.verify.observed.readings import MemoryReading, is_pickle, parse_size, read_log, read_snapshot
-from memcheck.verify.subject import Subject, changed, load_subject
+from memcheck.verify.subject import Subject, changed, load_subject, workspaces
+from memcheck.why.readings import MemoryReading, parse_size, read_log, read_snapshot
+from memcheck.why.snapshot_file import snapshot_kind
 
 
 class Judgement(Record):
@@ -57,13 +57,6 @@ def predicted(subject: Subject, estimate: Estimate, metric: str) -> int:
     if metric == "allocated":
         return estimate.allocated_bytes + workspaces(subject)
     return estimate.reserved_bytes if metric == "reserved" else estimate.device_bytes
-
-
-def workspaces(subject: Subject) -> int:
-    """BLAS workspaces come from torch's allocator, so that its counters include them."""
-    if not isinstance(subject.job, TrainingJob):
-        return 0
-    return sum(n_bytes for name, n_bytes, _ in library_terms(subject.job, subject.gpu) if name == "BLAS workspaces")
 
 
 def judge(subject: Subject, reading: MemoryReading) -> Judgement:
@@ -277,7 +270,8 @@ def readings(observed: str) -> list[MemoryReading]:
         return [size]
     if os.path.isfile(observed):
         try:
-            found = read_snapshot(observed) if is_pickle(observed) else _log_file(observed)
+            is_snapshot = snapshot_kind(read_start(observed, 4096)) is not None
+            found = read_snapshot(observed) if is_snapshot else _log_file(observed)
         except OSError as error:
             raise UsageError(f"cannot read {observed}: {error.strerror}") from error
     else:

@@ -1,1 +1,0 @@
-"""Figures of runs that somebody had, from logs and snapshots."""

@@ -1,0 +1,465 @@
+"""What ``memcheck why`` answers, and how it is shown: text and HTML from the same blocks, JSON for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memcheck import __version__
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, plural, value
+from memcheck.finding import Remedy
+from memcheck.record import Record
+from memcheck.report import text
+from memcheck.report.story import Prose
+from memcheck.report.story.blocks import (
+    Bar,
+    Block,
+    Chart,
+    Fact,
+    Facts,
+    Item,
+    PlanFact,
+    PlanStory,
+    Scale,
+    Section,
+    Segment,
+    Story,
+    Table,
+    Verdict,
+)
+from memcheck.why.causes import AS_PREDICTED, Explained
+from memcheck.why.evidence import (
+    ALLOCATED,
+    CERTAIN,
+    DEVICE,
+    FIGURES,
+    FREE,
+    HOST,
+    IN_USE,
+    KINDS,
+    LIKELY,
+    NOT_OOM,
+    OTHERS,
+    POSSIBLE,
+    RESERVED,
+    SHARED,
+    TOTAL,
+    TRIED,
+    UNALLOCATED,
+    UNEXPLAINED,
+    UNKNOWN,
+    Message,
+    TensorReading,
+)
+from memcheck.why.log import LogEvidence
+from memcheck.why.shapes import TensorFit
+from memcheck.why.statements import Statement, allocator_setting, size
+
+WORTH = 2**26
+"""Bytes from which a remainder of printed figures is worth showing."""
+SHOWN_READINGS, SHOWN_CAUSES, SHOWN_REMEDIES, SHOWN_STATEMENTS = 4, 3, 3, 4
+
+
+class Drafted(Record):
+    """A value of the plan that was read from the log."""
+
+    key: str
+    value: object
+    line: int
+
+
+class Diagnosis(Record):
+    """Everything that the evidence says, with a plan or without."""
+
+    source: str
+    """The file, ``<stdin>`` or ``the command line``."""
+    log: LogEvidence
+    statements: tuple[Statement, ...] = ()
+    fit: TensorFit | None = None
+    """Readings of the size that failed; None where no model is known."""
+    model: str = ""
+    explained: Explained | None = None
+    drafted: tuple[Drafted, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be read or said, and why."""
+
+    @property
+    def message(self) -> Message | None:
+        """The message that names the reason first."""
+        return self.log.first
+
+    @property
+    def kind(self) -> str:
+        """The kind of death."""
+        return self.log.first.kind if self.log.first is not None else UNKNOWN
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the run died of a lack of memory, and the evidence says which."""
+        return self.kind in (DEVICE, HOST, SHARED)
+
+
+def headline(answer: Diagnosis) -> str:
+    """The kind of death in one sentence that needs no knowledge of memcheck."""
+    message = answer.message
+    if message is None:
+        return "The text does not say why the run ended: no message of a lack of memory, and no other error."
+    sure = {CERTAIN: "", LIKELY: "Likely: ", POSSIBLE: "Not certain: "}[message.certainty]
+    return sure + message.means
+
+
+def place(answer: Diagnosis) -> str:
+    """Which GPU, rank, phase and step, and on which line."""
+    message = answer.message
+    if message is None:
+        return ""
+    parts = []
+    if message.gpu_index is not None:
+        parts.append(f"GPU {message.gpu_index}")
+    if message.rank is not None:
+        parts.append(f"rank {message.rank}")
+    if message.phase is not None:
+        parts.append(f"phase {message.phase}")
+    if answer.log.step is not None:
+        parts.append(f"after step {answer.log.step:,}")
+    parts.append(f"line {message.line:,} of {answer.source}")
+    said = ", ".join(parts)
+    if answer.log.echoes:
+        said += (
+            f"; {plural(answer.log.echoes, 'later line')} {'follows' if answer.log.echoes == 1 else 'follow'} from it"
+        )
+    return said
+
+
+def figures(message: Message) -> str:
+    """What the message prints of the GPU, in one line."""
+    f = message.figures
+    names = (
+        (FREE, "free"),
+        (ALLOCATED, "in tensors"),
+        (UNALLOCATED, "reserved and unused"),
+        (OTHERS, "of other processes"),
+        (UNEXPLAINED, "of something else"),
+    )
+    said = [f"{size(f[key])} {name}" for key, name in names if key in f and (f[key].bytes >= WORTH or key == FREE)]
+    if IN_USE in f and ALLOCATED not in f:
+        said.append(f"{size(f[IN_USE])} of this process")
+    total = size(f[TOTAL]) if TOTAL in f else ""
+    return ": ".join(part for part in (total, ", ".join(said)) if part)
+
+
+def bar(message: Message) -> Chart | None:
+    """The GPU at the moment of the failure, as one bar; None where the message does not print its size."""
+    f = message.figures
+    if TOTAL not in f or message.kind != DEVICE or not f[TOTAL].bytes:
+        return None
+    parts = (
+        (ALLOCATED, "activations"),
+        (UNALLOCATED, "fragmentation"),
+        (OTHERS, "context_and_nccl"),
+        (UNEXPLAINED, "temporaries"),
+    )
+    segments = tuple(Segment(key, f[name].bytes) for name, key in parts if name in f and f[name].bytes)
+    if not segments:
+        return None
+    total = f[TOTAL].bytes
+    drawn = Bar("GPU", segments, f"{gib(sum(s.bytes for s in segments))} GiB")
+    full = max(total, drawn.bytes)
+    return Chart(
+        id="gpu",
+        title="The GPU when the allocation failed",
+        bars=(drawn,),
+        scale=Scale(full, total),
+        capacity_name="the GPU has",
+    )
+
+
+def next_steps(answer: Diagnosis) -> list[str]:
+    """What to do now, as far as the evidence alone says it."""
+    kind, message = answer.kind, answer.message
+    explained = answer.explained
+    if kind == HOST:
+        return [
+            "Ask for more host memory (Slurm: --mem), or start fewer data loader workers and fewer processes per node.",
+            "Load the checkpoint on one process, or shard by shard: each process that reads it whole holds a copy.",
+        ]
+    if kind == SHARED:
+        return ["Use smaller blocks or fewer stages (`num_stages`) for the kernel. A smaller batch does not change it."]
+    if kind == NOT_OOM:
+        return ["Look at the traceback above this line: less memory would not have helped."]
+    if kind == UNKNOWN or message is None:
+        return [
+            "Look at the end of the logs of all ranks, at `dmesg` and at the scheduler: `sacct -j JOB -o State,MaxRSS`."
+        ]
+    steps = []
+    ids = {statement.id for statement in answer.statements}
+    if "fragmentation" in ids:
+        steps.append(f"Set {allocator_setting(message)} in the environment of the run.")
+    if "other-process" in ids:
+        steps.append("Run `nvidia-smi` and end what else is on the GPU, or plan for what it holds.")
+    if explained is None:
+        missing = f" Missing: {', '.join(answer.missing)}." if answer.missing else ""
+        steps.append(
+            "`memcheck why LOG --plan plan.yaml` says which number of a plan was wrong, and which changes fit."
+            + missing
+        )
+        if answer.fit is None and TRIED in message.figures:
+            steps.append("`memcheck why LOG --model NAME` says which tensor the allocation was.")
+    return steps
+
+
+def _reading(reading: TensorReading) -> str:
+    shape = " x ".join(f"{n:,}" for n in reading.shape)
+    said = f"{reading.tensor}: {shape} {reading.dtype}, {size(reading.bytes)}"
+    low, high = reading.free_range
+    if reading.free_name:
+        said += f" ({reading.free_name}: {low:,} to {high:,})" if low != high else f" ({reading.free_name}: {low:,})"
+    if reading.note:
+        said += f"; {reading.note}"
+    return f"{reading.certainty}: {said}"
+
+
+def sections(answer: Diagnosis) -> tuple[Section, ...]:
+    """What the answer shows below its headline."""
+    found: list[Section] = []
+    message = answer.message
+    rows = [Fact("where", place(answer))] if message is not None else []
+    if message is not None and TRIED in message.figures:
+        tried = message.figures[TRIED]
+        exact = "" if tried.resolution_bytes else " exactly"
+        rows.append(Fact("asked for", f"{size(tried)}{exact}"))
+    if message is not None and figures(message):
+        rows.append(Fact("the GPU" if message.kind == DEVICE else "memory", figures(message)))
+    if message is not None:
+        rows.append(Fact("message", message.text[:160] + ("…" if len(message.text) > 160 else "")))
+    if rows:
+        found.append(Section("evidence", "Evidence", (Facts(tuple(rows)),)))
+    if answer.statements:
+        told = tuple(Prose(f"{s.certainty}: {s.text}") for s in answer.statements[:SHOWN_STATEMENTS])
+        found.append(Section("figures", "What the figures say", told))
+    found += _tensor(answer)
+    if answer.explained is not None:
+        found += _plan(answer, answer.explained)
+    if answer.notes or answer.drafted or answer.missing:
+        said = [Prose(note) for note in answer.notes]
+        if answer.drafted:
+            values = ", ".join(f"`{d.key}: {value(d.value)}` (line {d.line})" for d in answer.drafted[:8])
+            said.append(Prose(f"read from the log: {values}", "dim"))
+        if answer.missing and answer.explained is not None:
+            said.append(Prose(f"missing: {', '.join(answer.missing)}", "warn"))
+        if said:
+            found.append(Section("notes", "Read from the log", tuple(said)))
+    steps = next_steps(answer)
+    if steps:
+        found.append(Section("next", "What to do", tuple(Prose(step) for step in steps)))
+    return tuple(found)
+
+
+def _tensor(answer: Diagnosis) -> list[Section]:
+    fit = answer.explained.fit if answer.explained is not None else answer.fit
+    if fit is None or not fit.readings:
+        return []
+    told = [Prose(_reading(reading)) for reading in fit.readings[:SHOWN_READINGS]]
+    more = len(fit.readings) - len(told)
+    count = f"{fit.fitting} of {fit.tried} shapes of the model fit the figure"
+    said = f"{count}; {plural(more, 'further reading')} in --format json." if more > 0 else f"{count}."
+    if fit.readings[0].certainty != LIKELY:
+        said += " Nothing in the evidence decides between equal ones."
+    return [Section("tensor", "Which tensor", (*told, Prose(said, "dim")))]
+
+
+def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
+    plan = explained.plan
+    found: list[Section] = []
+    if plan.estimate is None:
+        told = tuple(Prose(f"{f.code}: {f.message}", "bad") for f in plan.findings[:SHOWN_STATEMENTS])
+        return [Section("causes", f"The plan {clean(plan.name)} cannot be estimated", told)]
+    causes = [
+        Prose(f"{c.certainty}: {c.text}", "strong" if n == 0 else "")
+        for n, c in enumerate(explained.causes[:SHOWN_CAUSES])
+    ]
+    ruled = [Prose(f"excluded: {e.id}. {e.text}", "dim") for e in explained.excluded[:SHOWN_CAUSES]]
+    found.append(Section("causes", f"Compared with the plan {clean(plan.name)}", (*causes, *ruled)))
+    if explained.differences:
+        rows = tuple(
+            (
+                d.term,
+                f"{gib(d.observed_bytes)}",
+                f"{gib(d.predicted_bytes)}",
+                _signed(d.observed_bytes - d.predicted_bytes),
+            )
+            for d in explained.differences
+        )
+        table = Table("", ("GiB", "observed", "predicted", "difference"), rows, right=(1, 2, 3))
+        found.append(Section("differences", "Term by term", (table,)))
+    if explained.remedies:
+        told = tuple(Prose(_remedy(r)) for r in explained.remedies[:SHOWN_REMEDIES])
+        found.append(Section("remedies", "Changes that fit, computed again", told))
+    elif answer.kind == DEVICE and explained.causes and explained.causes[0].id == AS_PREDICTED:
+        said = Prose("No single change that was tried fits: `memcheck suggest PLAN` searches further.")
+        found.append(Section("remedies", "Changes that fit", (said,)))
+    return found
+
+
+def _signed(count: int) -> str:
+    return f"{'+' if count > 0 else '-' if count < 0 else ''}{gib(abs(count))}"
+
+
+def _remedy(remedy: Remedy) -> str:
+    slower = (
+        ""
+        if not remedy.slowdown
+        else f", about {abs(remedy.slowdown):.0%} {'slower' if remedy.slowdown > 0 else 'faster'}"
+    )
+    keys = ", ".join(f"{key}: {value(item)}" for key, item in remedy.set.items())
+    return f"{remedy.title} ({keys}): {gib(remedy.needed_bytes)} GiB needed{slower}"
+
+
+def render_text(answer: Diagnosis, screen: Screen) -> str:
+    """The answer for a terminal: the kind of death first."""
+    tone = {DEVICE: "bad", HOST: "bad", SHARED: "bad"}.get(answer.kind, "warn")
+    groups: list[tuple[Block, ...]] = [(Prose(headline(answer), tone),)]
+    for section in sections(answer):
+        if section.id == "evidence":
+            groups[0] = (*groups[0], *section.blocks)
+            continue
+        groups.append((Item(Prose(section.title, "strong"), section.blocks),))
+    return text.document(groups, screen) + "\n"
+
+
+def render_html(answer: Diagnosis) -> str:
+    """The answer as one page: observed and predicted as bars on one scale."""
+    from memcheck.report.html.document import body
+    from memcheck.report.html.shell import page
+
+    message = answer.message
+    pictures = [chart for chart in (bar(message) if message is not None else None, _predicted(answer)) if chart]
+    full = max((chart.scale.full_bytes for chart in pictures), default=0)
+    pictures = [chart._replace(scale=chart.scale._replace(full_bytes=full)) for chart in pictures]
+    tone = "bad" if answer.is_explained else "note"
+    told = PlanStory(
+        id="why",
+        name=clean(answer.source),
+        path=clean(answer.source),
+        status="failed",
+        verdict=Verdict(answer.kind, tone),
+        lead=headline(answer),
+        advice="",
+        facts=tuple(_facts(answer)),
+        pictures=tuple(pictures),
+        used="",
+        sections=sections(answer),
+    )
+    title = "Why the run ended"
+    return page(
+        title,
+        body(Story(title=title, summary=headline(answer), plans=(told,), unreadable=(), version=__version__)),
+        version=__version__,
+    )
+
+
+def _facts(answer: Diagnosis) -> list[PlanFact]:
+    message = answer.message
+    if message is None:
+        return []
+    found = [PlanFact("GPU", str(message.gpu_index))] if message.gpu_index is not None else []
+    found += [PlanFact("rank", str(message.rank))] if message.rank is not None else []
+    found += [PlanFact("phase", message.phase)] if message.phase is not None else []
+    return [*found, PlanFact("line", f"{message.line:,}")]
+
+
+def _predicted(answer: Diagnosis) -> Chart | None:
+    plan = answer.explained.plan if answer.explained is not None else None
+    if plan is None or plan.estimate is None or answer.kind != DEVICE:
+        return None
+    e = plan.estimate
+    segments = tuple(Segment(name, count) for name, count in e.needed_parts_bytes.items())
+    drawn = Bar("plan", segments, f"{gib(e.needed_bytes)} GiB")
+    scale = Scale(max(e.capacity_bytes, e.needed_bytes), e.capacity_bytes)
+    return Chart(
+        id="predicted",
+        title="What the plan predicts",
+        bars=(drawn,),
+        scale=scale,
+        interval_bytes=e.needed_interval_bytes,
+    )
+
+
+def render_json(answer: Diagnosis) -> str:
+    """The document for programs: ``schemas/why.schema.json``, version 1."""
+    return dumps(as_data(answer), indent=1) + "\n"
+
+
+def as_data(answer: Diagnosis) -> dict[str, Any]:
+    """The answer as plain data; what the evidence does not say is null."""
+    message, explained = answer.message, answer.explained
+    printed = message.figures if message is not None else {}
+    shown: dict[str, int | None] = {name: printed[name].bytes if name in printed else None for name in FIGURES}
+    shown["tried_resolution_bytes"] = printed[TRIED].resolution_bytes if TRIED in printed else None
+    fit = explained.fit if explained is not None and explained.fit.readings else answer.fit
+    return {
+        "why": 1,
+        "memcheck": __version__,
+        "source": answer.source,
+        "kind": answer.kind,
+        "certainty": message.certainty if message is not None else None,
+        "text": headline(answer),
+        "first": None
+        if message is None
+        else {
+            "line": message.line,
+            "rank": message.rank,
+            "gpu_index": message.gpu_index,
+            "phase": message.phase,
+            "step": answer.log.step,
+            "pattern": message.pattern,
+            "message": message.text,
+        },
+        "others": answer.log.echoes,
+        "figures": shown,
+        "statements": [{**s._asdict(), "lines": list(s.lines)} for s in answer.statements],
+        "readings": [_reading_data(r) for r in fit.readings] if fit is not None else [],
+        "shapes": {"fitting": fit.fitting, "tried": fit.tried} if fit is not None else None,
+        "causes": [
+            {
+                "id": c.id,
+                "certainty": c.certainty,
+                "text": c.text,
+                "instant": c.instant,
+                "pipeline_rank": c.pipeline_rank,
+                "set": c.changes,
+                "lines": list(c.lines),
+            }
+            for c in (explained.causes if explained is not None else ())
+        ],
+        "excluded": [
+            {**e._asdict(), "lines": list(e.lines)} for e in (explained.excluded if explained is not None else ())
+        ],
+        "differences": [d._asdict() for d in (explained.differences if explained is not None else ())],
+        "drafted": [d._asdict() for d in answer.drafted],
+        "missing": list(answer.missing),
+        "notes": list(answer.notes),
+        "remedies": [_remedy_data(r) for r in (explained.remedies if explained is not None else ())],
+    }
+
+
+def _reading_data(reading: TensorReading) -> dict[str, Any]:
+    data = {**reading._asdict(), "shape": list(reading.shape), "free_range": list(reading.free_range)}
+    return data if reading.free_name else {**data, "free_name": None, "free_range": None}
+
+
+def _remedy_data(remedy: Remedy) -> dict[str, Any]:
+    return {
+        "title": remedy.title,
+        "set": remedy.set,
+        "needed_bytes": remedy.needed_bytes,
+        "utilization": remedy.utilization,
+        "slowdown": remedy.slowdown,
+        "safe": remedy.safe,
+        "group": remedy.group,
+    }
+
+
+__all__ = ["KINDS", "RESERVED", "Diagnosis", "Drafted", "render_html", "render_json", "render_text"]

@@ -1,0 +1,516 @@
+"""Which single wrong number of a plan explains how its run died: each candidate is estimated again by the engine.
+
+What was live and what was asked for are a lower bound of the need. A candidate closes the gap if its own need is above
+that bound and above what the GPU had. A tensor of the size that failed, and the phase of the traceback, tell apart the
+candidates that close it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from memcheck.edge.text import value
+from memcheck.errors import MemcheckError
+from memcheck.finding import Remedy
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.judge import Gate, check_document
+from memcheck.memory.fit import DOES_NOT_FIT, FITS
+from memcheck.models.rough import Rough
+from memcheck.plan.document import Document
+from memcheck.record import Record
+from memcheck.result import PlanResult
+from memcheck.verify.subject import Subject, changed, load_subject
+from memcheck.what_if import with_remedies
+from memcheck.why.evidence import (
+    ALLOCATED,
+    DEVICE,
+    FREE,
+    HOST,
+    IN_USE,
+    LIKELY,
+    OTHERS,
+    POSSIBLE,
+    RESERVED,
+    TOTAL,
+    TRIED,
+    UNALLOCATED,
+    UNEXPLAINED,
+    Message,
+    TensorReading,
+)
+from memcheck.why.shapes import TensorFit, readings
+from memcheck.why.statements import CONTEXT, is_fragmented, size
+
+AS_PREDICTED, MORE_TOKENS, LONGER, LARGER = "as-predicted", "more-tokens", "longer-sequence", "larger-micro-batch"
+LOGITS_KEPT, EAGER, RECOMPUTE = "logits-kept", "eager-attention", "recompute-off"
+NOT_SHARDED, NOT_SYNCHRONISED, IMBALANCE = "not-sharded", "gradients-not-synchronised", "imbalance"
+EVALUATION, SAVE, LOAD, LEAK = "evaluation", "save", "load", "leak"
+FRAGMENTATION, OTHER_PROCESS, SMALLER_CARD, UNKNOWN_CAUSE = "fragmentation", "other-process", "smaller-card", "unknown"
+
+PHASES_OF = {
+    LOGITS_KEPT: ("loss", "backward"),
+    EAGER: ("forward", "backward"),
+    RECOMPUTE: ("forward", "backward", "loss"),
+    NOT_SHARDED: ("load", "init", "optimizer"),
+    NOT_SYNCHRONISED: ("backward",),
+    IMBALANCE: ("forward", "backward"),
+    EVALUATION: ("evaluation",),
+    MORE_TOKENS: ("forward", "loss", "backward"),
+    LONGER: ("forward", "loss", "backward"),
+    LARGER: ("forward", "loss", "backward"),
+}
+"""Phases in which a cause shows first."""
+TOKENS = (MORE_TOKENS, LONGER, LARGER)
+CLOSE = 0.03
+"""Share of the bound by which a candidate may stay below it: what predictions of allocated bytes are off by."""
+SIDES = 128
+"""Lengths are multiples of this where somebody chose them."""
+
+
+class Cause(Record):
+    """One explanation, with what it changes of the plan."""
+
+    id: str
+    certainty: str
+    text: str
+    changes: dict[str, Any]
+    instant: str | None = None
+    pipeline_rank: int | None = None
+    predicted_bytes: int = 0
+    """Allocated bytes at the peak with the change."""
+    lines: tuple[int, ...] = ()
+
+
+class Excluded(Record):
+    """An explanation that the figures rule out."""
+
+    id: str
+    text: str
+    lines: tuple[int, ...]
+
+
+class Difference(Record):
+    """One term as it was observed and as it was predicted."""
+
+    term: str
+    observed_bytes: int
+    predicted_bytes: int
+
+
+class Explained(Record):
+    """What a plan says of an evidence."""
+
+    plan: PlanResult
+    causes: tuple[Cause, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    fit: TensorFit = TensorFit((), 0, 0)
+    remedies: tuple[Remedy, ...] = ()
+    on: PlanResult | None = None
+    """The plan that the remedies change: as the first cause says it ran; None where that is the plan itself."""
+
+
+def explain(document: Document, message: Message) -> Explained:
+    """Compare a plan with the message of a run's death."""
+    subject = load_subject(document)
+    if isinstance(subject, PlanResult):
+        return Explained(plan=subject)
+    result = check_document(document, Gate(inventory=True, remedies=with_remedies))
+    if message.kind == HOST:
+        return _of_host(result, message)
+    if message.kind != DEVICE:
+        return Explained(plan=result)
+    return PlanComparison(subject, result, message).explained()
+
+
+def _of_host(result: PlanResult, message: Message) -> Explained:
+    estimate = result.estimate
+    if estimate is None or estimate.host_moment is None:
+        return Explained(plan=result, causes=(_unknown("The plan keeps nothing in host memory.", message),))
+    capacity = result.host_capacity_bytes
+    moment = estimate.host_moment
+    told = f"{size(moment.bytes)} of host memory at {moment.name}"
+    if capacity is None:
+        text = f"The plan needs {told} on each node. State `hardware.host_memory_gib` to compare it with the limit."
+        return Explained(
+            plan=result,
+            causes=(Cause(id=UNKNOWN_CAUSE, certainty=POSSIBLE, text=text, changes={}, lines=(message.line,)),),
+        )
+    if moment.bytes > capacity:
+        text = f"As predicted: the plan needs {told}, and each node has {size(capacity)}."
+        cause = Cause(
+            id=AS_PREDICTED, certainty=LIKELY, text=text, changes={}, instant=moment.name, lines=(message.line,)
+        )
+        return Explained(plan=result, causes=(cause,), remedies=_remedies(result, "MEM106"))
+    text = f"The plan needs {told} of {size(capacity)}. What else runs on the node decides."
+    return Explained(plan=result, causes=(_unknown(text, message),))
+
+
+def _unknown(text: str, message: Message) -> Cause:
+    return Cause(id=UNKNOWN_CAUSE, certainty=POSSIBLE, text=text, changes={}, lines=(message.line,))
+
+
+def _remedies(result: PlanResult, *codes: str) -> tuple[Remedy, ...]:
+    found = [r for f in result.findings if not codes or f.code in codes for r in f.remedies]
+    return tuple({tuple(sorted(map(str, r.set.items()))): r for r in found}.values())
+
+
+class PlanComparison:
+    """One plan against one message of the device."""
+
+    def __init__(self, subject: Subject, result: PlanResult, message: Message) -> None:
+        self.subject, self.result, self.message = subject, result, message
+        self.estimate = subject.estimate
+        self.job = subject.job
+        self.figures = message.figures
+        self.lines = (message.line,)
+        f = self.figures
+        held = f.get(ALLOCATED)
+        self.tried = f.get(TRIED)
+        tried = self.tried.bytes if self.tried is not None else 0
+        self.floor: int | None = held.bytes + tried if held is not None else None
+        """Live bytes and those asked for: what the step needs at least."""
+        total = f.get(TOTAL)
+        self.total = total.bytes if total is not None else self.estimate.capacity_bytes
+        self.foreign = self._foreign()
+        self.available = self.total - self.foreign
+        self.fit = self._readings(self.job)
+        self.prices: dict[str, Subject | None] = {}
+
+    def _foreign(self) -> int:
+        """Bytes of the GPU that are not this process's."""
+        others = self.figures.get(OTHERS)
+        rest, own = self.figures.get(UNEXPLAINED), self.figures.get(IN_USE)
+        count = others.bytes if others is not None else 0
+        if rest is not None:
+            usual = 2**29 if own is not None else CONTEXT + self.total // 50
+            count += max(0, rest.bytes - usual) if rest.bytes > usual else 0
+        return count
+
+    def _readings(self, job: TrainingJob | InferenceJob) -> TensorFit:
+        if self.tried is None or isinstance(job.architecture, Rough):
+            return TensorFit((), 0, 0)
+        frames = (*self.message.frames, self.message.text)
+        exact = self.message.pattern != "torch"
+        return readings(self.tried, job.architecture, job, frames, exact=exact)
+
+    def explained(self) -> Explained:
+        """Causes, the likeliest first, and what the figures rule out."""
+        causes, excluded = self._causes()
+        if not causes:
+            causes = [_unknown("No single number of the plan explains the figures.", self.message)]
+        first = causes[0]
+        on, remedies = None, _remedies(self.result, "MEM101", "MEM102", "MEM104")
+        if first.changes:
+            on = check_document(
+                changed(self.subject.document, first.changes), Gate(inventory=True, remedies=with_remedies)
+            )
+            remedies = _remedies(on, "MEM101", "MEM102", "MEM104")
+        remedies = tuple(r for r in remedies if r.needed_bytes <= self.available)
+        return Explained(
+            plan=self.result,
+            causes=tuple(causes),
+            excluded=tuple(excluded),
+            differences=tuple(self._differences()),
+            fit=self.fit,
+            remedies=remedies,
+            on=on,
+        )
+
+    def _causes(self) -> tuple[list[Cause], list[Excluded]]:
+        """Those that the figures show directly come first: they need no other number to be wrong."""
+        direct = list(self._direct())
+        repriced, excluded = self._repriced()
+        verdict = self.result.verdict
+        if verdict == DOES_NOT_FIT and not any(c.id == SMALLER_CARD for c in direct):
+            return [self._as_predicted(LIKELY), *direct], excluded
+        if direct and (direct[0].certainty == LIKELY or not repriced):
+            return [*direct, *repriced], excluded
+        if verdict != FITS:
+            return [self._as_predicted(POSSIBLE), *repriced, *direct], excluded
+        return [*repriced, *direct], excluded
+
+    def _as_predicted(self, certainty: str) -> Cause:
+        e = self.estimate
+        top = max(e.largest, key=lambda group: group.bytes, default=None)
+        there = f" The largest tensors there are {top.copies} x {top.name} {top.shape}." if top is not None else ""
+        verb = "needs" if certainty == LIKELY else "may need more than the GPU has: it needs"
+        text = (
+            f"As predicted: the plan {verb} {size(e.needed_bytes)} and the GPU gives {size(e.capacity_bytes)}. "
+            f"The highest moment is {e.instant}, {e.operation}.{there}"
+        )
+        return Cause(
+            id=AS_PREDICTED,
+            certainty=certainty,
+            text=text,
+            changes={},
+            instant=e.instant,
+            pipeline_rank=e.pipeline_rank,
+            predicted_bytes=e.allocated_bytes,
+            lines=self.lines,
+        )
+
+    def _direct(self) -> Iterator[Cause]:
+        e, f = self.estimate, self.figures
+        total, unused = f.get(TOTAL), f.get(UNALLOCATED)
+        needed = e.needed_bytes
+        most = e.needed_interval_bytes[1]
+        if total is not None and total.high_bytes < 0.95 * e.capacity_bytes:
+            sure = needed > total.high_bytes
+            text = (
+                f"The GPU gives {size(total)}, and the plan says {self.subject.gpu.name} with {size(e.capacity_bytes)}."
+            )
+            text += f" The plan needs {size(needed)}." if sure else ""
+            memory = {"hardware.gpu": {"name": self.subject.gpu.name, "memory_gib": round(total.bytes / 2**30, 2)}}
+            yield Cause(
+                id=SMALLER_CARD,
+                certainty=LIKELY if sure else POSSIBLE,
+                text=text,
+                changes=memory,
+                instant=e.instant,
+                pipeline_rank=e.pipeline_rank,
+                predicted_bytes=e.allocated_bytes,
+                lines=self.lines,
+            )
+        if self.foreign > self.total // 50 and most <= self.total:
+            sure = most > self.available
+            text = (
+                f"Something else holds {size(self.foreign)} of the GPU. The plan needs {size(needed)}, "
+                f"and {size(max(0, self.available))} are left for it."
+            )
+            yield Cause(
+                id=OTHER_PROCESS,
+                certainty=LIKELY if sure else POSSIBLE,
+                text=text,
+                changes={},
+                instant=e.instant,
+                pipeline_rank=e.pipeline_rank,
+                predicted_bytes=e.allocated_bytes,
+                lines=self.lines,
+            )
+        if is_fragmented(self.message) and unused is not None and self.tried is not None:
+            within = self.floor is not None and self.floor <= e.allocated_bytes * (1 + CLOSE)
+            text = (
+                f"{size(unused)} were reserved and unused, as much as the {size(self.tried)} that were asked for: "
+                "the pool is in pieces."
+            )
+            change = {"training.expandable_segments": True} if isinstance(self.job, TrainingJob) else {}
+            usable = change if not getattr(self.job, "expandable_segments", True) else {}
+            yield Cause(
+                id=FRAGMENTATION,
+                certainty=LIKELY if within else POSSIBLE,
+                text=text,
+                changes=usable,
+                instant=e.instant,
+                pipeline_rank=e.pipeline_rank,
+                predicted_bytes=e.allocated_bytes,
+                lines=self.lines,
+            )
+
+    def _repriced(self) -> tuple[list[Cause], list[Excluded]]:
+        """Candidates that close the gap, the best supported first, and those that do not."""
+        found: list[tuple[float, Cause]] = []
+        excluded: list[Excluded] = []
+        own = self._fixed(self.fit)
+        for id, changes, why in self._candidates():
+            if id in TOKENS and own is not None:
+                text = f"What failed is {own.tensor} with the plan's own batch and length: {_shape(own)}."
+                excluded.append(Excluded(id, text, self.lines))
+                continue
+            subject = self._subject(changes)
+            if subject is None:
+                continue
+            e = subject.estimate
+            enough = e.needed_interval_bytes[1] > self.available
+            reaches = self.floor is None or e.allocated_bytes >= self.floor * (1 - CLOSE)
+            if not (enough and reaches):
+                text = f"With {_told(changes)} the plan needs {size(e.needed_bytes)}. That is less than the run had."
+                excluded.append(Excluded(id, text, self.lines))
+                continue
+            score = self._score(id, subject, own)
+            needs = f"With {_told(changes)} the plan needs {size(e.needed_bytes)}"
+            text = f"{why} {needs}, and the GPU gives {size(self.available)}."
+            found.append(
+                (
+                    score,
+                    Cause(
+                        id=id,
+                        certainty=POSSIBLE,
+                        text=text,
+                        changes=changes,
+                        instant=e.instant,
+                        pipeline_rank=e.pipeline_rank,
+                        predicted_bytes=e.allocated_bytes,
+                        lines=self.lines,
+                    ),
+                )
+            )
+        found.sort(key=lambda row: -row[0])
+        best: dict[str, tuple[float, Cause]] = {}
+        for score, cause in found:
+            best.setdefault(cause.id, (score, cause))
+        ranked = list(best.values())
+        causes = [cause for _, cause in ranked]
+        if ranked and ranked[0][0] >= SUPPORTED and (len(ranked) == 1 or ranked[1][0] < ranked[0][0] - 1):
+            causes[0] = causes[0]._replace(certainty=LIKELY)
+        kept = {cause.id for cause in causes}
+        return causes, [each for each in {x.id: x for x in excluded}.values() if each.id not in kept]
+
+    def _score(self, id: str, subject: Subject, own: TensorReading | None) -> float:
+        """How much of the evidence beyond the amounts speaks for a candidate."""
+        score = 0.0
+        phase = self.message.phase
+        if phase is not None and phase in PHASES_OF.get(id, ()):
+            score += 1
+        elif phase is not None and id in PHASES_OF:
+            score -= 1
+        if self.tried is not None and own is None and id not in TOKENS:
+            there = self._fixed(self._readings(subject.job))
+            score += 2 if there is not None else 0
+        if id in TOKENS:
+            score += 2 if self._read_tokens() else 0
+        return score
+
+    def _fixed(self, fit: TensorFit) -> TensorReading | None:
+        """A tensor of the pass, with no open number, that has the size that failed."""
+        return next((r for r in fit.readings if not r.free_name and "weight" not in r.note and len(r.shape) > 1), None)
+
+    def _read_tokens(self) -> tuple[TensorReading, ...]:
+        """Readings that give a number of tokens or sequences beyond the plan's own."""
+        if not isinstance(self.job, TrainingJob):
+            return ()
+        tokens = self.job.rows * self.job.sequence_length // self.job.layout.context
+        return tuple(
+            r
+            for r in self.fit.readings
+            if (r.free_name == "tokens" and r.free_range[1] > tokens)
+            or (r.free_name in ("sequences", "length") and r.free_range[1] > self.job.rows)
+        )
+
+    def _candidates(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Identifier, changes of the plan, and why, for each number that may be wrong."""
+        job = self.job
+        if not isinstance(job, TrainingJob):
+            return
+        yield from self._tokens(job)
+        if job.attention != "eager" and "eager" in job.framework.attentions:
+            yield EAGER, {"training.attention": "eager"}, "Attention without a fused kernel keeps its scores."
+        if job.checkpointing.mode != "none":
+            yield RECOMPUTE, {"training.activation_checkpointing": "none"}, "Nothing is recomputed."
+        layout = job.layout
+        if layout.zero_stage > 0 and layout.data * layout.context > 1:
+            changes = {"parallelism.zero_stage": 0, "parallelism.shard_group": "auto"}
+            yield NOT_SHARDED, changes, "Each rank holds the whole model."
+        if layout.data > 1 and layout.gradient_sync == "every" and layout.zero_stage in (2, 3):
+            yield (
+                NOT_SYNCHRONISED,
+                {"parallelism.gradient_sync": "last"},
+                "Gradients stay whole until the last micro-batch.",
+            )
+        if job.loss.kind != "standard" and "standard" in job.framework.losses.kinds:
+            yield LOGITS_KEPT, {"training.loss": "standard"}, "The loss is not fused: the logits are whole."
+        elif not job.loss.keep_logits:
+            kept = {**job.loss.stated(), "keep_logits": True}
+            if job.loss.kind != "chunked":
+                kept.pop("chunks", None)
+            yield LOGITS_KEPT, {"training.loss": kept}, "The logits are kept during the backward pass."
+        if layout.expert > 1:
+            for imbalance in (1.5, 2.0, 4.0):
+                yield (
+                    IMBALANCE,
+                    {"training.expert_imbalance": imbalance},
+                    "One rank's experts get more tokens than others.",
+                )
+        if job.evaluation is None and self.message.phase == "evaluation":
+            passed = {"micro_batch_size": 8, "sequence_length": job.sequence_length, "logits": "kept"}
+            yield (
+                EVALUATION,
+                {"training.evaluation": passed},
+                "The run died in an evaluation that the plan does not have.",
+            )
+
+    def _tokens(self, job: TrainingJob) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """What the size that failed says of the batch; without a size, twice the batch and twice the length."""
+        rows, length, context = job.rows, job.sequence_length, job.layout.context
+        own = rows * length // context
+        seen = False
+        for reading in self._read_tokens():
+            low, high = reading.free_range
+            many = f"{_many(low, high)} {reading.free_name}"
+            said = f"What failed may be {reading.tensor} of {many}; the plan has {own:,} tokens."
+            if reading.free_name == "sequences":
+                seen = True
+                yield LARGER, _batch(job, high), said
+            elif reading.free_name == "length":
+                seen = True
+                yield LONGER, {"training.sequence_length": high}, said
+            else:
+                times = high // own if own else 0
+                if times > 1 and low <= times * own:
+                    yield LARGER, _batch(job, job.micro_batch_size * times), said
+                unit = SIDES * rows
+                if high * context // unit * unit >= low * context and low > own:
+                    yield LONGER, {"training.sequence_length": high * context // unit * SIDES}, said
+                if low > own:
+                    yield MORE_TOKENS, {"training.sequence_length": -(-low * context // rows)}, said
+                seen = True
+        if not seen:
+            yield LARGER, _batch(job, job.micro_batch_size * 2), "The micro-batch is larger."
+            yield LONGER, {"training.sequence_length": length * 2}, "The sequences are longer."
+
+    def _subject(self, changes: dict[str, Any]) -> Subject | None:
+        key = repr(sorted(changes.items(), key=str))
+        if key not in self.prices:
+            other: Subject | PlanResult | None = None
+            with suppress(MemcheckError):
+                other = load_subject(changed(self.subject.document, changes))
+            self.prices[key] = other if isinstance(other, Subject) else None
+        return self.prices[key]
+
+    def _differences(self) -> Iterator[Difference]:
+        """Terms that a message prints next to what the plan predicts for them."""
+        e, f = self.estimate, self.figures
+        allocated, reserved, unused, own = f.get(ALLOCATED), f.get(RESERVED), f.get(UNALLOCATED), f.get(IN_USE)
+        rank = next((r for r in e.ranks if r.pipeline_rank == e.pipeline_rank), None)
+        at = next((i for i in rank.instants if i.name == self.message.phase), None) if rank is not None else None
+        if allocated is not None:
+            name = f"allocated in {at.name}" if at is not None else "allocated at the peak"
+            yield Difference(
+                name, self.floor or allocated.bytes, at.allocated_bytes if at is not None else e.allocated_bytes
+            )
+        if unused is not None:
+            yield Difference("reserved, not allocated", unused.bytes, e.components_bytes.get("fragmentation", 0))
+        elif reserved is not None:
+            yield Difference("reserved", reserved.bytes, e.reserved_bytes)
+        if own is not None and allocated is not None and unused is not None:
+            outside = max(0, own.bytes - allocated.bytes - unused.bytes)
+            yield Difference("context and NCCL", outside, e.components_bytes.get("context_and_nccl", 0))
+        if self.foreign or OTHERS in f:
+            yield Difference("others on the GPU", self.foreign, 0)
+        if TOTAL in f:
+            yield Difference("size of the GPU", f[TOTAL].bytes, e.capacity_bytes)
+
+
+SUPPORTED = 2.0
+"""Points of evidence beyond the amounts from which a cause may be likely: a tensor of the size that failed."""
+
+
+def _batch(job: TrainingJob, size: int) -> dict[str, Any]:
+    return {"training.micro_batch_size": size}
+
+
+def _many(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _told(changes: dict[str, Any]) -> str:
+    return " and ".join(f"`{key}: {value(item)}`" for key, item in changes.items())
+
+
+def _shape(reading: TensorReading) -> str:
+    return f"{' x '.join(f'{n:,}' for n in reading.shape)} {reading.dtype}"
+
+
+__all__ = ["FREE", "Cause", "Difference", "Excluded", "Explained", "explain"]

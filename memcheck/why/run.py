@@ -1,0 +1,206 @@
+"""From evidence on the command line to the answer: reads it, drafts a plan where the log names one, and compares."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+
+from memcheck.edge.opener import open_file, read_start
+from memcheck.edge.text import one_line
+from memcheck.errors import MemcheckError, UsageError
+from memcheck.families.architecture import catalog_architecture
+from memcheck.models.rough import Rough
+from memcheck.models.types import Architecture
+from memcheck.verify.subject import load_document
+from memcheck.why.answer import Diagnosis
+from memcheck.why.causes import explain
+from memcheck.why.drafting import draft
+from memcheck.why.evidence import ALLOCATED, CERTAIN, DEVICE, FREE, TRIED, UNKNOWN, Figure, Message
+from memcheck.why.log import LogEvidence, read_log
+from memcheck.why.shapes import TensorFit, printed_shape, readings
+from memcheck.why.snapshot_file import snapshot_kind
+from memcheck.why.statements import statements
+
+STDIN = "-"
+LARGEST = 256 * 2**20
+"""Bytes of a log that are read."""
+PATHLIKE = re.compile(r"[\w./~+-]{1,400}")
+START = 4096
+ASSUMED = {"training.objective": "sft", "training.method": "full"}
+"""What a drafted plan takes where the command does not say what it trains."""
+
+
+def answer(
+    evidence: tuple[str, ...],
+    *,
+    stdin: Callable[[int], bytes],
+    plan: str | None = None,
+    document: int | None = None,
+    model: str | None = None,
+    gpu: str | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Diagnosis:
+    """What the evidence says.
+
+    Raises:
+        UsageError: a file that cannot be read, an unknown model or GPU, or an unreadable plan.
+    """
+    found = [_read(each, stdin) for each in evidence]
+    source, data, log, notes = min(found, key=_order)
+    message = log.first
+    changes = dict(settings or {})
+    if gpu is not None:
+        changes["hardware.gpu"] = gpu
+    if model is not None and plan is not None:
+        raise UsageError("--model in addition to --plan", "the plan names its model; use --set model=NAME to change it")
+    card = _card(gpu)
+    said = statements(message, *card) if message is not None else ()
+    result = Diagnosis(source=source, log=log, statements=said, notes=notes)
+    if plan is not None and message is not None:
+        stated = load_document(plan, changes, document)
+        return _with_card(result._replace(explained=explain(stated, message)), message)
+    if message is None or message.kind == UNKNOWN:
+        return result
+    drafted = draft(data, changes, source)
+    if drafted.document is not None:
+        explained = explain(drafted.document, message)
+        if explained.plan.estimate is None:
+            drafted = draft(data, changes, source, assumed=ASSUMED)
+            explained = explain(drafted.document, message) if drafted.document is not None else explained
+        result = result._replace(drafted=drafted.values, missing=drafted.missing)
+        if explained.plan.estimate is not None:
+            return _with_card(result._replace(explained=explained), message)
+        missing = tuple(dict.fromkeys((*drafted.missing, *(one_line(f.message) for f in explained.plan.findings[:3]))))
+        result = result._replace(missing=missing)
+    name = model or drafted.model
+    printed = printed_shape(message.text)
+    if printed is not None and TRIED in message.figures:
+        return result._replace(fit=TensorFit((printed,), 1, 1))
+    if name is None or message.kind != DEVICE or TRIED not in message.figures:
+        return result
+    architecture = _architecture(name)
+    exact = message.pattern != "torch"
+    fit = readings(message.figures[TRIED], architecture, None, (*message.frames, message.text), exact=exact)
+    return result._replace(fit=fit, model=name)
+
+
+def _with_card(result: Diagnosis, message: Message) -> Diagnosis:
+    """The statements once more, with the GPU of the plan."""
+    plan = result.explained.plan if result.explained is not None else None
+    if plan is None or plan.estimate is None:
+        return result
+    return result._replace(statements=statements(message, plan.estimate.capacity_bytes, plan.gpu))
+
+
+def _card(gpu: str | None) -> tuple[int | None, str]:
+    if gpu is None:
+        return None, ""
+    from memcheck.catalog.gpus import find_gpu
+
+    found = find_gpu(gpu)
+    return found.memory_bytes, found.name
+
+
+def _architecture(name: str) -> Architecture:
+    try:
+        found = catalog_architecture(name)
+    except MemcheckError as error:
+        raise UsageError(f"--model {one_line(name)}: {error}", "memcheck list models") from error
+    if isinstance(found, Rough):
+        raise UsageError(f"--model {one_line(name)}: its layers are not known")
+    return found
+
+
+Read = tuple[str, bytes, LogEvidence, tuple[str, ...]]
+
+
+def _order(read: Read) -> int:
+    """Evidence that names a lack of memory comes first, then that which names another reason."""
+    first = read[2].first
+    if first is None or first.kind == UNKNOWN:
+        return 2
+    return 0 if first.certainty == CERTAIN else 1
+
+
+def _read(evidence: str, stdin: Callable[[int], bytes]) -> Read:
+    if evidence == STDIN:
+        return _log(_whole(stdin(LARGEST + 1), "stdin"), "stdin")
+    if not os.path.exists(evidence):
+        if PATHLIKE.fullmatch(evidence):
+            raise UsageError(f"no file {one_line(evidence)}", "quote a message, so that it is one argument")
+        return _log(evidence.encode("utf-8", "replace"), "the command line")
+    name = os.path.basename(evidence)
+    try:
+        start = read_start(evidence, START)
+        if snapshot_kind(start) is not None:
+            return _snapshot(evidence, name)
+        return _log(*_file(evidence), name)
+    except OSError as error:
+        raise UsageError(f"cannot read {one_line(evidence)}: {error.strerror or error}") from error
+
+
+def _whole(data: bytes, name: str) -> bytes:
+    if len(data) > LARGEST:
+        raise UsageError(f"{name} holds more than {LARGEST >> 20} MiB", "name the file: its end is read")
+    return data
+
+
+def _file(path: str) -> tuple[bytes, tuple[str, ...]]:
+    with open_file(path) as file:
+        total = os.fstat(file.fileno()).st_size
+        if total <= LARGEST:
+            return file.read(LARGEST), ()
+        file.seek(total - LARGEST)
+        note = f"Only the last {LARGEST >> 20} MiB of {total >> 20} MiB were read; lines count from there."
+        return file.read(LARGEST), (note,)
+
+
+def _log(data: bytes, name: str | tuple[str, ...], *rest: str) -> Read:
+    notes = name if isinstance(name, tuple) else ()
+    shown = rest[0] if rest else str(name)
+    return shown, data, read_log(data), notes
+
+
+def _snapshot(path: str, name: str) -> Read:
+    """The allocation that failed, and what was live, as a message."""
+    from memcheck.why.snapshots import read_snapshot
+
+    devices = read_snapshot(path)
+    notes = tuple(f"device {each.device}: {note}" for each in devices for note in each.notes)
+    failing = next((each for each in devices if each.failed), None)
+    if failing is None:
+        return (
+            name,
+            b"",
+            LogEvidence(messages=(), first=None, echoes=0, step=None, lines=0),
+            (*notes, "The snapshot holds no allocation that failed."),
+        )
+    failed = failing.failed[-1]
+    figures = {
+        TRIED: Figure(failed.requested_bytes, 0, 0),
+        FREE: Figure(failed.free_bytes, 0, 0),
+        ALLOCATED: Figure(failing.live_bytes, 0, 0),
+    }
+    frames = tuple(f"{frame.file}:{frame.line} in {frame.name}" for frame in reversed(failed.stack))
+    message = Message(
+        pattern="snapshot",
+        kind=DEVICE,
+        certainty=CERTAIN,
+        line=0,
+        text=f"oom entry of device {failing.device}",
+        figures=figures,
+        rank=None,
+        gpu_index=failing.device,
+        phase=None,
+        frames=frames,
+        means="The GPU ran out of memory.",
+    )
+    return (
+        name,
+        b"",
+        LogEvidence(
+            messages=(message,), first=message, echoes=sum(len(d.failed) for d in devices) - 1, step=None, lines=0
+        ),
+        notes,
+    )

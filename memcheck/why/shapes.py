@@ -1,0 +1,588 @@
+"""Which tensor an allocation that failed was: shapes of the model whose bytes fit the figure of the message.
+
+A message prints the segment that the allocator asked the driver for, in two decimals. So the tensor is known up to an
+interval, and several shapes may lie in it. A shape whose every dimension is stated fits or does not. A shape with the
+number of tokens or sequences left open fits any size: it says which number the figure needs. The traceback's innermost
+lines tell such readings apart. Where nothing tells them apart, none is called likely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import isqrt, prod
+
+from memcheck.accounts.estimate import TensorGroup
+from memcheck.accounts.segments import LARGE_BUFFER, ROUND_LARGE, SMALL_BUFFER
+from memcheck.accounts.state import block_component_tensors, local_tensor
+from memcheck.autograd.tensor import BLOCK_BYTES, ITEM_BYTES
+from memcheck.job.types import InferenceJob, TrainingJob
+from memcheck.models.parameters import count_parameters, outer_tensors, tower_runs
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe
+from memcheck.record import Record
+from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading
+
+OLD_ROUND = 2**17
+"""Segments of torch 1.0 and older are multiples of 128 KiB (``kRoundLarge`` in ``THCCachingAllocator.cpp``)."""
+MIB = 2**20
+
+LOGITS, SCORES, MASK, HIDDEN, MLP, QKV = "logits", "scores", "mask", "hidden", "mlp", "qkv"
+WEIGHT, UNIT, STATES, CACHE, SORT, BUCKET = "weight", "unit", "states", "cache", "sort", "bucket"
+CODE = "code"
+
+SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r".sort( topk top_k_top_p sampler", (SORT, LOGITS)),
+    (
+        "all_gather allgather fetch_sub_module param_buffer unshard _rebuild_full_param _alloc_storage partition_param",
+        (UNIT, WEIGHT),
+    ),
+    ("bucket flatten_dense", (BUCKET, UNIT, STATES)),
+    ("exp_avg zeros_like _init_group optimizer.step torch/optim fp32_groups master_param adam", (STATES, WEIGHT, UNIT)),
+    (
+        (
+            "set_module_tensor load_state_dict from_pretrained .to( .cuda( create_weights torch.empty( kaiming"
+            " _load_from load_model nn/init .half() convert( dequantize new_value param.data"
+        ),
+        (WEIGHT, UNIT, CACHE),
+    ),
+    ("past_key kv_cache cache_utils key_cache cache_engine", (CACHE,)),
+    ("mask", (MASK, SCORES)),
+    (
+        (
+            "attn_weights attention_scores attention_probs attn_scores baddbmm bmm( matmul(q eager_attention"
+            " attn_output_weights"
+        ),
+        (SCORES, QKV, HIDDEN),
+    ),
+    (
+        (
+            "log_soft logsoft cross_entropy crossentropy lm_head logits loss_fct nll_loss logprob log_prob entropy"
+            " shift_ embed_out compute_loss vocab_parallel"
+        ),
+        (LOGITS,),
+    ),
+    (
+        (
+            "up_proj gate_proj down_proj act_fn gelu silu swiglu c_fc c_proj dense_h_to_4h dense_4h_to_h mlp"
+            " feed_forward experts fc1 fc2 f.relu"
+        ),
+        (MLP, HIDDEN),
+    ),
+    (
+        "q_proj k_proj v_proj qkv c_attn query_key_value rotary repeat_kv transpose(1, rotate_half",
+        (QKV, HIDDEN),
+    ),
+    ("norm variance residual hidden_states dropout embed", (HIDDEN, MLP, QKV)),
+)
+"""Words in lines of a traceback and of its source, and the groups of tensors that such lines allocate."""
+_SIGNS = tuple((tuple(words.split()), groups) for words, groups in SIGNS)
+PREFERRED = (CODE, LOGITS, SCORES, WEIGHT, UNIT, MLP, HIDDEN, QKV, CACHE, STATES, MASK, BUCKET, SORT)
+"""Groups in the order of how often public messages turn out to be of them."""
+STORED = {"int8": "int8", "fp8": "fp8", "nf4": "nf4", "fp4": "nf4", "int4": "nf4"}
+"""How quantised weights are held, by the plan's word."""
+QUANTISED = ((re.compile(r"fp8|float8"), "fp8"), (re.compile(r"int8|8bit|bnb|bitsandbytes"), "int8"))
+"""What lines of a traceback say of that."""
+FRAMES_READ = 12
+MOST_READINGS = 12
+MOST_TOKENS = 2**24
+MOST_SEQUENCES = 4096
+
+
+class Dimensions(Record):
+    """What is known of the sizes of a model on one rank, and of one pass. 0: not known."""
+
+    vocabulary: tuple[int, ...] = ()
+    """Columns of the logits: the whole vocabulary, and a tensor-parallel rank's part."""
+    heads: tuple[int, ...] = ()
+    widths: tuple[tuple[str, str, int], ...] = ()
+    """Group, name and columns of tensors with a row per token."""
+    weights: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names and shapes of parameters."""
+    units: tuple[tuple[str, int], ...] = ()
+    """Names and elements of what is gathered or kept flat: a layer, the whole model, a rank's share of it."""
+    caches: tuple[tuple[str, int], ...] = ()
+    """Names and elements per token of keys and values."""
+    sequences: int = 0
+    length: int = 0
+    dtypes: tuple[str, ...] = ("fp32", "bf16")
+    """Of activations; weights have one of them, too."""
+    stored: tuple[str, ...] = ()
+    """Further dtypes of weights: ``int8`` | ``fp8`` | ``nf4``."""
+
+
+class _Open(Record):
+    """The smallest, largest and likeliest value of an open number."""
+
+    least: int
+    most: int
+    number: int
+    round: bool
+    """Whether the number is one that so narrow a range holds by chance in a quarter of cases at most."""
+
+
+class TensorFit(Record):
+    """The readings of one figure."""
+
+    readings: tuple[TensorReading, ...]
+    """The likeliest first."""
+    fitting: int
+    """Shapes without an open number that fit."""
+    tried: int
+    """Shapes without an open number."""
+
+
+class _Row(Record):
+    """A reading with its place among the others."""
+
+    key: tuple[int, int, int, int]
+    reading: TensorReading
+    rivals: bool
+    """Whether a shape that is wholly known is no likelier than this one."""
+
+
+class _Candidate(Record):
+    group: str
+    tensor: str
+    shape: tuple[int, ...]
+    """-1 where a number is open."""
+    dtype: str
+    open: str = ""
+    """``tokens`` | ``sequences`` | ``square`` (a length that counts twice)."""
+    note: str = ""
+    row_bytes: int = 0
+    """Bytes of one element, where the dtype does not say."""
+
+
+def tensor_bytes(figure: Figure, *, exact: bool = False) -> tuple[int, int] | None:
+    """The smallest and largest bytes of a tensor for which a message prints this figure; None where it names none.
+
+    ``exact``: the framework prints what was asked for (MPS, XLA, TensorFlow, ggml), or a snapshot says it, rounded up
+    to 512 bytes; not the allocator's segment.
+    """
+    low, high = figure.low_bytes, figure.high_bytes
+    if high <= 0:
+        return None
+    if exact:
+        return max(1, low - BLOCK_BYTES + 1), high
+    if low <= LARGE_BUFFER <= high or low <= SMALL_BUFFER <= high:
+        return None
+    step = ROUND_LARGE
+    first, last = -(-low // step) * step, high // step * step
+    if last < first or last < LARGE_BUFFER // 2:  # no segment of today's allocator
+        step = OLD_ROUND
+        first, last = -(-low // step) * step, high // step * step
+        if last < first:
+            return max(1, low - BLOCK_BYTES), high
+    return max(1, first - step + 1), last
+
+
+def dimensions_of(architecture: Architecture, job: TrainingJob | InferenceJob | None = None) -> Dimensions:
+    """What the model's tensors and the job's layout say of sizes. Without a job nothing is divided."""
+    layout = None if job is None else job.layout
+    t, e, et = (1, 1, 1) if layout is None else (layout.tensor, layout.expert, layout.expert_tensor)
+    a = architecture
+    weights: dict[tuple[str, tuple[int, ...]], None] = {}
+    widths: dict[tuple[str, str, int], None] = {(HIDDEN, "hidden states", a.hidden_size): None}
+    heads: set[int] = set()
+    caches: dict[tuple[str, int], None] = {}
+    units: dict[int, str] = {}
+    total = 0
+    for block, times in a.blocks:
+        elements = 0
+        for tensor, component in block_component_tensors(block):
+            shape = local_tensor(tensor, component, t, e, et)
+            weights[tensor.name, shape] = None
+            elements += prod(shape)
+            if tensor.linear and len(shape) == 2:
+                group = MLP if isinstance(component, Mlp | Moe) else QKV
+                outputs, name = shape[1] if tensor.transposed else shape[0], tensor.name.removesuffix(".weight")
+                widths[group, f"output of {name}", outputs] = None
+        total += times * elements
+        units.setdefault(elements, "one layer, gathered or flat")
+        if isinstance(block.mlp, Mlp):
+            widths[MLP, "MLP activation", -(-block.mlp.width // t)] = None
+            if block.mlp.gated:
+                widths[MLP, "gate and up of the MLP", 2 * -(-block.mlp.width // t)] = None
+        elif isinstance(block.mlp, Moe):
+            rows = block.mlp.experts_per_token
+            widths[MLP, "experts' activation", rows * -(-block.mlp.width // et)] = None
+            widths[MLP, "experts' gate and up", 2 * rows * -(-block.mlp.width // et)] = None
+            widths[HIDDEN, "tokens copied to their experts", rows * a.hidden_size] = None
+        if isinstance(block.mixer, Attention | LatentAttention):
+            heads.add(-(-block.mixer.heads // t))
+        if isinstance(block.mixer, Attention):
+            own = -(-block.mixer.kv_heads // t) * block.mixer.head_dim
+            caches["keys or values of one layer", own] = None
+        weights |= dict.fromkeys(_merged(block, t))
+    outer = 0
+    for tensor in outer_tensors(a):
+        whole = local_tensor(tensor, a, t, e, et)
+        weights[tensor.name, whole] = None
+        outer += prod(whole)
+    for tensors, _, _ in tower_runs(a):
+        weights |= dict.fromkeys((tensor.name, tensor.shape) for tensor in tensors)
+    total = count_parameters(a) if t == e == et == 1 else total + outer
+    units.setdefault(outer, "embedding, final norm and head, flat")
+    units.setdefault(total, "the whole model, flat")
+    columns = {a.vocab_size, -(-a.vocab_size // t)}
+    found = Dimensions(
+        vocabulary=tuple(sorted(columns)) if a.head else (),
+        heads=tuple(sorted(heads)),
+        widths=tuple(widths),
+        weights=tuple(w for w in weights if len(w[1]) > 1),
+        units=tuple((name, elements) for elements, name in units.items() if elements),
+        caches=tuple(caches),
+    )
+    return found if job is None else _of_job(found, job, total)
+
+
+def _merged(block: Block, t: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Weights that serving engines hold as one: gate and up (vLLM ``MergedColumnParallelLinear``), and q, k and v."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for part, names in ((block.mlp, ("gate_proj", "up_proj")), (block.mixer, ("q_proj", "k_proj", "v_proj"))):
+        own = () if part is None else part.tensors
+        shapes = [tensor.shape for tensor in own if tensor.linear and tensor.name.split(".")[-2] in names]
+        if len(shapes) == len(names):
+            rows = sum([-(-shape[0] // t) for shape in shapes])
+            found.append((f"merged {', '.join(names)} weight", (rows, shapes[0][-1])))
+    return found
+
+
+def _of_job(found: Dimensions, job: TrainingJob | InferenceJob, total: int) -> Dimensions:
+    """Add what the job states of its pass, and the shares of flat states."""
+    if isinstance(job, InferenceJob):
+        dtypes = tuple(dict.fromkeys((job.weights if job.weights in ("fp32", "fp16") else "bf16", "fp32")))
+        stored = tuple([STORED[job.weights]] if job.weights in STORED else [])
+        return found._replace(sequences=job.batch_size, length=job.context_length, dtypes=dtypes, stored=stored)
+    layout = job.layout
+    ways = max(1, layout.data * layout.context)
+    padded = _padded_vocabulary(found.vocabulary, job)
+    units = list(found.units)
+    if ways > 1:
+        units += [(f"1/{ways} of {name}", -(-elements // ways)) for name, elements in found.units]
+    buckets = [(f"{key} of {n:,} elements", n) for key, n in job.options if "bucket_size" in key and isinstance(n, int)]
+    return found._replace(
+        vocabulary=padded,
+        units=(*units, *buckets),
+        sequences=job.rows,
+        length=-(-job.sequence_length // layout.context),
+        dtypes=tuple(dict.fromkeys((job.recipe.compute, job.recipe.params, "fp32"))),
+        stored=tuple([word for kind, word in STORED.items() if job.base_format.startswith(kind)]),
+    )
+
+
+def _padded_vocabulary(columns: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
+    """Megatron pads the vocabulary to a multiple for all tensor ranks (``megatron/training/tokenizer``)."""
+    unit = job.option("make_vocab_size_divisible_by")
+    if type(unit) is not int or not columns:
+        return columns
+    whole = -(-columns[-1] // (unit * job.layout.tensor)) * unit * job.layout.tensor
+    return tuple(sorted({*columns, whole, whole // job.layout.tensor}))
+
+
+def fit(
+    bounds: tuple[int, int],
+    dimensions: Dimensions,
+    frames: Sequence[str] = (),
+    ledger: Sequence[TensorGroup] = (),
+    figure_bytes: int = 0,
+) -> TensorFit:
+    """The tensors of a model whose bytes lie within ``bounds``.
+
+    ``frames``: lines of the traceback and of its source, the innermost last. ``ledger``: of an estimate's
+    rank, what a step of the plan holds at its peak. ``figure_bytes``: the printed size, from which an open number is
+    computed.
+    """
+    low, high = bounds
+    lines = frames[-FRAMES_READ:]
+    said = [word for expression, word in QUANTISED if any(expression.search(line) for line in lines)]
+    d = dimensions._replace(stored=tuple(dict.fromkeys((*dimensions.stored, *said))))
+    target = min(max(figure_bytes, low), high) if figure_bytes else high
+    closed: dict[tuple[str, int, str], list[_Candidate]] = {}
+    opened: list[tuple[_Candidate, _Open]] = []
+    for candidate in dict.fromkeys((*_written(lines, d), *_candidates(d), *_of_ledger(ledger))):
+        if not candidate.open:
+            n_bytes = _bytes(candidate)
+            closed.setdefault((candidate.group, n_bytes, candidate.dtype), []).append(candidate)
+            continue
+        least, most = _open_range(candidate, low, high)
+        limit = MOST_TOKENS if candidate.open == "tokens" else MOST_SEQUENCES
+        if 0 < least <= most and (most <= limit or candidate.open == "square"):
+            opened.append((candidate, _likeliest(candidate, least, most, target, d)))
+    fixed = [(same, key[1]) for key, same in closed.items() if low <= key[1] <= high]
+    signs = (CODE, *_groups_of(frames))
+    stated = bool(d.sequences and d.length)
+    rows = [_Row(_rank(same[0], signs, None, d), _closed(same, n_bytes), rivals=True) for same, n_bytes in fixed]
+    rows += [
+        _Row(_rank(c, signs, open_, d), _opened(c, open_, d), rivals=open_.round and not stated) for c, open_ in opened
+    ]
+    rows.sort(key=lambda row: row.key)
+    spoken = any(row.key[0] < len(signs) for row in rows[:1])
+    return TensorFit(tuple(_judged(rows, spoken)[:MOST_READINGS]), len(fixed), len(closed))
+
+
+def _item(candidate: _Candidate) -> int:
+    return candidate.row_bytes or ITEM_BYTES[candidate.dtype]
+
+
+def _bytes(candidate: _Candidate) -> int:
+    elements = prod(candidate.shape)
+    return -(-elements // 2) if candidate.dtype == "nf4" else elements * _item(candidate)
+
+
+TYPES = (
+    ("bfloat16", "bf16"),
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("int64", "int64"),
+    ("double", "fp64"),
+    ("float32", "fp32"),
+)
+"""Words of a printed type."""
+WRITTEN = re.compile(r"\(\(?\s*([0-9]{1,12}(?:, ?[0-9]{1,12}){1,7})\)")
+"""A shape in a line of code: ``empty_strided_cuda((54080, 4096), ...``."""
+
+
+def _written(lines: Sequence[str], d: Dimensions) -> Iterator[_Candidate]:
+    """Tensors whose shape stands in a line of the traceback, as in code that a compiler wrote."""
+    names = {columns: name for _, name, columns in reversed(d.widths)} | dict.fromkeys(d.vocabulary, "logits")
+    for line in lines:
+        found = WRITTEN.search(line[:4096])
+        if found is not None:
+            shape = tuple([int(size) for size in found[1].split(",")])
+            stated = next((dtype for word, dtype in TYPES if word in line), "")
+            for dtype in (stated,) if stated else ("fp32", "bf16"):
+                yield _Candidate(
+                    group=CODE,
+                    tensor=names.get(shape[-1], "tensor"),
+                    shape=shape,
+                    dtype=dtype,
+                    note="the traceback has its shape",
+                )
+
+
+RESIDENT = ("parameters", "adapters", "gradients", "master_weights", "optimizer_states")
+OF_LABELS = (
+    (LOGITS, re.compile(r"logit|log.?softmax|cross.?entropy|log.?prob")),
+    (SCORES, re.compile(r"score|softmax|attention prob|attn")),
+    (MLP, re.compile(r"mlp|gate|up|act|silu|gelu|expert")),
+    (QKV, re.compile(r"quer|key|value|qkv|q_proj|k_proj|v_proj|rota")),
+)
+
+
+def _of_ledger(ledger: Sequence[TensorGroup]) -> Iterator[_Candidate]:
+    """The engine's tensors, each in the group that its label speaks of."""
+    for row in ledger:
+        sizes, _, dtype = row.shape.rpartition(" ")
+        whole = [int(size) for size in re.findall(r"[0-9]+", sizes.rpartition("[")[2])]
+        if row.component in RESIDENT or dtype not in ITEM_BYTES or "/" in sizes:
+            continue
+        named = LOGITS if row.component == "logits_and_loss" else HIDDEN
+        group = next((group for group, expression in OF_LABELS if expression.search(row.name)), named)
+        yield _Candidate(group=group, tensor=row.name, shape=tuple(whole), dtype=dtype)
+
+
+def _candidates(d: Dimensions) -> Iterator[_Candidate]:
+    """Every tensor that is tried, those with stated rows before those with open ones."""
+    tokens = d.sequences * d.length
+    for dtype in d.dtypes:
+        for columns in d.vocabulary:
+            if tokens:
+                yield _Candidate(group=LOGITS, tensor="logits", shape=(d.sequences, d.length, columns), dtype=dtype)
+                yield _Candidate(
+                    group=LOGITS, tensor="logits, shifted", shape=(d.sequences, d.length - 1, columns), dtype=dtype
+                )
+            yield _Candidate(group=LOGITS, tensor="logits", shape=(-1, columns), dtype=dtype, open="tokens")
+        yield from _scores(d, dtype)
+        for group, name, columns in d.widths:
+            if tokens:
+                yield _Candidate(group=group, tensor=name, shape=(d.sequences, d.length, columns), dtype=dtype)
+            yield _Candidate(group=group, tensor=name, shape=(-1, columns), dtype=dtype, open="tokens")
+        for name, columns in d.caches:
+            if tokens:
+                yield _Candidate(group=CACHE, tensor=name, shape=(tokens, columns), dtype=dtype)
+            yield _Candidate(group=CACHE, tensor=name, shape=(-1, columns), dtype=dtype, open="tokens")
+        for name, elements in d.units:
+            group = BUCKET if "bucket" in name else STATES if name.startswith("1/") else UNIT
+            yield _Candidate(group=group, tensor=name, shape=(elements,), dtype=dtype)
+    for name, size in d.weights:
+        for dtype in (*d.dtypes, *d.stored):
+            yield _Candidate(
+                group=WEIGHT,
+                tensor=name,
+                shape=size,
+                dtype=dtype,
+                note="the weight, a copy, its gradient or an optimizer state",
+            )
+    for columns in d.vocabulary:
+        note = "values in fp32 and places in int64"
+        yield _Candidate(
+            group=SORT,
+            tensor="sorted logits",
+            shape=(-1, columns),
+            dtype="fp32+int64",
+            open="tokens",
+            note=note,
+            row_bytes=12,
+        )
+
+
+def _scores(d: Dimensions, dtype: str) -> Iterator[_Candidate]:
+    """Attention scores and the mask: a row and a column for every token of a sequence."""
+    for heads in d.heads:
+        if d.sequences and d.length:
+            yield _Candidate(
+                group=SCORES, tensor="attention scores", shape=(d.sequences, heads, d.length, d.length), dtype=dtype
+            )
+        if d.length:
+            yield _Candidate(
+                group=SCORES,
+                tensor="attention scores",
+                shape=(-1, heads, d.length, d.length),
+                dtype=dtype,
+                open="sequences",
+            )
+        else:
+            yield _Candidate(
+                group=SCORES,
+                tensor="attention scores",
+                shape=(max(1, d.sequences), heads, -1, -1),
+                dtype=dtype,
+                open="square",
+            )
+    if d.sequences and d.length:
+        yield _Candidate(group=MASK, tensor="attention mask", shape=(d.sequences, 1, d.length, d.length), dtype=dtype)
+
+
+def _open_range(candidate: _Candidate, low: int, high: int) -> tuple[int, int]:
+    """The smallest and largest open number with which the tensor's bytes lie in the interval."""
+    known = prod([size for size in candidate.shape if size > 0]) * _item(candidate)
+    least, most = -(-low // known), high // known
+    if candidate.open == "square":
+        return isqrt(max(0, least - 1)) + 1, isqrt(most)
+    return least, most
+
+
+def _likeliest(candidate: _Candidate, least: int, most: int, target: int, d: Dimensions) -> _Open:
+    """A number of the range: the round one that such a narrow range rarely holds, else the one nearest the figure."""
+    stated = (d.length * max(1, d.sequences), d.length) if candidate.open == "tokens" else ()
+    for unit in (*stated, 4096, 2048, 1024):
+        if unit and 4 * (most - least) < unit and most // unit * unit >= least:
+            return _Open(least, most, most // unit * unit, round=True)
+    known = prod([size for size in candidate.shape if size > 0]) * _item(candidate)
+    number = isqrt(target // known) if candidate.open == "square" else target // known
+    return _Open(least, most, min(max(number, least), most), round=False)
+
+
+def _groups_of(frames: Sequence[str]) -> tuple[str, ...]:
+    """The groups that the innermost lines of a traceback speak of, in that order; none where no line says anything."""
+    found: dict[str, None] = {}
+    for line in [*reversed(frames)][:FRAMES_READ]:
+        low = line.lower()
+        for words, groups in _SIGNS:
+            if any(word in low for word in words):
+                found.update(dict.fromkeys(groups))
+                break
+        if found:
+            break
+    return tuple(found)
+
+
+STATED, ROUND, OPEN = range(3)
+"""How much of a shape is known: all of it, its open number comes out as a whole batch or a multiple of the stated
+length, or nothing confirms that number.
+"""
+LARGEST_BATCH = 64
+
+
+def _rank(c: _Candidate, signs: tuple[str, ...], open_: _Open | None, d: Dimensions) -> tuple[int, int, int, int]:
+    """Smaller is likelier: what the traceback speaks of, how much is known, what is frequent."""
+    spoken = signs.index(c.group) if c.group in signs else len(signs) + (c.group == SORT)
+    preferred = PREFERRED.index(c.group)
+    if open_ is None:
+        return spoken, STATED, preferred, 0
+    whole = c.open == "tokens" and bool(d.length) and open_.number % d.length == 0
+    batch = open_.number // d.length if whole else open_.number
+    alone = whole or (c.open == "sequences" and open_.least == open_.most)
+    known = ROUND if alone and batch <= LARGEST_BATCH else OPEN
+    return spoken, known, preferred, c.dtype != "fp32"
+
+
+def _closed(same: list[_Candidate], n_bytes: int) -> TensorReading:
+    """One reading of candidates of one group with equal bytes: their names are not told apart."""
+    first = same[0]
+    names = list(dict.fromkeys(c.tensor for c in same))
+    shown = " or ".join(names[:3]) + (f" or {len(names) - 3} more" if len(names) > 3 else "")
+    return TensorReading(
+        tensor=shown, shape=first.shape, dtype=first.dtype, bytes=n_bytes, certainty=POSSIBLE, note=first.note
+    )
+
+
+def _opened(c: _Candidate, open_: _Open, d: Dimensions) -> TensorReading:
+    shape = tuple([open_.number if size < 0 else size for size in c.shape])
+    name = "length" if c.open == "square" else c.open
+    whole = d.length and c.open == "tokens" and open_.number % d.length == 0
+    note = f"{open_.number // d.length} x {d.length:,} tokens" if whole else c.note
+    n_bytes = prod(shape) * _item(c)
+    return TensorReading(
+        tensor=c.tensor,
+        shape=shape,
+        dtype=c.dtype,
+        bytes=n_bytes,
+        certainty=POSSIBLE,
+        free_name=name,
+        free_range=(open_.least, open_.most),
+        note=note,
+    )
+
+
+def _judged(rows: list[_Row], spoken: bool) -> list[TensorReading]:
+    """Call the first reading likely, unless an equal one stands next to it: another tensor that fits as well."""
+    found = [row.reading for row in rows]
+    if not rows or (rows[0].key[1] == OPEN and not spoken):
+        return found
+    (key, first, _), rest = rows[0], rows[1:]
+    near = [row for row in rest if row.key[:2] == key[:2] or (row.rivals and row.key[0] == key[0])]
+    name = (first.tensor.partition(",")[0], first.dtype)
+    if all((row.reading.tensor.partition(",")[0], row.reading.dtype) == name for row in near):
+        found[0] = first._replace(certainty=LIKELY)
+    return found
+
+
+def readings(
+    figure: Figure,
+    architecture: Architecture | Dimensions,
+    job: TrainingJob | InferenceJob | None = None,
+    frames: Sequence[str] = (),
+    *,
+    exact: bool = False,
+    ledger: Sequence[TensorGroup] = (),
+) -> TensorFit:
+    """The tensors of a model that an allocation of a printed size may be: none for 2.00 MiB and 20.00 MiB.
+
+    ``exact``: as of :func:`tensor_bytes`. ``frames``, ``ledger``: as of :func:`fit`.
+    """
+    bounds = tensor_bytes(figure, exact=exact)
+    if bounds is None:
+        return TensorFit((), 0, 0)
+    d = architecture if isinstance(architecture, Dimensions) else dimensions_of(architecture, job)
+    return fit(bounds, d, frames, ledger, figure.bytes)
+
+
+PRINTED = re.compile(r"(?:shape|Shape|size)\s*[=:(]*\s*\(?\[\s*(\d{1,12}(?:\s*,\s*\d{1,12}){0,7})\s*\]")
+
+
+def printed_shape(line: str) -> TensorReading | None:
+    """The tensor whose shape a line prints (TensorFlow: ``tensor with shape[1,12,1024,1024] and type float``)."""
+    found = PRINTED.search(line[:4096])
+    if found is None:
+        return None
+    shape = tuple([int(size) for size in found[1].split(",")])
+    dtype = next((name for word, name in TYPES if word in line), "fp32")
+    return TensorReading(
+        tensor="tensor of the printed shape",
+        shape=shape,
+        dtype=dtype,
+        bytes=prod(shape) * ITEM_BYTES[dtype],
+        certainty=LIKELY,
+    )
