@@ -10,8 +10,7 @@ import click
 
 from memcheck.cli.parameters import COLOR, files, setting
 from memcheck.cli.parameters import gpu as known_gpu
-from memcheck.cli.terminal import is_terminal, screen_of
-from memcheck.cli.write import write_stdout
+from memcheck.cli.write import is_terminal, screen_of, write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
 

@@ -18,7 +18,7 @@ from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import Gate, check_document
 from memcheck.memory.fit import DOES_NOT_FIT, FITS
 from memcheck.models.rough import Rough
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.verify.subject import Subject, changed, load_subject

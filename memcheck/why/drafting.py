@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from memcheck.configs.documents import NOTHING, load_plans
 from memcheck.configs.syntax import COMMAND
-from memcheck.plan.document import Document
+from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.verify.subject import changed
 from memcheck.why.answer import Drafted
