@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from memcheck.accounts.estimate import Estimate
+from memcheck.accounts.estimate import Estimate, Instant
 from memcheck.accounts.segments import segment_size
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
 from memcheck.verify.subject import Subject, changed, load_subject
 from memcheck.why.causes import Cause, explain
 from memcheck.why.log import read_log
+from memcheck.why.readings import growth
 
 GIB, MIB = 2**30, 2**20
 CONTEXT = 600 * MIB
@@ -99,6 +100,15 @@ BASES: dict[str, dict[str, Any]] = {
         loss="fused-linear",
         sequence_length=16384,
     ),
+    "liger": base("llama-3.2-1b", framework="huggingface", loss="fused-linear", sequence_length=8192),
+    "short": base(
+        "qwen2.5-7b",
+        gpus=8,
+        framework="huggingface",
+        parallelism=SHARDED,
+        activation_checkpointing="full",
+        loss="fused-linear",
+    ),
     "long": base(
         "llama-3.1-8b",
         gpus=8,
@@ -115,8 +125,9 @@ BASES: dict[str, dict[str, Any]] = {
         gpus=8,
         framework="torchtitan",
         parallelism={"zero_stage": 3, "expert": 8},
-        activation_checkpointing="full",
-        sequence_length=16384,
+        activation_checkpointing="selective",
+        loss={"kind": "chunked", "chunks": 8},
+        sequence_length=4096,
     ),
 }
 
@@ -145,11 +156,11 @@ ACCIDENTS: tuple[Accident, ...] = (
     Accident("longer-sequence", "one", _t("sequence_length", 5632)),
     Accident("longer-sequence", "seven", _t("sequence_length", 18560)),
     Accident("longer-sequence", "trainer", _t("sequence_length", 9600)),
-    Accident("more-tokens", "seven", _t("sequence_length", 9209)),
+    Accident("more-tokens", "seven", _t("sequence_length", 9273)),
     Accident("more-tokens", "trainer", _t("sequence_length", 21461)),
     Accident("logits-kept", "fused", _t("loss", "standard")),
     Accident("logits-kept", "fused", _t("loss", "standard"), "loss"),
-    Accident("logits-kept", "long", _t("loss", {"kind": "standard", "keep_logits": True})),
+    Accident("logits-kept", "liger", _t("loss", "standard")),
     Accident("eager-attention", "one", _t("attention", "eager"), "attention"),
     Accident("eager-attention", "gpt", _t("attention", "eager"), "attention"),
     Accident("eager-attention", "long", _t("attention", "eager"), "attention"),
@@ -161,13 +172,13 @@ ACCIDENTS: tuple[Accident, ...] = (
     Accident("not-sharded", "fused", {"parallelism.zero_stage": 0}),
     Accident("gradients-not-synchronised", "steps", {"parallelism.gradient_sync": "last"}),
     Accident("imbalance", "experts", _t("expert_imbalance", 4.0)),
-    Accident("imbalance", "experts", _t("expert_imbalance", 2.0)),
+    Accident("imbalance", "experts", _t("expert_imbalance", 6.0)),
     Accident("evaluation", "trainer", _t("evaluation", EVALUATION)),
     Accident("evaluation", "long", _t("evaluation", EVALUATION)),
     Accident("evaluation", "trainer", _t("evaluation", {**EVALUATION, "steps": 2, "micro_batch_size": 16})),
     Accident("save", "trainer", _t("checkpoint", {"state_dict": "full", "offload": "none"})),
     Accident("save", "fused", _t("checkpoint", {"state_dict": "full", "offload": "none"})),
-    Accident("load", "fused", _t("initialization", {"place": "device", "weights": "fp32"})),
+    Accident("load", "short", _t("initialization", {"place": "device", "weights": "fp32"})),
     Accident("load", "trainer", _t("initialization", {"place": "device", "weights": "fp32"})),
     Accident("leak", "one"),
     Accident("leak", "seven"),
@@ -188,7 +199,7 @@ TWICE: tuple[Accident, ...] = (
     Accident("", "trainer", {**_t("micro_batch_size", 3), "parallelism.zero_stage": 0}),
     Accident("", "steps", {"parallelism.gradient_sync": "last", **_t("activation_checkpointing", "none")}),
     Accident("", "fused", {**_t("loss", "standard"), **_t("activation_checkpointing", "none")}),
-    Accident("", "seven", _t("precision", "fp32"), "optimizer"),
+    Accident("", "seven", _t("precision", "fp32")),
     Accident("", "trainer", {**_t("precision", "fp32"), **_t("micro_batch_size", 2)}),
     Accident("", "experts", {**_t("expert_imbalance", 2.0), "parallelism.zero_stage": 1, "parallelism.expert": 1}),
     Accident("", "gpt", {**_t("micro_batch_size", 3), **_t("precision", "fp32")}),
@@ -213,13 +224,22 @@ def loaded(plan: Mapping[str, Any]) -> Subject:
     return found
 
 
-def failing_tensor(estimate: Estimate) -> int:
-    """Bytes of the tensor that is made at the peak: the one that the operation names, else the largest weight."""
+def moment(estimate: Estimate, phase: str) -> Instant:
+    """The highest moment of the phase in which a run dies; that of the whole run where none is given."""
+    rank = next(r for r in estimate.ranks if r.pipeline_rank == estimate.pipeline_rank)
+    name = "forward" if phase == "attention" else phase
+    return next((i for i in rank.instants if i.name == name), rank.peak)
+
+
+def failing_tensor(estimate: Estimate, phase: str = "") -> int:
+    """Bytes of the tensor that is made at that moment: the one that the operation names, else the largest there is."""
     ledger = next(r for r in estimate.ranks if r.pipeline_rank == estimate.pipeline_rank).ledger
-    name = estimate.operation.rpartition(" in ")[0]
-    made = [row.bytes // row.copies for row in ledger if row.name == name and row.copies]
-    kept = [row.bytes // row.copies for row in ledger if row.component == "parameters" and row.copies]
-    return max(made, default=0) or max(kept, default=64 * MIB)
+    name = "softmax" if phase == "attention" else moment(estimate, phase).operation.rpartition(" in ")[0]
+    rows = [(row, row.bytes // row.copies) for row in ledger if row.copies]
+    made = [size for row, size in rows if row.name == name]
+    saved = [size for row, size in rows if row.component == "activations"] if phase == "forward" else []
+    kept = [size for row, size in rows if row.component == "parameters"]
+    return max(made, default=0) or max(saved, default=0) or max(kept, default=64 * MIB)
 
 
 def make(accident: Accident) -> Made:
@@ -228,7 +248,7 @@ def make(accident: Accident) -> Made:
     stated = loaded(plan)
     run = loaded(dict(changed(stated.document, accident.changes).values)) if accident.changes else stated  # type: ignore[call-overload]
     shape = _SHAPES.get(accident.kind, _dies_at_its_peak)
-    memory, message = shape(stated.estimate, run.estimate)
+    memory, message = shape(stated.estimate, run.estimate, accident.phase)
     phase = accident.phase or run.estimate.instant
     phase = "leak" if accident.kind == "leak" else phase if phase in FRAMES else "forward"
     hardware = {**plan["hardware"], "gpu": {"name": "accident", "memory_gib": round(memory / GIB, 2)}}
@@ -270,23 +290,23 @@ def out_of_memory(total: int, allocated: int, unused: int, tried: int, free: int
     )
 
 
-def _dies_at_its_peak(stated: Estimate, run: Estimate) -> tuple[int, str]:
-    tensor = failing_tensor(run)
+def _dies_at_its_peak(stated: Estimate, run: Estimate, phase: str) -> tuple[int, str]:
+    tensor = failing_tensor(run, phase)
     tried = segment_size(tensor)
-    allocated = run.allocated_bytes - tensor
+    allocated = moment(run, phase).allocated_bytes - tensor
     unused, free = max(32 * MIB, allocated // 60), tried // 2
     total = allocated + unused + CONTEXT + free
     return total, out_of_memory(total, allocated, unused, tried, free)
 
 
-def _leaks(stated: Estimate, run: Estimate) -> tuple[int, str]:
+def _leaks(stated: Estimate, run: Estimate, phase: str) -> tuple[int, str]:
     total = stated.needed_interval_bytes[1] + 6 * GIB
     tried, free = 128 * MIB, 90 * MIB
     unused = 200 * MIB
     return total, out_of_memory(total, total - CONTEXT - unused - free, unused, tried, free)
 
 
-def _in_pieces(stated: Estimate, run: Estimate) -> tuple[int, str]:
+def _in_pieces(stated: Estimate, run: Estimate, phase: str) -> tuple[int, str]:
     tensor = failing_tensor(stated)
     tried = segment_size(tensor)
     allocated, unused, free = stated.allocated_bytes - tensor, tried + tried // 3, tried // 3
@@ -294,7 +314,7 @@ def _in_pieces(stated: Estimate, run: Estimate) -> tuple[int, str]:
     return total, out_of_memory(total, allocated, total - allocated - CONTEXT - free, tried, free)
 
 
-def _with_another(stated: Estimate, run: Estimate) -> tuple[int, str]:
+def _with_another(stated: Estimate, run: Estimate, phase: str) -> tuple[int, str]:
     tensor = failing_tensor(stated)
     tried = segment_size(tensor)
     total = stated.needed_interval_bytes[1] + 12 * GIB
@@ -302,7 +322,7 @@ def _with_another(stated: Estimate, run: Estimate) -> tuple[int, str]:
     return total, out_of_memory(total, allocated, unused, tried, free, total - allocated - unused - free - CONTEXT)
 
 
-def _on_less(stated: Estimate, run: Estimate) -> tuple[int, str]:
+def _on_less(stated: Estimate, run: Estimate, phase: str) -> tuple[int, str]:
     tensor = failing_tensor(stated)
     tried = segment_size(tensor)
     allocated, unused, free = stated.allocated_bytes - tensor, 300 * MIB, tried // 3
@@ -325,7 +345,7 @@ def causes(accident: Accident) -> tuple[Cause, ...]:
     message = read_log(made.log).first
     if message is None:
         return ()
-    return explain(loaded(made.plan).document, message).causes
+    return explain(loaded(made.plan).document, message, growth(made.log.decode())).causes
 
 
 def main() -> None:

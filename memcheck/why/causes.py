@@ -40,8 +40,9 @@ from memcheck.why.evidence import (
     Message,
     TensorReading,
 )
-from memcheck.why.shapes import TensorFit, readings
+from memcheck.why.shapes import TensorFit, readings, tensor_bytes
 from memcheck.why.statements import CONTEXT, is_fragmented, size
+from memcheck.why.support import CLOSE, ENOUGH, Observed, support
 
 AS_PREDICTED, MORE_TOKENS, LONGER, LARGER = "as-predicted", "more-tokens", "longer-sequence", "larger-micro-batch"
 LOGITS_KEPT, EAGER, RECOMPUTE = "logits-kept", "eager-attention", "recompute-off"
@@ -49,22 +50,9 @@ NOT_SHARDED, NOT_SYNCHRONISED, IMBALANCE = "not-sharded", "gradients-not-synchro
 EVALUATION, SAVE, LOAD, LEAK = "evaluation", "save", "load", "leak"
 FRAGMENTATION, OTHER_PROCESS, SMALLER_CARD, UNKNOWN_CAUSE = "fragmentation", "other-process", "smaller-card", "unknown"
 
-PHASES_OF = {
-    LOGITS_KEPT: ("loss", "backward"),
-    EAGER: ("forward", "backward"),
-    RECOMPUTE: ("forward", "backward", "loss"),
-    NOT_SHARDED: ("load", "init", "optimizer"),
-    NOT_SYNCHRONISED: ("backward",),
-    IMBALANCE: ("forward", "backward"),
-    EVALUATION: ("evaluation",),
-    MORE_TOKENS: ("forward", "loss", "backward"),
-    LONGER: ("forward", "loss", "backward"),
-    LARGER: ("forward", "loss", "backward"),
-}
-"""Phases in which a cause shows first."""
 TOKENS = (MORE_TOKENS, LONGER, LARGER)
-CLOSE = 0.03
-"""Share of the bound by which a candidate may stay below it: what predictions of allocated bytes are off by."""
+MOST_TIMES = 64
+"""How many times the stated batch is worth trying."""
 SIDES = 128
 """Lengths are multiples of this where somebody chose them."""
 
@@ -112,8 +100,11 @@ class Explained(Record):
     """The plan that the remedies change: as the first cause says it ran; None where that is the plan itself."""
 
 
-def explain(document: Document, message: Message) -> Explained:
-    """Compare a plan with the message of a run's death."""
+def explain(document: Document, message: Message, growth: int = 0) -> Explained:
+    """Compare a plan with the message of a run's death.
+
+    ``growth``: by how many bytes the memory that the log prints rose from its first steps to its last ones.
+    """
     subject = load_subject(document)
     if isinstance(subject, PlanResult):
         return Explained(plan=subject)
@@ -122,7 +113,7 @@ def explain(document: Document, message: Message) -> Explained:
         return _of_host(result, message)
     if message.kind != DEVICE:
         return Explained(plan=result)
-    return PlanComparison(subject, result, message).explained()
+    return PlanComparison(subject, result, message, growth).explained()
 
 
 def _of_host(result: PlanResult, message: Message) -> Explained:
@@ -160,8 +151,8 @@ def _remedies(result: PlanResult, *codes: str) -> tuple[Remedy, ...]:
 class PlanComparison:
     """One plan against one message of the device."""
 
-    def __init__(self, subject: Subject, result: PlanResult, message: Message) -> None:
-        self.subject, self.result, self.message = subject, result, message
+    def __init__(self, subject: Subject, result: PlanResult, message: Message, growth: int) -> None:
+        self.subject, self.result, self.message, self.growth = subject, result, message, growth
         self.estimate = subject.estimate
         self.job = subject.job
         self.figures = message.figures
@@ -177,6 +168,9 @@ class PlanComparison:
         self.foreign = self._foreign()
         self.available = self.total - self.foreign
         self.fit = self._readings(self.job)
+        exact = message.pattern != "torch"
+        bounds = tensor_bytes(self.tried, exact=exact) if self.tried is not None else None
+        self.observed = Observed(message.phase, self.floor, bounds)
         self.prices: dict[str, Subject | None] = {}
 
     def _foreign(self) -> int:
@@ -274,6 +268,18 @@ class PlanComparison:
                 predicted_bytes=e.allocated_bytes,
                 lines=self.lines,
             )
+        if self.growth:
+            text = (
+                f"The memory that the log prints rose by {size(self.growth)} over steps that the plan takes as alike."
+            )
+            yield Cause(
+                id=LEAK,
+                certainty=LIKELY if most <= self.available else POSSIBLE,
+                text=text,
+                changes={},
+                predicted_bytes=e.allocated_bytes,
+                lines=self.lines,
+            )
         if self.foreign > self.total // 50 and most <= self.total:
             sure = most > self.available
             text = (
@@ -329,7 +335,7 @@ class PlanComparison:
                 text = f"With {_told(changes)} the plan needs {size(e.needed_bytes)}. That is less than the run had."
                 excluded.append(Excluded(id, text, self.lines))
                 continue
-            score = self._score(id, subject, own)
+            score = support(self.observed, self.estimate, e)
             needs = f"With {_told(changes)} the plan needs {size(e.needed_bytes)}"
             text = f"{why} {needs}, and the GPU gives {size(self.available)}."
             found.append(
@@ -353,25 +359,10 @@ class PlanComparison:
             best.setdefault(cause.id, (score, cause))
         ranked = list(best.values())
         causes = [cause for _, cause in ranked]
-        if ranked and ranked[0][0] >= SUPPORTED and (len(ranked) == 1 or ranked[1][0] < ranked[0][0] - 1):
+        if ranked and ranked[0][0] >= ENOUGH and (len(ranked) == 1 or ranked[1][0] < ranked[0][0] - 1):
             causes[0] = causes[0]._replace(certainty=LIKELY)
         kept = {cause.id for cause in causes}
         return causes, [each for each in {x.id: x for x in excluded}.values() if each.id not in kept]
-
-    def _score(self, id: str, subject: Subject, own: TensorReading | None) -> float:
-        """How much of the evidence beyond the amounts speaks for a candidate."""
-        score = 0.0
-        phase = self.message.phase
-        if phase is not None and phase in PHASES_OF.get(id, ()):
-            score += 1
-        elif phase is not None and id in PHASES_OF:
-            score -= 1
-        if self.tried is not None and own is None and id not in TOKENS:
-            there = self._fixed(self._readings(subject.job))
-            score += 2 if there is not None else 0
-        if id in TOKENS:
-            score += 2 if self._read_tokens() else 0
-        return score
 
     def _fixed(self, fit: TensorFit) -> TensorReading | None:
         """A tensor of the pass, with no open number, that has the size that failed."""
@@ -385,8 +376,9 @@ class PlanComparison:
         return tuple(
             r
             for r in self.fit.readings
-            if (r.free_name == "tokens" and r.free_range[1] > tokens)
-            or (r.free_name in ("sequences", "length") and r.free_range[1] > self.job.rows)
+            if (r.free_name == "tokens" and tokens < r.free_range[1] and r.free_range[0] <= MOST_TIMES * tokens)
+            or (r.free_name == "sequences" and self.job.rows < r.free_range[1] <= MOST_TIMES * self.job.rows)
+            or (r.free_name == "length" and r.free_range[1] > self.job.sequence_length)
         )
 
     def _candidates(self) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -417,19 +409,30 @@ class PlanComparison:
                 kept.pop("chunks", None)
             yield LOGITS_KEPT, {"training.loss": kept}, "The logits are kept during the backward pass."
         if layout.expert > 1:
-            for imbalance in (1.5, 2.0, 4.0):
+            for imbalance in (1.5, 2.0, 4.0, 8.0):
                 yield (
                     IMBALANCE,
                     {"training.expert_imbalance": imbalance},
                     "One rank's experts get more tokens than others.",
                 )
-        if job.evaluation is None and self.message.phase == "evaluation":
-            passed = {"micro_batch_size": 8, "sequence_length": job.sequence_length, "logits": "kept"}
-            yield (
-                EVALUATION,
-                {"training.evaluation": passed},
-                "The run died in an evaluation that the plan does not have.",
-            )
+        yield from self._around(job)
+
+    def _around(self, job: TrainingJob) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """What the traceback says ran between or before steps, where the plan does not have it."""
+        phase = self.message.phase
+        if phase == "evaluation" and job.evaluation is None:
+            for rows in dict.fromkeys((job.micro_batch_size, 8, 16)):
+                for steps in (1, 2, 4, 8, 16, 64):
+                    passed = {"micro_batch_size": rows, "logits": "kept", "steps": steps}
+                    why = "The run died in an evaluation that the plan does not have."
+                    yield EVALUATION, {"training.evaluation": passed}, why
+        if phase == "save":
+            saved = {"state_dict": "full", "offload": "none"}
+            yield SAVE, {"training.checkpoint": saved}, "The whole state is gathered on every GPU to be saved."
+        if phase == "load":
+            for dtype in ("fp32", "bf16"):
+                made = {"place": "device", "weights": dtype}
+                yield LOAD, {"training.initialization": made}, "The whole model is made on every GPU."
 
     def _tokens(self, job: TrainingJob) -> Iterator[tuple[str, dict[str, Any], str]]:
         """What the size that failed says of the batch; without a size, twice the batch and twice the length."""
@@ -491,10 +494,6 @@ class PlanComparison:
             yield Difference("others on the GPU", self.foreign, 0)
         if TOTAL in f:
             yield Difference("size of the GPU", f[TOTAL].bytes, e.capacity_bytes)
-
-
-SUPPORTED = 2.0
-"""Points of evidence beyond the amounts from which a cause may be likely: a tensor of the size that failed."""
 
 
 def _batch(job: TrainingJob, size: int) -> dict[str, Any]:

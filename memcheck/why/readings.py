@@ -131,6 +131,24 @@ def read_log(text: str, source: str) -> list[MemoryReading]:
     return list(found.values())
 
 
+LEAST_READINGS = 8
+
+
+def growth(text: str) -> int:
+    """Bytes by which memory rises from the first quarter of a log's readings to the last; 0: it does not.
+
+    It rises if the lowest reading of the last quarter is above the highest of the first: steps differ, also over ranks.
+    """
+    text = ANSI.sub("", text)
+    found = 0
+    for pattern in PATTERNS:
+        counts = [int(float(match[1]) * pattern.unit) for match in pattern.expression.finditer(text)]
+        quarter = len(counts) // 4
+        if len(counts) >= LEAST_READINGS:
+            found = max(found, min(counts[-quarter:]) - max(counts[:quarter]))
+    return found
+
+
 def _trainer(text: str, source: str) -> MemoryReading | None:
     """The Trainer's report: before it was made + by making it + by training + the peak beyond what was left."""
     parts = {m[1]: int(m[2]) * (MIB if m[3] else 1) for m in TRAINER.finditer(text)}

@@ -18,6 +18,7 @@ from memcheck.why.causes import explain
 from memcheck.why.drafting import draft
 from memcheck.why.evidence import ALLOCATED, CERTAIN, DEVICE, FREE, TRIED, UNKNOWN, Figure, Message
 from memcheck.why.log import LogEvidence, read_log
+from memcheck.why.readings import growth
 from memcheck.why.shapes import TensorFit, printed_shape, readings
 from memcheck.why.snapshot_file import snapshot_kind
 from memcheck.why.statements import statements
@@ -27,6 +28,8 @@ LARGEST = 256 * 2**20
 """Bytes of a log that are read."""
 PATHLIKE = re.compile(r"[\w./~+-]{1,400}")
 START = 4096
+AT_END = 8 * 2**20
+"""Bytes at the end of a log that are read for the memory of its steps."""
 ASSUMED = {"training.objective": "sft", "training.method": "full"}
 """What a drafted plan takes where the command does not say what it trains."""
 
@@ -59,15 +62,15 @@ def answer(
     result = Diagnosis(source=source, log=log, statements=said, notes=notes)
     if plan is not None and message is not None:
         stated = load_document(plan, changes, document)
-        return _with_card(result._replace(explained=explain(stated, message)), message)
+        return _with_card(result._replace(explained=explain(stated, message, _growth(data))), message)
     if message is None or message.kind == UNKNOWN:
         return result
     drafted = draft(data, changes, source)
     if drafted.document is not None:
-        explained = explain(drafted.document, message)
+        explained = explain(drafted.document, message, _growth(data))
         if explained.plan.estimate is None:
             drafted = draft(data, changes, source, assumed=ASSUMED)
-            explained = explain(drafted.document, message) if drafted.document is not None else explained
+            explained = explain(drafted.document, message, _growth(data)) if drafted.document is not None else explained
         result = result._replace(drafted=drafted.values, missing=drafted.missing)
         if explained.plan.estimate is not None:
             return _with_card(result._replace(explained=explained), message)
@@ -83,6 +86,11 @@ def answer(
     exact = message.pattern != "torch"
     fit = readings(message.figures[TRIED], architecture, None, (*message.frames, message.text), exact=exact)
     return result._replace(fit=fit, model=name)
+
+
+def _growth(data: bytes) -> int:
+    """Bytes by which the memory rose that the end of a log prints."""
+    return growth(data[-AT_END:].decode("utf-8", "replace"))
 
 
 def _with_card(result: Diagnosis, message: Message) -> Diagnosis:
