@@ -421,7 +421,11 @@ class _Harvest:
             self._search()
 
     def _search(self) -> None:
-        memo = self._unpickler.memo.copy()
+        try:
+            memo = self._unpickler.memo.copy()
+        except RuntimeError:  # an interpreter that does not let a file look at its reader: memory alone suffers
+            self._search_at = 2**63
+            return
         for number in range(self._seen, len(memo)):
             found = memo.get(number)
             if type(found) is list and found and type(found[-1]) is dict and "action" in found[-1]:
