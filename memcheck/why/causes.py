@@ -188,7 +188,8 @@ class PlanComparison:
             return TensorFit((), 0, 0)
         frames = (*self.message.frames, self.message.text)
         exact = self.message.pattern != "torch"
-        return readings(self.tried, job.architecture, job, frames, exact=exact)
+        rank = next(r for r in self.estimate.ranks if r.pipeline_rank == self.estimate.pipeline_rank)
+        return readings(self.tried, job.architecture, job, frames, exact=exact, ledger=rank.ledger)
 
     def explained(self) -> Explained:
         """Causes, the likeliest first, and what the figures rule out."""

@@ -136,6 +136,8 @@ class _Row(Record):
 
     key: tuple[int, int, int, int]
     reading: TensorReading
+    same: tuple[str, str]
+    """What two readings of one tensor have in common: logits and shifted logits are one."""
     rivals: bool
     """Whether a shape that is wholly known is no likelier than this one."""
 
@@ -260,10 +262,10 @@ def _of_job(found: Dimensions, job: TrainingJob | InferenceJob, total: int) -> D
     units = list(found.units)
     if ways > 1:
         units += [(f"1/{ways} of {name}", -(-elements // ways)) for name, elements in found.units]
-    buckets = [(f"{key} of {n:,} elements", n) for key, n in job.options if "bucket_size" in key and isinstance(n, int)]
+    hidden = next((columns for group, _, columns in found.widths if group == HIDDEN), 0)
     return found._replace(
         vocabulary=padded,
-        units=(*units, *buckets),
+        units=(*units, *_buckets(job, hidden)),
         sequences=job.rows,
         length=-(-job.sequence_length // layout.context),
         dtypes=tuple(dict.fromkeys((job.recipe.compute, job.recipe.params, "fp32"))),
@@ -272,12 +274,24 @@ def _of_job(found: Dimensions, job: TrainingJob | InferenceJob, total: int) -> D
 
 
 def _padded_vocabulary(columns: tuple[int, ...], job: TrainingJob) -> tuple[int, ...]:
-    """Megatron pads the vocabulary to a multiple for all tensor ranks (``megatron/training/tokenizer``)."""
-    unit = job.option("make_vocab_size_divisible_by")
-    if type(unit) is not int or not columns:
+    """Columns of the logits on a rank, those of a framework that pads the vocabulary first."""
+    if not columns or not job.framework.parallelism.pads_vocabulary:
         return columns
-    whole = -(-columns[-1] // (unit * job.layout.tensor)) * unit * job.layout.tensor
-    return tuple(sorted({*columns, whole, whole // job.layout.tensor}))
+    from memcheck.frameworks.megatron.tensors import padded_vocabulary
+
+    whole = padded_vocabulary(columns[-1], job)
+    return tuple(dict.fromkeys((whole // job.layout.tensor, whole, *columns)))
+
+
+def _buckets(job: TrainingJob, hidden: int) -> list[tuple[str, int]]:
+    """Names and elements of the flat buffers that DeepSpeed reduces and gathers in."""
+    if job.framework.name != "deepspeed":
+        return []
+    from memcheck.frameworks.deepspeed.engine import elements
+
+    names = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
+    found = [(name, elements(job, name, hidden)) for name in names]
+    return [(f"bucket: {name} of {count:,} elements", count) for name, count in found if count]
 
 
 def fit(
@@ -312,9 +326,13 @@ def fit(
     fixed = [(same, key[1]) for key, same in closed.items() if low <= key[1] <= high]
     signs = (CODE, *_groups_of(frames))
     stated = bool(d.sequences and d.length)
-    rows = [_Row(_rank(same[0], signs, None, d), _closed(same, n_bytes), rivals=True) for same, n_bytes in fixed]
+    rows = [
+        _Row(_rank(same[0], signs, None, d), _closed(same, n_bytes), _identity(same[0]), rivals=True)
+        for same, n_bytes in fixed
+    ]
     rows += [
-        _Row(_rank(c, signs, open_, d), _opened(c, open_, d), rivals=open_.round and not stated) for c, open_ in opened
+        _Row(_rank(c, signs, open_, d), _opened(c, open_, d), _identity(c), rivals=open_.round and not stated)
+        for c, open_ in opened
     ]
     rows.sort(key=lambda row: row.key)
     spoken = any(row.key[0] < len(signs) for row in rows[:1])
@@ -363,7 +381,7 @@ def _written(lines: Sequence[str], d: Dimensions) -> Iterator[_Candidate]:
 
 RESIDENT = ("parameters", "adapters", "gradients", "master_weights", "optimizer_states")
 OF_LABELS = (
-    (LOGITS, re.compile(r"logit|log.?softmax|cross.?entropy|log.?prob")),
+    (LOGITS, re.compile(r"logit|log.?softmax|cross.?entropy|log.?prob|loss|lm_head")),
     (SCORES, re.compile(r"score|softmax|attention prob|attn")),
     (MLP, re.compile(r"mlp|gate|up|act|silu|gelu|expert")),
     (QKV, re.compile(r"quer|key|value|qkv|q_proj|k_proj|v_proj|rota")),
@@ -536,15 +554,18 @@ def _opened(c: _Candidate, open_: _Open, d: Dimensions) -> TensorReading:
     )
 
 
+def _identity(c: _Candidate) -> tuple[str, str]:
+    return (c.group if c.group in (LOGITS, SCORES) else c.tensor), c.dtype
+
+
 def _judged(rows: list[_Row], spoken: bool) -> list[TensorReading]:
     """Call the first reading likely, unless an equal one stands next to it: another tensor that fits as well."""
     found = [row.reading for row in rows]
     if not rows or (rows[0].key[1] == OPEN and not spoken):
         return found
-    (key, first, _), rest = rows[0], rows[1:]
+    (key, first, same, _), rest = rows[0], rows[1:]
     near = [row for row in rest if row.key[:2] == key[:2] or (row.rivals and row.key[0] == key[0])]
-    name = (first.tensor.partition(",")[0], first.dtype)
-    if all((row.reading.tensor.partition(",")[0], row.reading.dtype) == name for row in near):
+    if all(row.same == same for row in near):
         found[0] = first._replace(certainty=LIKELY)
     return found
 

@@ -22,6 +22,7 @@ from memcheck.why.shapes import (
     readings,
     tensor_bytes,
 )
+from tests.verify.plans import plan, subject
 
 UNITS = {"B": 1, "MiB": 2**20, "GiB": 2**30}
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp32+int64": 12}
@@ -164,3 +165,25 @@ def test_readings_of_a_large_mixture_are_quick() -> None:
     found: tuple[TensorReading, ...] = readings(figure("1.75 GiB"), catalog_architecture("deepseek-v3")).readings
     assert found
     assert time.perf_counter() - start < 2.0
+
+
+def test_a_plan_states_what_a_rank_makes() -> None:
+    """Tensor-parallel ranks have their part of a padded vocabulary, and DeepSpeed reduces in buckets."""
+    sharded = subject(plan(model="qwen3-4b", gpus=2, parallelism={"tensor": 2}, framework="megatron"))
+    frames = ["log_prob = compute_log_probs(logits.clone(), tokens, tp_group)"]
+    first = readings(figure("58.15 GiB"), sharded.job.architecture, sharded.job, frames).readings[0]
+    assert (first.tensor, first.shape[-1], first.free_range) == ("logits", 76032, (205283, 205317))
+    engine = plan(model="llama-3.2-1b", gpus=4, parallelism={"zero_stage": 2}, framework="deepspeed")
+    found = subject({**engine, "training": {**engine["training"], "precision": "bf16-mixed"}})
+    reduced = readings(figure("1.86 GiB"), found.job.architecture, found.job, ["self.allreduce_bucket(bucket)"])
+    assert "reduce_bucket_size of 500,000,000" in reduced.readings[0].tensor
+
+
+def test_the_ledger_of_a_plan_names_tensors() -> None:
+    """What the engine holds at the peak is among the candidates, under the engine's own names."""
+    found = subject(plan(model="llama-3.2-1b", sequence_length=2048))
+    ledger = found.estimate.ranks[0].ledger
+    row = next(row for row in ledger if row.component == "activations" and row.bytes // row.copies > 32 * MIB)
+    each = row.bytes // row.copies
+    listed = fit((each, each), Dimensions(), (), ledger).readings
+    assert any(row.name in reading.tensor for reading in listed)
