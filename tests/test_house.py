@@ -181,6 +181,7 @@ ARROWS: dict[str, set[str]] = {
         "errors",
         "families",
         "finding",
+        "frameworks",
         "job",
         "judge",
         "memory",
