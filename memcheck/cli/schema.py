@@ -7,7 +7,7 @@ import click
 from memcheck.cli.write import write_document
 from memcheck.plan.schema import schema_path
 
-SCHEMAS = ("plan", "report", "story", "suggest", "compare", "sweep", "diff", "verify", "list")
+SCHEMAS = ("plan", "report", "story", "suggest", "compare", "sweep", "diff", "verify", "why", "list")
 """Files of ``schemas/``: plans, two reports of ``check`` and ``estimate``, and one per command with JSON of its own."""
 
 

@@ -127,9 +127,8 @@ def place(answer: Diagnosis) -> str:
     parts.append(f"line {message.line:,} of {answer.source}")
     said = ", ".join(parts)
     if answer.log.echoes:
-        said += (
-            f"; {plural(answer.log.echoes, 'later line')} {'follows' if answer.log.echoes == 1 else 'follow'} from it"
-        )
+        verb = "goes" if answer.log.echoes == 1 else "go"
+        said += f"; {plural(answer.log.echoes, 'other line')} {verb} with it"
     return said
 
 

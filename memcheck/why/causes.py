@@ -215,8 +215,8 @@ class PlanComparison:
         )
 
     def _causes(self) -> tuple[list[Cause], list[Excluded]]:
-        """Those that the figures show directly come first: they need no other number to be wrong."""
-        direct = list(self._direct())
+        """Rank the causes that the figures show directly first: they need no other number to be wrong."""
+        direct = sorted(self._direct(), key=lambda cause: cause.certainty != LIKELY)
         repriced, excluded = self._repriced()
         verdict = self.result.verdict
         if verdict == DOES_NOT_FIT and not any(c.id == SMALLER_CARD for c in direct):

@@ -87,5 +87,5 @@ class TensorReading(Record):
     free_name: str = ""
     """The dimension that follows from the figure alone: ``tokens`` | ``batch`` | ``""`` where none is free."""
     free_range: tuple[int, int] = (0, 0)
-    """Its smallest and largest value that is printed so."""
+    """Smallest and largest value of the free dimension that is printed so."""
     note: str = ""

@@ -57,9 +57,9 @@ class MappedBlocks(Record):
     """The innermost frame that says something, as ``function (file:line)``; empty: none was recorded."""
     count: int  # type: ignore[assignment]
     bytes: int
-    """Of all of them."""
+    """Sum over all of the blocks."""
     tensor: str
-    """Of the ledger; empty: the plan has no tensor of that size there."""
+    """Name in the ledger; empty: the plan has no tensor of that size there."""
     expected: int
     """How many of them the ledger has."""
     steps: int
@@ -74,11 +74,11 @@ class Mapped(Record):
     """The live blocks of a moment next to the ledger."""
 
     rows: tuple[MappedBlocks, ...]
-    """Those with most bytes beyond the ledger first."""
+    """Groups with most bytes beyond the ledger first."""
     observed_bytes: dict[str, int]
     """By component."""
     predicted_bytes: dict[str, int]
-    """Of the instant that they are compared with, by the same components."""
+    """Bytes of the instant that they are compared with, by the same components."""
 
     @property
     def unknown_bytes(self) -> int:

@@ -64,7 +64,7 @@ LARGEST = 2**50
 """More bytes are no size of a memory: 17179869184.00 GiB is -1 printed as an unsigned number."""
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?")
-FRAME_OF = re.compile(r"^[\s│|>E]{0,12}|[\s│|]{0,12}$")
+FRAME_OF = re.compile(r"^(?:E {1,12}|[\s│|>]){0,12}|[\s│|]{0,12}$")
 NEW_ENTRY = re.compile(
     r"\s{0,4}(?:\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|INFO|WARNING|ERROR|DEBUG|Traceback|File \"|\+{3,})"
 )
@@ -79,7 +79,7 @@ class LogEvidence(Record):
     """What a log says of its death."""
 
     messages: tuple[Message, ...]
-    """Those that were read, in the order of their lines."""
+    """Messages that were read, in the order of their lines."""
     first: Message | None
     """The one that names the reason first."""
     echoes: int

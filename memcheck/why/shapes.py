@@ -105,7 +105,7 @@ class Dimensions(Record):
     sequences: int = 0
     length: int = 0
     dtypes: tuple[str, ...] = ("fp32", "bf16")
-    """Of activations; weights have one of them, too."""
+    """Types of activations; weights have one of them, too."""
     stored: tuple[str, ...] = ()
     """Further dtypes of weights: ``int8`` | ``fp8`` | ``nf4``."""
 

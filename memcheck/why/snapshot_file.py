@@ -68,7 +68,7 @@ class Trace:
         self.actions = bytearray()
         """Places in :data:`ACTIONS`."""
         self.addresses = array("Q")
-        """Of an ``oom`` the bytes that the device had left."""
+        """Bytes that, of an ``oom``, the device had left."""
         self.sizes = array("Q")
         self.stacks = array("L")
         """Numbers of stacks in :attr:`Raw.stacks`."""
@@ -84,7 +84,7 @@ class SnapshotBlock(Record):
     state: str
     """``active_allocated`` | ``inactive`` | ``active_pending_free`` (until torch 2.5 ``active_awaiting_free``)."""
     stack: int
-    """Its number in :attr:`Raw.stacks`."""
+    """Number of the stack in :attr:`Raw.stacks`."""
 
 
 class SnapshotSegment(Record):
@@ -371,25 +371,25 @@ class _Watched:
             self._call(self._at)
 
     def read(self, count: int = -1) -> bytes:
-        """As of a file."""
+        """Read as a file does."""
         data: bytes = self._file.read(count)
         self._passed(len(data))
         return data
 
     def readinto(self, buffer: Any) -> int:
-        """As of a file."""
+        """Read as a file does."""
         count: int = self._file.readinto(buffer)
         self._passed(count)
         return count
 
     def readline(self, limit: int = -1) -> bytes:
-        """As of a file."""
+        """Read as a file does."""
         data: bytes = self._file.readline(limit)
         self._passed(len(data))
         return data
 
     def peek(self, count: int = 0) -> bytes:
-        """As of a buffered file."""
+        """Read as a buffered file does."""
         data: bytes = self._file.peek(count)
         return data
 

@@ -45,9 +45,9 @@ class LiveBlocks(Record):
     """The innermost frame first; empty where none was recorded (backward runs in threads without Python frames)."""
     count: int  # type: ignore[assignment]
     bytes: int
-    """Of all of them."""
+    """Sum over the blocks."""
     requested_bytes: int
-    """Of each; the block's own where the file does not say."""
+    """Bytes of each block as requested; the block's own where the file does not say."""
     steps: int = 1
     """In how many steps they were allocated."""
 
@@ -73,7 +73,7 @@ class LeftBehind(Record):
     stack: tuple[Frame, ...]
     steps: int
     bytes: int
-    """Of all blocks left behind."""
+    """Sum of all blocks left behind."""
 
 
 class DeviceMemory(Record):
@@ -86,7 +86,7 @@ class DeviceMemory(Record):
     allocated_bytes: int
     """When the snapshot was written."""
     reserved_bytes: int | None
-    """Likewise; None where it is not known."""
+    """Reserved bytes when it was written; None where it is not known."""
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     complete: bool
@@ -375,7 +375,7 @@ class _Pools:
         self.free: dict[int, int] = {}
         """Bytes of free blocks by address."""
         self.ends: dict[int, int] = {}
-        """Their addresses by where they end."""
+        """Addresses of blocks by where they end."""
         self.bounds: set[int] = set()
         """Where segments begin and end."""
         used = sorted((address, block[0]) for address, block in live.items())

@@ -364,4 +364,5 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--format",
             "--color",
         },
+        "why": {"evidence", "--plan", "--document", "--model", "--gpu", "--set", "--format", "--color"},
     }
