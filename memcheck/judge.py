@@ -249,7 +249,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         # What a report of a full GPU needs and a passing plan does not pay for.
         if not detailed:
             row = answer.longest_row
-            answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)._replace(longest_row=row)
+            answer = estimate(job, resolved.gpu, resolved.overhead, inventory=True)._replace(longest_row=row).shown
         if gate.remedies is not None:
             memory = gate.remedies(memory, context._replace(estimate=answer))
     if gate.dossier is not None:

@@ -172,6 +172,11 @@ class Estimate(Record):
     lie, or it makes no difference."""
 
     @property
+    def shown(self) -> Estimate:
+        """The same without the tensors that reports do not show: verdicts are kept from run to run."""
+        return self._replace(ranks=tuple([rank._replace(ledger=rank.largest) for rank in self.ranks]))
+
+    @property
     def host_moment(self) -> HostMoment | None:
         """The highest of them, the first of equal ones; None where host memory holds nothing."""
         return max(self.host_moments, key=lambda m: m.bytes, default=None)

@@ -447,7 +447,7 @@ FIELDS: dict[type, dict[str, Any]] = {
         "host_components": [PLAIN],
         "host_moments": [HostMoment],
     },
-    RankEstimate: {"pools": Pools, "instants": [Instant], "largest": [TensorGroup], "formulas": [Formula]},
+    RankEstimate: {"pools": Pools, "instants": [Instant], "ledger": [TensorGroup], "formulas": [Formula]},
     HostMoment: {"components": [PLAIN]},
     Hidden: {"finding": Finding},
     Finding: {"location": Location, "related": [(None, Location)], "fix": [Edit], "remedies": [Remedy]},

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
+from memcheck.accounts.estimate import LARGEST
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.models import model_names
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import catalog_architecture
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.memory.estimate import estimate
-from memcheck.memory.serving import LARGEST
 
 GPU = find_gpu("b300")
 MODELS = ("llama-3.1-8b", "deepseek-v3", "gemma-3-4b", "nemotron-h-8b", "gpt2")
