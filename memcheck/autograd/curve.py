@@ -63,7 +63,7 @@ class Curve(Record):
     """Bytes that are live until the backward of the whole model ends: the model's output if the training loop still
     references it, and a tied head's gradient that waits for the embedding's."""
     peak_before_loss: Peak | None = None
-    """Of a head: the highest point of its final norm, before logits and loss. None: the unit is no head."""
+    """The highest point of a head's final norm, before logits and loss. None: the unit is no head."""
     grad_hook_peak: Peak | None = None
     """The highest point of its backward at which an engine's hook runs: a gradient has just arrived."""
     later_grad_hook_peak: Peak | None = None

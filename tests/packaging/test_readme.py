@@ -91,7 +91,9 @@ def test_pages_are_short(root: Path, readme: str) -> None:
         page.read_text(encoding="utf-8") for page in (root / "docs").rglob("*.md") if "internals" not in page.parts
     ]
     assert len(readme.split()) <= 700
-    assert sum(len(text.split()) for text in (readme, *pages)) <= 25_000
+    assert (
+        sum(len(text.split()) for text in (readme, *pages)) <= 27_500
+    )  # 2,500 of them: serving, scripts, and what to do after the crash
 
 
 def test_sections_come_on_the_first_screen(readme: str) -> None:
