@@ -5,6 +5,10 @@ A figure is an interval: a log prints ``58.15 GiB``, and 58.145 to 58.155 GiB ar
 
 from __future__ import annotations
 
+import re
+from math import prod
+
+from memcheck.autograd.tensor import ITEM_BYTES
 from memcheck.record import Record
 
 DEVICE, HOST, SHARED, NOT_OOM, UNKNOWN = "device", "host", "shared-memory", "not-oom", "unknown"
@@ -89,3 +93,31 @@ class TensorReading(Record):
     free_range: tuple[int, int] = (0, 0)
     """Smallest and largest value of the free dimension that is printed so."""
     note: str = ""
+
+
+TYPES = (
+    ("bfloat16", "bf16"),
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("int64", "int64"),
+    ("double", "fp64"),
+    ("float32", "fp32"),
+)
+"""Words of a printed type."""
+PRINTED = re.compile(r"(?:shape|Shape|size)\s*[=:(]*\s*\(?\[\s*(\d{1,12}(?:\s*,\s*\d{1,12}){0,7})\s*\]")
+
+
+def printed_shape(line: str) -> TensorReading | None:
+    """The tensor whose shape a line prints (TensorFlow: ``tensor with shape[1,12,1024,1024] and type float``)."""
+    found = PRINTED.search(line[:4096])
+    if found is None:
+        return None
+    shape = tuple([int(size) for size in found[1].split(",")])
+    dtype = next((name for word, name in TYPES if word in line), "fp32")
+    return TensorReading(
+        tensor="tensor of the printed shape",
+        shape=shape,
+        dtype=dtype,
+        bytes=prod(shape) * ITEM_BYTES[dtype],
+        certainty=LIKELY,
+    )

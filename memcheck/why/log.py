@@ -24,6 +24,7 @@ from memcheck.why.evidence import (
     UNKNOWN,
     Figure,
     Message,
+    printed_shape,
 )
 from memcheck.why.patterns import (
     ANCHORS,
@@ -39,8 +40,6 @@ from memcheck.why.patterns import (
     RESIDENT,
     ROOT_CAUSE,
     SIGN,
-    TF_BYTES,
-    TF_SHAPE,
     TORCH,
     Pattern,
 )
@@ -284,13 +283,9 @@ def _figures(pattern: Pattern, text: str, line: int) -> dict[str, Figure]:
         total = sized(again[2], again[1], line) if again is not None else None
         if total is not None:
             found[TOTAL] = total
-    shape = TF_SHAPE.search(text) if TRIED not in found and pattern.name.startswith("tf-") else None
-    if shape is not None and shape[2] in TF_BYTES:
-        count = TF_BYTES[shape[2]]
-        for extent in shape[1].split(","):
-            count *= int(extent)
-        if count < LARGEST:
-            found[TRIED] = Figure(count, 0, line)
+    shape = printed_shape(text) if TRIED not in found and pattern.name.startswith("tf-") else None
+    if shape is not None and shape.bytes < LARGEST:
+        found[TRIED] = Figure(shape.bytes, 0, line)
     if pattern.clauses is TORCH:
         _completed(found, text, line)
     return found

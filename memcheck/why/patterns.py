@@ -313,5 +313,3 @@ GPU = re.compile(r"\b(?:GPU|NPU|XPU|cuda:|device|ordinal|DEVICE) ?([0-9]{1,4})\b
 NCCL_GPU = re.compile(r"\b[\w.-]{1,80}:[0-9]{1,9}:[0-9]{1,9} \[([0-9]{1,3})\]")
 PROCESS = re.compile(rf"Process ([0-9]{{1,10}}) has {SIZE} memory in use", re.IGNORECASE)
 ROOT_CAUSE = re.compile(r"Root Cause.{0,400}?\brank +: ([0-9]{1,6})", re.DOTALL)
-TF_SHAPE = re.compile(r"shape\[([0-9]{1,12}(?:,[0-9]{1,12}){0,8})\] and type (\w{1,12})")
-TF_BYTES = {"float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "int32": 4, "int64": 8}

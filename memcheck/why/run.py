@@ -16,10 +16,10 @@ from memcheck.verify.subject import load_document
 from memcheck.why.answer import Diagnosis
 from memcheck.why.causes import explain
 from memcheck.why.drafting import draft
-from memcheck.why.evidence import ALLOCATED, CERTAIN, DEVICE, FREE, TRIED, UNKNOWN, Figure, Message
+from memcheck.why.evidence import ALLOCATED, CERTAIN, DEVICE, FREE, TRIED, UNKNOWN, Figure, Message, printed_shape
 from memcheck.why.log import LogEvidence, read_log
 from memcheck.why.readings import growth
-from memcheck.why.shapes import TensorFit, printed_shape, readings
+from memcheck.why.shapes import TensorFit, readings
 from memcheck.why.snapshot_file import snapshot_kind
 from memcheck.why.statements import statements
 

@@ -20,7 +20,7 @@ from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.parameters import count_parameters, outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe
 from memcheck.record import Record
-from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading
+from memcheck.why.evidence import LIKELY, POSSIBLE, TYPES, Figure, TensorReading
 
 OLD_ROUND = 2**17
 """Segments of torch 1.0 and older are multiples of 128 KiB (``kRoundLarge`` in ``THCCachingAllocator.cpp``)."""
@@ -348,15 +348,6 @@ def _bytes(candidate: _Candidate) -> int:
     return -(-elements // 2) if candidate.dtype == "nf4" else elements * _item(candidate)
 
 
-TYPES = (
-    ("bfloat16", "bf16"),
-    ("float16", "fp16"),
-    ("half", "fp16"),
-    ("int64", "int64"),
-    ("double", "fp64"),
-    ("float32", "fp32"),
-)
-"""Words of a printed type."""
 WRITTEN = re.compile(r"\(\(?\s*([0-9]{1,12}(?:, ?[0-9]{1,12}){1,7})\)")
 """A shape in a line of code: ``empty_strided_cuda((54080, 4096), ...``."""
 
@@ -588,22 +579,3 @@ def readings(
         return TensorFit((), 0, 0)
     d = architecture if isinstance(architecture, Dimensions) else dimensions_of(architecture, job)
     return fit(bounds, d, frames, ledger, figure.bytes)
-
-
-PRINTED = re.compile(r"(?:shape|Shape|size)\s*[=:(]*\s*\(?\[\s*(\d{1,12}(?:\s*,\s*\d{1,12}){0,7})\s*\]")
-
-
-def printed_shape(line: str) -> TensorReading | None:
-    """The tensor whose shape a line prints (TensorFlow: ``tensor with shape[1,12,1024,1024] and type float``)."""
-    found = PRINTED.search(line[:4096])
-    if found is None:
-        return None
-    shape = tuple([int(size) for size in found[1].split(",")])
-    dtype = next((name for word, name in TYPES if word in line), "fp32")
-    return TensorReading(
-        tensor="tensor of the printed shape",
-        shape=shape,
-        dtype=dtype,
-        bytes=prod(shape) * ITEM_BYTES[dtype],
-        certainty=LIKELY,
-    )

@@ -79,7 +79,8 @@ def test_a_page_draws_the_gpu() -> None:
 
 def test_a_larger_micro_batch_is_found(plan: str) -> None:
     """Logits of twice the tokens: a larger micro-batch or a longer row, and neither is called likely alone."""
-    data = as_data(why(message("15.66 GiB", "50.00 GiB"), plan=plan))
+    text = message("15.66 GiB", "58.00 GiB").replace("logits = self.lm_head(h).float()", "loss.backward()")
+    data = as_data(why(text, plan=plan))
     assert data["causes"][0]["id"] == "larger-micro-batch"
     assert data["causes"][0]["set"] == {"training.micro_batch_size": 4}
     assert {c["certainty"] for c in data["causes"]} == {"possible"}

@@ -12,13 +12,12 @@ import pytest
 import yaml
 
 from memcheck.families.architecture import catalog_architecture, read_architecture
-from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading
+from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading, printed_shape
 from memcheck.why.shapes import (
     Dimensions,
     TensorFit,
     dimensions_of,
     fit,
-    printed_shape,
     readings,
     tensor_bytes,
 )
