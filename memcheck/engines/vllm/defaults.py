@@ -1,0 +1,61 @@
+"""Defaults of vLLM that depend on the GPU and the model.
+
+Source: vLLM 0.20.2 and 0.33.0 ``engine/arg_utils.py`` (``get_batch_defaults``), ``config/vllm.py``
+(``_set_cudagraph_sizes``), ``config/model.py`` (``_get_and_verify_max_len``).
+"""
+
+from __future__ import annotations
+
+from memcheck.catalog.types import Gpu
+from memcheck.engines.types import EngineSettings
+from memcheck.engines.vllm.versions import Version
+from memcheck.models.attention_types import Attention, LatentAttention
+from memcheck.models.mixer_types import Mixer
+from memcheck.models.types import Architecture
+
+GIB = 2**30
+LARGEST, LARGE = 160, 70
+"""GiB of a GPU from which the defaults are larger."""
+SMALL_TIER = ("a100", "gb10")
+"""GPUs with the defaults of small ones, whatever their memory."""
+STATE_LENGTH = 2048
+"""``max_model_len`` of a model whose configuration states no limit (``default_max_len``)."""
+
+
+def batch_defaults(gpu: Gpu, version: Version) -> tuple[int, int]:
+    """(``max_num_batched_tokens``, ``max_num_seqs``) of an API server on a GPU, where nothing states them."""
+    if gpu.memory_bytes >= LARGEST * GIB:
+        return version.largest_batch, 1024
+    if gpu.memory_bytes >= LARGE * GIB and not gpu.name.lower().startswith(SMALL_TIER):
+        return 8192, 1024
+    return 2048, 256
+
+
+def default_length(a: Architecture) -> int:
+    """``max_model_len`` where the plan states none: the positions of the configuration."""
+    return a.max_position_embeddings or STATE_LENGTH
+
+
+def default_prefixes(a: Architecture, version: Version) -> bool:
+    """Whether prefix caching is on where the plan does not say: not for encoder-decoders and recurrent states alone."""
+    if a.encoder is not None or a.model_type in version.whole_prompts:
+        return False
+    mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
+    if not any(isinstance(m, Mixer) for m in mixers):
+        return True
+    return version.caches_hybrid_prefixes and any(isinstance(m, Attention | LatentAttention) for m in mixers)
+
+
+def capture_sizes(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> tuple[int, int]:
+    """(number, largest) of the batch sizes for which CUDA graphs are captured; (0, 0) without any.
+
+    GPT-OSS raises the limit from 512 to 1,024, and so do Blackwell GPUs of data centres from 0.33 on.
+    """
+    if settings.eager:
+        return 0, 0
+    large = a.model_type == "gpt_oss" or (version.pads_pages and arch in ("sm_100", "sm_103"))
+    most = min(2 * settings.sequences, 1024 if large else 512, settings.batched_tokens)
+    sizes = [n for n in (1, 2, 4) if n <= most]
+    sizes += [n for n in range(8, 256, 8) if n <= most]
+    sizes += list(range(256, most + 1, 16))
+    return len(sizes), max(sizes, default=0)

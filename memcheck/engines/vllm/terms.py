@@ -1,0 +1,131 @@
+"""What a rank holds before its KV cache, term by term, each with the interval that its sources leave.
+
+Exact: weights and buffers (:mod:`memcheck.engines.vllm.weights`). Uncertain: the profile run, what lies outside of
+torch, CUDA graphs. Public readings behind the intervals are in ``docs/internals/engines.md``.
+"""
+
+from __future__ import annotations
+
+from memcheck.engines.types import EngineSettings, Term
+from memcheck.engines.vllm.versions import Version
+from memcheck.engines.vllm.weights import RankBytes
+from memcheck.models.types import Architecture
+
+GIB, MIB = 2**30, 2**20
+FIT_TENTHS = 384
+"""Tenths of a byte per sequence and word of the vocabulary in the sampler's dummy run up to 0.11: logits, their fp32
+copy, sorted values and int64 indices, probabilities and sums. Fitted on four public boots (H100, 1,024 sequences),
+within 0.4 %; two more agree."""
+FIT_ERROR = 0.02
+SAMPLER = (4, 14, 18)
+"""Bytes per sequence and word from 0.20 on, at least, expected and at most: fp32 logits; with the bf16 ones,
+probabilities and noise; with processed log-probabilities. Read in the code, not checked against a log."""
+OUTSIDE_MIB = {1: (100, 134, 310), 2: (200, 563, 1700)}
+"""What the driver sees grow while the model loads and runs once, beyond torch: 0.13 to 0.14 GiB in three boots of one
+GPU, 0.55 in one of two (llm-d-planner's list, vLLM 0.11.0); the upper ends are twice and three times the highest."""
+SEGMENTS_MIB = 512
+"""From 0.26 on the driver's view counts segments of the allocator as well (vLLM 49208): split at 20 MiB while loading.
+The size is not published; this is the most that is assumed."""
+
+
+class Transients:
+    """Bytes of the pass that the engine runs to profile, replayed by the memory engine."""
+
+    __slots__ = ("layer", "tower")
+
+    def __init__(self, layer: int, tower: int) -> None:
+        """``layer``: the highest of one layer on the tokens of a pass. ``tower``: of the vision tower on its budget."""
+        self.layer, self.tower = layer, tower
+
+
+def terms_of(
+    a: Architecture, held: RankBytes, settings: EngineSettings, version: Version, seen: Transients
+) -> tuple[Term, ...]:
+    """The terms of one pipeline rank: weights, buffers, towers, profile run, outside of torch, CUDA graphs."""
+    weights = Term(
+        name="weights",
+        low_bytes=held.weights_bytes,
+        high_bytes=held.weights_bytes,
+        source="shapes of the engine's modules",
+        expected_bytes=held.weights_bytes,
+    )
+    buffers = Term(
+        name="buffers",
+        low_bytes=held.buffers_bytes,
+        high_bytes=held.buffers_bytes,
+        source="rotary tables and scales",
+        expected_bytes=held.buffers_bytes,
+    )
+    towers = Term(
+        name="towers",
+        low_bytes=held.towers_bytes,
+        high_bytes=held.towers_bytes,
+        source="shapes of vision and audio towers",
+        expected_bytes=held.towers_bytes,
+    )
+    seen = Transients(seen.layer, seen.tower if held.towers_bytes else 0)
+    return (
+        *(term for term in (weights, buffers, towers) if term.expected_bytes or term.name == "weights"),
+        profile(a, settings, version, seen, pictures=held.towers_bytes > 0),
+        outside(settings, version),
+        graphs(settings),
+    )
+
+
+def profile(a: Architecture, settings: EngineSettings, version: Version, seen: Transients, *, pictures: bool) -> Term:
+    """Transient bytes of the profile run: the highest of a layer, of the tower and of the sampler."""
+    logits = settings.sequences * a.vocab_size
+    states = 2 * settings.batched_tokens * a.hidden_size
+    if version.profile == "fit":
+        expected = logits * FIT_TENTHS // 10 + states
+        low, high = int(expected * (1 - FIT_ERROR)), int(expected * (1 + FIT_ERROR))
+        high = max(high, seen.layer + states)
+        if pictures:  # the one public boot with a tower, Mistral Small 3.2, shows a layer's pass, and less than the fit
+            low, high, expected = states, max(high, seen.tower + expected), max(seen.layer, seen.tower)
+        return Term(
+            name="profile",
+            low_bytes=low,
+            high_bytes=high,
+            source="vLLM up to 0.11: 38.4 x max_num_seqs x vocabulary + 2 T H",
+            expected_bytes=expected,
+        )
+    body = max(seen.layer, seen.tower)
+    low = states + SAMPLER[0] * logits
+    expected = max(body, states + SAMPLER[1] * logits)
+    high = max(2 * body, states + SAMPLER[2] * logits, expected)
+    source = "one layer on max_num_batched_tokens, or the sampler on max_num_seqs x vocabulary; no log to check it"
+    return Term(name="profile", low_bytes=min(low, expected), high_bytes=high, source=source, expected_bytes=expected)
+
+
+def outside(settings: EngineSettings, version: Version) -> Term:
+    """What the driver sees grow beyond torch's allocator: kernels, workspaces, communicators."""
+    low, expected, high = OUTSIDE_MIB[1 if settings.tensor * settings.pipeline == 1 else 2]
+    if version.graphs_in_share:
+        high += SEGMENTS_MIB
+    return Term(
+        name="outside",
+        low_bytes=low * MIB,
+        high_bytes=high * MIB,
+        source="four public boots of vLLM 0.11.0",
+        expected_bytes=expected * MIB,
+    )
+
+
+def graphs(settings: EngineSettings) -> Term:
+    """CUDA graphs: exact where they are stated or off, else unknown above nothing."""
+    if settings.graphs_bytes is None:
+        return Term(
+            name="graphs",
+            low_bytes=0,
+            high_bytes=None,
+            source="no formula is known: one public log has 57 GiB, others 0.1 to 4.2",
+            expected_bytes=0,
+        )
+    source = "enforce_eager: none are made" if settings.eager else "stated: graphs_gib"
+    return Term(
+        name="graphs",
+        low_bytes=settings.graphs_bytes,
+        high_bytes=settings.graphs_bytes,
+        source=source,
+        expected_bytes=settings.graphs_bytes,
+    )

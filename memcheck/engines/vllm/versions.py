@@ -1,0 +1,99 @@
+"""Which versions of vLLM memcheck knows, and what moved between them (``versions.json``)."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+
+from memcheck.edge.own_json import read_own_json
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PATH = os.path.join(os.path.dirname(__file__), "versions.json")
+VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[.+-]?[a-z][a-z0-9.]{0,24})?", re.IGNORECASE | re.ASCII)
+
+
+class Version(Record):
+    """One known version: its defaults, its words, and how its planner counts."""
+
+    name: str
+    share: float
+    """Default of ``gpu_memory_utilization``."""
+    largest_batch: int
+    """Default of ``max_num_batched_tokens`` on GPUs of 160 GiB and more."""
+    null_block: bool
+    """One block is held back before the check of one request."""
+    overlapping_batches: bool
+    """Batches are scheduled while the one before runs: windows keep the tokens of both."""
+    pads_pages: bool
+    """Pages that do not divide the largest are padded."""
+    caches_hybrid_prefixes: bool
+    """Prefix caching is on for models with recurrent states, which then hold several pages of a state."""
+    profile: str
+    """``fit`` (four public boots) | ``unknown``: how the transient of the profile run is estimated."""
+    graphs_in_share: bool
+    """CUDA graphs are estimated at start, and taken off the pool."""
+    both_ends: tuple[str, ...]
+    """Model types that hold embedding and head on every pipeline rank."""
+    table_on_last: tuple[str, ...]
+    """Model types that hold the embedding on the last rank as well as on the first, although the head is not tied."""
+    whole_networks: tuple[str, ...]
+    """Model types whose feed-forward networks tensor parallelism does not divide: transformers has no plan for them."""
+    whole_attention: tuple[str, ...]
+    """Model types whose attention it does not divide."""
+    own_rotation: tuple[str, ...]
+    """Model types that run transformers' modules, which make their rotation anew each time."""
+    whole_prompts: tuple[str, ...]
+    """Model types whose prompts are not cut into chunks, so that a pass takes the longest request."""
+    no_pipeline: tuple[str, ...]
+    """Model types that cannot be divided over pipeline ranks."""
+    stretched_rotation: tuple[str, ...]
+    """Model types with a rotary table of four times the positions (``MRotaryEmbedding``)."""
+    mask_of_positions: tuple[str, ...]
+    """Model types with a buffer of one byte for each pair of positions."""
+    words: dict[str, Any]
+    """Errors by kind, with ``{names}`` for numbers."""
+
+    def too_long(self, length: int, needed: str, available: str, longest: int) -> str:
+        """The error about a request that does not fit, with its numbers; ``longest``: tokens that would fit, or 0."""
+        estimate = self.words["estimate"].format(estimated=longest) if longest > 0 else ""
+        return str(self.words["too_long"].format(length=length, needed=needed, available=available, estimate=estimate))
+
+
+@lru_cache(maxsize=1)
+def known() -> tuple[Version, ...]:
+    """Every version that memcheck knows, oldest first."""
+    data = read_own_json(PATH)
+    return tuple([Version(name=name, **_tuples(row)) for name, row in data["versions"].items()])
+
+
+def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+
+
+def order(name: str) -> tuple[int, int, int] | None:
+    """(major, minor, patch) of a version's name; None: it is no version."""
+    found = VERSION.fullmatch(name)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+
+
+def enclosing(name: str) -> tuple[Version, ...]:
+    """The known version of that name, or the two around it; one alone before the oldest or after the newest.
+
+    Raises:
+        ValueError: ``name`` is no version.
+    """
+    place = order(name)
+    if place is None:
+        raise ValueError(name)
+    versions = known()
+    for version in versions:
+        if order(version.name) == place:
+            return (version,)
+    before = [v for v in versions if (order(v.name) or place) < place]
+    after = [v for v in versions if (order(v.name) or place) > place]
+    return (*before[-1:], *after[:1])

@@ -1,0 +1,250 @@
+"""Weights and buffers of each pipeline rank as vLLM lays them out.
+
+Source: vLLM 0.20.2 and 0.33.0: ``distributed/utils.py`` (``get_pp_indices``), ``model_executor/layers/linear.py``
+(``QKVParallelLinear``: KV heads are replicated where there are fewer than ranks), ``vocab_parallel_embedding.py``
+(tables are padded to 64 rows), ``mamba/mamba_mixer2.py`` (each rank has a group of its own, and an fp32 ``A``),
+``rotary_embedding`` (one table of cosines and sines per kind of rotation).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from memcheck.engines.types import EngineSettings
+from memcheck.engines.vllm.caches import extra_groups, kv_heads
+from memcheck.engines.vllm.versions import Version
+from memcheck.models.attention_types import Attention, Indexer, KeysAsValuesAttention, LatentAttention
+from memcheck.models.feed_forward_types import Mlp, Moe
+from memcheck.models.mixer_types import Mixer
+from memcheck.models.parameters import block_tensors, outer_tensors, tower_runs
+from memcheck.models.types import Architecture, Block, ParameterTensor
+from memcheck.record import Record
+
+VOCABULARY_PADDING = 64
+"""Rows to whose multiple every table of words is padded (``DEFAULT_VOCAB_PADDING_SIZE``)."""
+PER_LAYER_TABLE = "embed_tokens_per_layer.weight"
+"""A table of words with a part for each layer, which is divided like the embedding (Gemma 3n and 4)."""
+SCALE_BYTES = 16
+"""Four fp32 scales of queries, keys, values and probabilities that each attention layer keeps as buffers."""
+MXFP4_WIDTH = 256
+"""To whose multiple the hidden size of MXFP4 experts is padded (``mxfp4_round_up_hidden_size_and_intermediate_size``);
+vllm 0.11.0 logs 13.47 GiB of gpt-oss-20b."""
+BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4, "fp4": 4}
+GROUP = {"int4": (128, 20), "fp4": (16, 8), "mxfp4": (32, 8)}
+"""Weights that share a scale, and the bits of it: GPTQ's and AWQ's fp16 scale and 4-bit zero point; NVFP4's fp8 scale;
+MXFP4's exponent."""
+
+
+class RankBytes(Record):
+    """Resident bytes of one pipeline rank before any cache."""
+
+    weights_bytes: int
+    """Weights of the language model, and of an encoder."""
+    buffers_bytes: int
+    towers_bytes: int = 0
+    """Weights of vision and audio towers, which the first rank holds whole."""
+
+
+def stages(layers: int, pipeline: int) -> tuple[tuple[int, int], ...]:
+    """The first layer and the end of each pipeline rank. Layers left over go to the ranks before the last."""
+    counts = [layers // pipeline] * pipeline
+    for i in range(2, layers % pipeline + 2):
+        counts[-i] += 1
+    return tuple([(sum(counts[:i]), sum(counts[: i + 1])) for i in range(pipeline)])
+
+
+def rank_bytes(a: Architecture, settings: EngineSettings, version: Version) -> tuple[RankBytes, ...]:
+    """Weights and buffers of one tensor-parallel rank of every pipeline stage."""
+    layers = a.layers()
+    of_block: dict[Block, int] = {}
+    for b, _ in a.blocks:
+        if b not in of_block:
+            of_block[b] = sum(_bytes(t, owner, a, settings, version) for t, owner in _owned(b))
+            of_block[b] += _added(b, settings)
+    found = []
+    for rank, (first, last) in enumerate(stages(len(layers), settings.pipeline)):
+        weights = sum(of_block[b] for b in layers[first:last])
+        ends = (rank == 0, rank == settings.pipeline - 1)
+        for t in outer_tensors(a):
+            if _on_rank(t, a, ends, version):
+                weights += _bytes(t, None, a, settings, version)
+        encoder, towers = _towers(a, settings, version) if ends[0] else (0, 0)
+        buffers = _buffers(a, layers[first:last], settings, version)
+        found.append(RankBytes(weights + encoder, buffers, towers))
+    return tuple(found)
+
+
+def _owned(b: Block) -> list[tuple[ParameterTensor, object]]:
+    """Every tensor of a layer with the part that owns it; None: the layer itself."""
+    if b.uses_later_weights:
+        return [(t, b.second_mixer) for t in block_tensors(b)]
+    parts = (b.mixer, b.second_mixer, b.cross and b.cross.attention, b.mlp)
+    owned: list[tuple[ParameterTensor, object]] = []
+    for part in parts:
+        if part is not None:
+            owned += [(t, part) for t in part.tensors]
+    return owned + [(t, None) for t in block_tensors(b)[len(owned) :]]
+
+
+def _on_rank(t: ParameterTensor, a: Architecture, ends: tuple[bool, bool], version: Version) -> bool:
+    """Whether a tensor outside of the layers is on a rank. ``ends``: whether the rank is the first, and the last."""
+    first, last = ends
+    table = t.group in ("embedding", "position")
+    if (table or t.group == "head") and a.model_type in version.both_ends:
+        return True
+    if t.group == "position" and a.tie_word_embeddings:
+        return first or last
+    if table:
+        return first or (last and (a.tie_word_embeddings or a.model_type in version.table_on_last))
+    return last
+
+
+def _bytes(t: ParameterTensor, owner: object, a: Architecture, settings: EngineSettings, version: Version) -> int:
+    """Bytes of one tensor on a tensor-parallel rank, in the dtype that it is held in."""
+    shape = list(t.shape)
+    ways = settings.tensor
+    if isinstance(owner, Mlp | Moe) and a.model_type in version.whole_networks:
+        ways = 1
+    if isinstance(owner, Attention | LatentAttention) and a.model_type in version.whole_attention:
+        ways = 1
+    if t.shard == "vocab" or t.name.endswith(PER_LAYER_TABLE):
+        ways = 1 if a.model_type == "whisper" else ways
+        shape[0] = -(-shape[0] // VOCABULARY_PADDING) * VOCABULARY_PADDING
+        shape[0] = -(-shape[0] // ways)
+    elif t.group == "experts":
+        _cut_experts(shape, t, owner, ways)
+    elif t.shard != "none" or _divided_norm(t, owner):
+        _cut(shape, t, owner, ways)
+    numel = prod(shape)
+    if t.name.endswith("A_log") or (t.group == "router" and a.model_type in WIDE_ROUTERS):
+        return 4 * numel
+    return _held(t, numel, a, settings)
+
+
+def _cut(shape: list[int], t: ParameterTensor, owner: object, ways: int) -> None:
+    """Divide a tensor of a layer over the tensor ranks, in place."""
+    row = (t.shard == "row") != (t.transposed and len(shape) == 2)
+    dimension = 1 if row and len(shape) > 1 else 0
+    if row and len(shape) == 1:
+        return
+    if isinstance(owner, Attention) and t.shard == "column":
+        width = owner.kv_heads * owner.head_dim
+        if owner.fused_qkv and shape[dimension] == owner.heads * owner.head_dim + 2 * width:
+            one = owner.head_dim * (owner.heads // ways + 2 * kv_heads(owner.kv_heads, ways))
+            shape[dimension] = one
+            return
+        if shape[dimension] in (width, owner.kv_heads * (owner.v_head_dim or owner.head_dim)):
+            shape[dimension] = shape[dimension] // owner.kv_heads * kv_heads(owner.kv_heads, ways)
+            return
+    if (
+        isinstance(owner, Mixer)
+        and owner.kind == "mamba2"
+        and dimension == 0
+        and ("conv1d" in t.name or "in_proj" in t.name)
+    ):
+        shape[0] += 2 * extra_groups(owner.groups, ways) * owner.key_dim
+    shape[dimension] = -(-shape[dimension] // ways)
+
+
+def _divided_norm(t: ParameterTensor, owner: object) -> bool:
+    """Whether a norm inside a mixer has a part of its weight on each rank (lightning attention)."""
+    return isinstance(owner, Mixer) and owner.kind == "lightning" and t.name.endswith("norm.weight")
+
+
+def _cut_experts(shape: list[int], t: ParameterTensor, owner: object, ways: int) -> None:
+    """Divide every expert's matrices over the tensor ranks, in place; there is no expert parallelism."""
+    if len(shape) == 3 and t.shard != "none":
+        dimension = 2 if (t.shard == "row") != t.transposed else 1
+        shape[dimension] = -(-shape[dimension] // ways)
+    elif len(shape) == 2 and t.shard == "column" and isinstance(owner, Moe) and shape[0] == owner.experts:
+        shape[1] = -(-shape[1] // ways)
+    elif len(shape) == 2 and not (isinstance(owner, Moe) and shape[0] == owner.experts):
+        shape[0] = -(-shape[0] // ways)
+
+
+def _held(t: ParameterTensor, numel: int, a: Architecture, settings: EngineSettings) -> int:
+    """Bytes of ``numel`` elements as they are held: matrices in the plan's quantization, all else in bf16.
+
+    GPT-OSS is published with experts in MXFP4 alone; its other matrices are bf16.
+    """
+    kind = settings.weights
+    if BITS[kind] >= 16:
+        return numel * BITS[kind] // 8
+    matrix = (t.linear and t.group not in ("head", "router")) or t.group in ("experts", "shared_experts")
+    if a.model_type == "gpt_oss":
+        matrix, kind = matrix and t.group == "experts", "mxfp4" if kind == "fp4" else kind
+        if matrix and kind == "mxfp4" and len(t.shape) == 3:
+            numel = numel // a.hidden_size * -(-a.hidden_size // MXFP4_WIDTH) * MXFP4_WIDTH
+    if not matrix or len(t.shape) < 2:
+        return 2 * numel
+    size, bits = GROUP.get(kind, (0, 0))
+    scales = -(-numel // size) * bits if size else 0
+    return (numel * BITS.get(kind, 4) + scales + 7) // 8
+
+
+def _added(b: Block, settings: EngineSettings) -> int:
+    """Bytes that vLLM's layer has and transformers' has not: the values' matrix of keys that are values (Gemma 4)."""
+    mixer = b.mixer
+    if not isinstance(mixer, KeysAsValuesAttention):
+        return 0
+    hidden = next((t.shape[1] for t in mixer.tensors if t.linear and t.shard == "column"), 0)
+    return 2 * hidden * mixer.head_dim * kv_heads(mixer.kv_heads, settings.tensor)
+
+
+def _towers(a: Architecture, settings: EngineSettings, version: Version) -> tuple[int, int]:
+    """Bytes of an encoder, and of the vision and audio towers, on the first pipeline rank.
+
+    The encoder of an encoder-decoder is divided like the decoder. Towers are counted whole.
+    """
+    encoder, towers = 0, 0
+    for tensors, times, part in tower_runs(a):
+        if part == "encoder":
+            encoder += times * sum(_bytes(t, None, a, settings, version) for t in tensors)
+        elif settings.pictures:
+            towers += times * sum(2 * t.count for t in tensors)
+    return encoder, towers
+
+
+def _buffers(a: Architecture, layers: tuple[Block, ...], settings: EngineSettings, version: Version) -> int:
+    """Bytes of tables and scales that a rank holds outside of its parameters."""
+    found = 0
+    for b in layers:
+        for mixer in (b.mixer, b.second_mixer):
+            if isinstance(mixer, Attention | LatentAttention):
+                found += SCALE_BYTES
+            if isinstance(mixer, Mixer) and mixer.kind == "mamba2":
+                rows = mixer.heads * mixer.head_dim + 2 * mixer.groups * mixer.key_dim
+                extra = 2 * extra_groups(mixer.groups, settings.tensor) * mixer.key_dim
+                found += 2 * (rows + extra) // settings.tensor * mixer.kernel
+        if b.cross is not None:
+            found += SCALE_BYTES
+    if a.model_type in version.mask_of_positions:
+        found += a.max_position_embeddings**2
+    if a.model_type in version.own_rotation:
+        return found
+    return found + rotary_bytes(a, layers, version)
+
+
+def rotary_bytes(a: Architecture, layers: tuple[Block, ...], version: Version) -> int:
+    """Bytes of the tables of cosines and sines: a row for each position, one table for each kind of rotation."""
+    mixers = [m for b in layers for m in (b.mixer, b.second_mixer)]
+    widths = {m.rotary_dim for m in mixers if isinstance(m, Attention) and m.rotary_dim}
+    widths |= {m.qk_rope_head_dim for m in mixers if isinstance(m, LatentAttention)}
+    rows = a.max_position_embeddings
+    item = 4 if a.model_type == "gpt_oss" else 2
+    if a.model_type in version.stretched_rotation:
+        rows *= 4
+    copies = a.rotary_tables if isinstance(a.rotary_tables, int) else 1
+    tables = sum(widths) * (copies if len(widths) == 1 else 1)
+    if (
+        any(isinstance(m, LatentAttention) and isinstance(m.extension, Indexer) for m in mixers)
+        and a.model_type in APART
+    ):
+        tables *= 2
+    return rows * tables * item
+
+
+WIDE_ROUTERS = ("glm4_moe", "minimax")
+"""Types whose routers are fp32."""
+APART = ("deepseek_v32",)
+"""Types whose indexer has a table of its own."""
