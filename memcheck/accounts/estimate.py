@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from memcheck.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.engines.types import EngineAnswer
+
 COMPONENTS = (
     "parameters",
     "gradients",
@@ -170,6 +174,9 @@ class Estimate(Record):
     padded_bytes: int = 0
     """What is needed if rows are padded that are taken as full, which the intervals cover; 0: the plan says how they
     lie, or it makes no difference."""
+
+    engine: EngineAnswer | None = None
+    """What the serving engine makes of the plan; None: the plan names no engine."""
 
     @property
     def shown(self) -> Estimate:

@@ -16,7 +16,7 @@ class JobProblem(Record):
 
     kind: str
     """Which file rule reports it: ``model`` (MEM020) | ``gpu`` (MEM021) | ``architecture`` (MEM022) | ``config-key``
-    (MEM023) | ``config`` (MEM024) | ``missing`` (MEM012) | ``images``, ``base``, ``lora``
+    (MEM023) | ``config`` (MEM024) | ``missing`` (MEM012) | ``conflict`` (MEM015) | ``images``, ``base``, ``lora``
     (MEM014)."""
     pointer: str
     message: str

@@ -54,13 +54,21 @@ def inference_job(
     plan: plan_types.Plan,
     inference: plan_types.InferenceSpec,
     architecture: Architecture | Rough,
+    gpu: Gpu,
     defaults: Defaults,
 ) -> InferenceJob:
     """Return the inference job of a plan: one server of the model with its KV cache.
 
     Raises:
-        ResolutionError: the plan states no context.
+        ResolutionError: the plan states no context, or keys that exclude each other.
     """
+    if inference.engine is not None or any(getattr(inference, key) is not None for key in inference._fields[5:]):
+        from memcheck.job.engine import stray_keys
+
+        if problems := stray_keys(inference, plan.parallelism):
+            raise ResolutionError(problems)
+    if inference.engine is not None:
+        return _engine_job(plan, inference, architecture, gpu, defaults)
     if inference.context_length is None:
         problem = JobProblem(
             "missing",
@@ -76,7 +84,36 @@ def inference_job(
         context_length=inference.context_length,
         weights=defaults.take("inference.weights", inference.weights, "bf16"),
         kv_cache=defaults.take("inference.kv_cache", inference.kv_cache, "bf16"),
+        chunk=defaults.take("inference.chunk", inference.chunk, CHUNK, "engines read longer prompts in chunks"),
     )
+
+
+def _engine_job(
+    plan: plan_types.Plan,
+    inference: plan_types.InferenceSpec,
+    architecture: Architecture | Rough,
+    gpu: Gpu,
+    defaults: Defaults,
+) -> InferenceJob:
+    """Return the job of a plan with a serving engine: one request of the longest length is what it must hold."""
+    from memcheck.job.engine import resolve_engine
+
+    degrees = plan_types.ParallelismSpec(tensor=inference.tensor, pipeline=inference.pipeline)
+    layout = resolve_layout(plan.hardware, degrees, None, defaults)
+    settings = resolve_engine(inference, architecture, gpu, layout.world_size, defaults)
+    return InferenceJob(
+        architecture=architecture,
+        layout=layout,
+        batch_size=1,
+        context_length=settings.length or settings.longest,
+        weights=settings.weights,
+        kv_cache="fp8" if settings.kv_cache == "fp8" else "fp32" if settings.weights == "fp32" else "bf16",
+        chunk=settings.batched_tokens,
+        engine=settings,
+    )
+
+
+CHUNK = 8192
 
 
 DEFAULT_FRAMEWORK = "huggingface"
@@ -174,7 +211,7 @@ def framed(
         overhead = _overhead(plan.policy, policy)
         return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, policy.taken()))
 
-    serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, defaults)
+    serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, gpu, defaults)
     overhead = _overhead(plan.policy, defaults)
     return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ()))
 

@@ -7,6 +7,7 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from memcheck.engines.types import EngineSettings
     from memcheck.job.framework import Framework
 
 
@@ -436,6 +437,15 @@ class InferenceJob(Record):
     context_length: int
     weights: str
     kv_cache: str
+    chunk: int = 8192
+    """Tokens of one prefill at most."""
+    engine: EngineSettings | None = None
+    """The serving engine; None: weights, cache and a prefill are added up."""
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens of the longest forward pass: a chunk of a longer prompt."""
+        return min(self.chunk, self.context_length)
 
 
 class Overhead(Record):

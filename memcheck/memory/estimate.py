@@ -68,6 +68,10 @@ class Estimator:
 
     def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
         """An estimate of every pipeline rank of the job."""
+        if isinstance(job, InferenceJob) and job.engine is not None:
+            from memcheck.memory.engine import engine_estimate
+
+            return engine_estimate(job, self._gpu, inventory=inventory)
         if isinstance(job, InferenceJob):
             from memcheck.memory.inference import inference_ranks
 

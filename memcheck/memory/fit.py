@@ -36,6 +36,8 @@ def verdict_of(estimate: Estimate, fail_above: float, host_bytes: int | None = N
     """
     if not on_host(estimate.host_bytes_per_node, host_bytes):
         return DOES_NOT_FIT
+    if estimate.engine is not None:
+        return {FITS: FITS, UNCERTAIN: UNCERTAIN}.get(_engine_fit(estimate), DOES_NOT_FIT)
     if estimate.longest_row:
         return UNCERTAIN
     return verdict_in(estimate.needed_interval_bytes, estimate.capacity_bytes, fail_above)
@@ -52,7 +54,22 @@ def gpu_fit(estimate: Estimate, fail_above: float) -> str:
     """The verdict on an estimate's GPU memory, with the upper end of the need's interval."""
     if estimate.longest_row:
         return UNCERTAIN
+    if estimate.engine is not None:
+        return _engine_fit(estimate)
     return on_gpu(estimate.needed_bytes, estimate.needed_interval_bytes[1], estimate.capacity_bytes, fail_above)
+
+
+def _engine_fit(estimate: Estimate) -> str:
+    """The verdict on a serving engine's plan: its own answer, and whether a stated pool and the weights fit the GPU.
+
+    The engine takes its share of the GPU whatever it needs, so that no limit below the capacity applies.
+    """
+    if estimate.engine is None or estimate.engine.answer == "does_not_boot":
+        return TOO_LARGE
+    low, high = estimate.needed_interval_bytes
+    if low > estimate.capacity_bytes:
+        return TOO_LARGE
+    return UNCERTAIN if estimate.engine.answer == "depends" or high > estimate.capacity_bytes else FITS
 
 
 def hangs(estimate: Estimate, fail_above: float) -> bool:

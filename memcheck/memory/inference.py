@@ -21,6 +21,7 @@ from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
+from memcheck.memory.served_cache import layer_bytes
 from memcheck.memory.serving import ServingRank, Weight, formulas, ledger
 from memcheck.models.attention_types import Compressed
 from memcheck.models.parameters import outer_tensors, tower_runs
@@ -150,10 +151,15 @@ def _tensors(job: InferenceJob, a: Architecture, part: Part, inventory: bool) ->
     counts = Counter(map(id, blocks))
     distinct = list({id(block): block for block in blocks}.values())
     weights, caches = [], []
+    sizes = layer_bytes(job, a, part.first, part.last)
     for block in distinct:
-        of_block, cache = _of_block(job, block)
-        weights += [(weight, counts[id(block)]) for weight in of_block]
-        caches.append((block, cache, counts[id(block)]))
+        weights += [(weight, counts[id(block)]) for weight in _of_block(job, block)]
+        if sizes is None:
+            one = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
+            caches.append((block, rounded(job.batch_size * one), counts[id(block)]))
+            continue
+        each = Counter(sizes.get(part.first + i, 0) for i, other in enumerate(blocks) if other is block)
+        caches += [(block, size, times) for size, times in each.items()]
     for t in outer_tensors(a):
         if not _on_stage(a, t, part):
             continue
@@ -174,15 +180,24 @@ def _tensors(job: InferenceJob, a: Architecture, part: Part, inventory: bool) ->
     )
 
 
+def profile_run(job: InferenceJob, a: Architecture) -> tuple[int, int]:
+    """Bytes of the highest layer on the tokens of one forward pass, and of the vision tower on as many."""
+    blocks = list(dict.fromkeys(block for block, _ in a.blocks))
+    tower = 0
+    if a.vision is not None and not a.vision.crosses and (job.engine is None or job.engine.pictures):
+        tower = _tower_working_set(job, a.vision, inventory=False).peak
+    return _working_set(job, a, blocks, inventory=False).peak, tower
+
+
 def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Tape:
     """Replay the layers of a vision tower without a graph, and return the tape of the one with the highest peak.
 
-    Its input are the pictures that fill a context.
+    Its input are the pictures that fill a forward pass.
     """
     from memcheck.job.images import filling
 
     dtype = "fp32" if job.weights == "fp32" else "bf16"
-    pictures = filling(vision, job.context_length)
+    pictures = filling(vision, job.pass_tokens)
     setting = Setting(
         style=STYLE,
         batch=1,
@@ -198,15 +213,14 @@ def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Ta
     return _highest([block for block, _ in vision.blocks], setting, "rows of the vision tower", inventory)
 
 
-def _of_block(job: InferenceJob, block: Block) -> tuple[list[Weight], int]:
-    """The weights of one layer, and the bytes of its cache."""
+def _of_block(job: InferenceJob, block: Block) -> list[Weight]:
+    """The weights of one layer."""
     layout = job.layout
     weights = []
     for t, component in block_component_tensors(block):
         shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout))
         weights.append(_weight(t, shape, job.weights))
-    cache = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
-    return weights, rounded(job.batch_size * cache)
+    return weights
 
 
 def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
@@ -228,7 +242,7 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], inventory: bool) -> Tape:
-    """Replay the layers without a graph on one sequence of ``context_length`` tokens.
+    """Replay the layers without a graph on the tokens of the longest forward pass: a chunk of a prompt.
 
     Returns the tape of the layer with the highest peak: the activations of a prefill.
     """
@@ -236,7 +250,7 @@ def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], invent
     setting = Setting(
         style=STYLE,
         batch=1,
-        sequence=job.context_length,
+        sequence=job.pass_tokens,
         hidden=a.hidden_size,
         tensor_parallel=job.layout.tensor,
         expert_parallel=job.layout.expert,

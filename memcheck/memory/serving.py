@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Formula, TensorGroup
 from memcheck.autograd import rounded
 from memcheck.autograd.curve import Inventory
-from memcheck.job.types import DTYPE_BYTES, InferenceJob
+from memcheck.job.types import InferenceJob
 from memcheck.models.types import Attention, Block, LatentAttention, ParameterTensor
 from memcheck.record import Record
 
@@ -17,11 +17,11 @@ SCALES = {
     "int4": "; fp16 scale and 4-bit zero per group of 128 (GPTQ, AWQ)",
     "fp4": "; one fp8 scale per 16 weights (NVFP4)",
 }
-CACHE = "transformers cache_utils.py: keys and values [sequences, kv heads, tokens, head_dim] of every layer"
+CACHE = "vLLM v1/kv_cache_interface.py: keys and values in blocks, whole groups of layers at a time"
 LATENT = (
     "DeepSeek-V2 (arXiv 2405.04434), section 2.1: the cache holds the compressed keys and values, and one rotary key"
 )
-STATE = "transformers modeling files: convolution and recurrent states, whose size does not depend on the tokens"
+STATE = "vLLM v1/kv_cache_interface.py: pages of convolution and recurrent states, whatever the number of tokens"
 LOGITS = "transformers generation/utils.py: the last token's logits, copied to fp32"
 WORKING = "transformers modeling files, replayed by memcheck.frameworks"
 
@@ -95,7 +95,7 @@ def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     caches: dict[tuple[str, str, str], list[int]] = {}
     for block, size, times in held.caches:
         if size:
-            layers = caches.setdefault(_cache_formula(job, block), [0, 0])
+            layers = caches.setdefault(_cache_formula(job, block, size), [0, 0])
             layers[0] += times
             layers[1] += times * size
     for (formula, numbers, source), (count, size) in caches.items():
@@ -104,7 +104,7 @@ def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, *_ in terms[:TERMS])
     more = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
     if held.working:
-        numbers = f"one sequence of {job.context_length:,} tokens in the block that needs most"
+        numbers = f"a pass of {job.pass_tokens:,} tokens in the block that needs most"
         found.append(Formula("activations", named + more, numbers, bytes=held.working, source=WORKING))
     if held.vocabulary:
         numbers, size = f"{job.batch_size} x {held.vocabulary:,} x 4 B", held.logits(job.batch_size)
@@ -114,20 +114,20 @@ def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
     return tuple(found)
 
 
-def _cache_formula(job: InferenceJob, block: Block) -> tuple[str, str, str]:
-    """Formula, its numbers and its source for one layer."""
-    mixer, item, sequences = block.mixer, DTYPE_BYTES[job.kv_cache], job.batch_size
+def _cache_formula(job: InferenceJob, block: Block, size: int) -> tuple[str, str, str]:
+    """Formula, its numbers and its source for one layer of ``size`` bytes."""
+    sequences, tokens = f"{job.batch_size} sequences", f"{job.context_length:,} tokens"
+    mixer = block.mixer
     if isinstance(mixer, Attention):
-        heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
-        tokens = min(job.context_length, mixer.window) if mixer.window else job.context_length
-        within = "tokens of the window" if mixer.window else "tokens"
-        formula = f"sequences x {within} x 2 x kv heads / tensor x head_dim x bytes, per layer"
-        return formula, f"{sequences} x {tokens:,} x 2 x {heads} x {mixer.head_dim} x {item} B", CACHE
+        what = "tokens of the window and in flight" if mixer.window else "tokens"
+        formula = (
+            f"blocks of 16 {what} x 2 x kv heads / tensor x head_dim x bytes, padded to the group's page, per layer"
+        )
+        return formula, f"{sequences} of {tokens}, {size:,} B", CACHE
     if isinstance(mixer, LatentAttention):
-        formula = "sequences x tokens x (kv_lora_rank + qk_rope_head_dim) x bytes, per layer"
-        width = f"({mixer.kv_lora_rank} + {mixer.qk_rope_head_dim})"
-        return formula, f"{sequences} x {job.context_length:,} x {width} x {item} B", LATENT
-    return "sequences x state, per layer", f"{sequences} sequences", STATE
+        formula = "blocks of tokens x (kv_lora_rank + qk_rope_head_dim) x bytes, per layer"
+        return formula, f"{sequences} of {tokens}, {size:,} B", LATENT
+    return "pages of the recurrent state, as large as attention's, per layer", f"{sequences}, {size:,} B", STATE
 
 
 def _kind(block: Block) -> str:

@@ -81,7 +81,6 @@ KEYS = {
     "offload.weights": "training.offload.parameters",
     "offload.model": "training.offload.parameters",
     "offload.activations": "training.activation_checkpointing.offload",
-    "max_model_len": "inference.context_length",
     "max_context": "inference.context_length",
     "kv_cache_dtype": "inference.kv_cache",
     "gpus": "hardware.gpus_per_node",
@@ -454,7 +453,6 @@ RENAMED: tuple[Renamed, ...] = (
     Renamed("training.lora", "lora_rank", "rank", origin=FACTORY),
     Renamed("training.lora", "lora_target_modules", "target_modules", origin=AXOLOTL),
     Renamed("training.lora", "lora_target", "target_modules", origin=FACTORY),
-    Renamed("inference", "max_model_len", "context_length", origin=VLLM),
     Renamed(
         "inference",
         "kv_cache_dtype",

@@ -216,6 +216,8 @@ def unknown_key(
     if meant:
         return f"did you mean `{meant}`?", meant if meant not in mapping and _only(key, meant, names) else ""
     elsewhere = _elsewhere(key, tokens)
+    if not serving:
+        elsewhere = [each for each in elsewhere if not each.startswith("inference.")]
     answer = answered(key, tokens, mapping.get(key), serving=serving)
     if answer and (serving or not elsewhere or any(f"`{each}" in answer for each in elsewhere) or _second(elsewhere)):
         return answer, ""

@@ -11,6 +11,7 @@ from memcheck.plan.types import (
     ActivationCheckpointingSpec,
     BaseSpec,
     CheckpointSpec,
+    DemandSpec,
     EvaluationSpec,
     GpuSpec,
     HardwareSpec,
@@ -87,7 +88,7 @@ def build_plan(values: dict[str, Any]) -> Plan:
         source=values.get("source"),
         parallelism=ParallelismSpec(**_whole(_without_auto(values.get("parallelism", {})))),
         training=None if training is None else _training(training),
-        inference=None if inference is None else InferenceSpec(**_whole(inference)),
+        inference=None if inference is None else _inference(inference),
         policy=_policy(values.get("policy", {})),
     )
 
@@ -128,6 +129,12 @@ def _training(values: dict[str, Any]) -> TrainingSpec:
         if name in typed:
             typed[name] = read(typed[name])
     return TrainingSpec(**typed)
+
+
+def _inference(values: dict[str, Any]) -> InferenceSpec:
+    typed = _whole(values)
+    demand = typed.get("demand")
+    return InferenceSpec(**typed if demand is None else {**typed, "demand": DemandSpec(**_whole(demand))})
 
 
 def _teacher(value: dict[str, Any]) -> TeacherSpec:

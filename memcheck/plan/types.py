@@ -254,13 +254,37 @@ class TrainingSpec(Record):
     options: dict[str, Any] | None = None
 
 
+class DemandSpec(Record):
+    """``inference.demand``."""
+
+    sequences: int
+    length: int
+
+
 class InferenceSpec(Record):
-    """``inference``."""
+    """``inference``: without an engine, or with one and its own keys."""
 
     batch_size: int | None = None
     context_length: int | None = None
     weights: str | None = None
     kv_cache: str | None = None
+    chunk: int | None = None
+    engine: str | None = None
+    version: str | None = None
+    tensor: int | None = None
+    pipeline: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_bytes: int | None = None
+    max_model_len: int | str | None = None
+    """``auto``: the longest that fits; None: the model's own."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    enforce_eager: bool | None = None
+    graphs_gib: float | None = None
+    prefix_caching: bool | None = None
+    images: bool | None = None
+    demand: DemandSpec | None = None
 
 
 class PolicySpec(Record):

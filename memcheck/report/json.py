@@ -12,6 +12,7 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.report.engine import engine_record
 from memcheck.report.verdict import short_of_host
 from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report
 
@@ -114,6 +115,7 @@ def estimate_record(plan: PlanResult, estimate: Estimate) -> dict[str, object]:
         ],
         "settled_by": plan.settled_by or None,
         "assumptions": [{"key": item.key, "value": item.value, "why": item.why} for item in plan.assumptions],
+        **({} if estimate.engine is None else {"engine": engine_record(estimate.engine)}),
     }
 
 

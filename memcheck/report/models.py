@@ -178,6 +178,85 @@ class AssumptionData(Data):
     """Where it comes from."""
 
 
+class CacheGroupData(Data):
+    """Layers whose KV blocks are allocated together, as the engine names them."""
+
+    kind: str = Field(examples=["FullAttentionSpec", "SlidingWindowSpec", "MambaSpec"])
+    """The engine's class of their cache."""
+    layers: Count
+    """Layers of the first pipeline rank."""
+    block: Positive
+    """Tokens of a block."""
+    page_bytes: Count
+    """Bytes of a block of one layer, or of all of them where their pages differ."""
+
+
+class TermData(Data):
+    """One part of a rank's memory next to the KV cache."""
+
+    name: str = Field(examples=["weights", "buffers", "towers", "profile", "outside", "graphs"])
+    """What it is."""
+    bytes: Count
+    """Expected bytes."""
+    low_bytes: Count
+    """Lower end of its interval."""
+    high_bytes: Count | None
+    """Upper end of its interval; null: unknown above the lower end."""
+    source: str
+    """Where the figures come from."""
+
+
+class EngineData(Data):
+    """A serving engine's own arithmetic. Lists have one entry for each pipeline rank."""
+
+    name: str = Field(examples=["vllm"])
+    """The engine."""
+    version: str = Field(examples=["0.33.0"])
+    """The version of the engine."""
+    answer: Literal["boots", "does_not_boot", "depends"]
+    """Whether it boots. With a stated pool this is what the engine's planner says; whether pool and weights fit the GPU
+    is MEM101's question.
+    """
+    error: str | None
+    """The engine's own words; null if it boots at both ends of the terms' intervals."""
+    depends_on: list[str]
+    """Terms on which the answer depends, the widest first; `version` where known versions differ."""
+    kv_bytes: Count
+    """Expected bytes for the KV cache on the rank with least."""
+    kv_interval_bytes: Interval
+    """Lower and upper end; what is unknown above a floor counts as its floor."""
+    blocks: Count
+    """Blocks of the pool; 0 if it does not boot."""
+    tokens: Count
+    """Tokens that the engine logs."""
+    concurrency: Share
+    """Requests of the longest length at once."""
+    max_model_len: Count
+    """Tokens of a request at most."""
+    longest: Count
+    """Tokens of the longest request for which the expected pool has room."""
+    request_bytes: Count
+    """Bytes that one request of the longest length takes, with what the engine holds back."""
+    groups: list[CacheGroupData]
+    """Groups of layers on the first pipeline rank."""
+    weights_bytes: list[Count]
+    """Weights of the language model."""
+    buffers_bytes: list[Count]
+    """Rotary tables and scales."""
+    towers_bytes: list[Count]
+    """Vision and audio towers."""
+    terms: list[list[TermData]]
+    """Every term next to the cache."""
+    share_needed: float | None
+    """Smallest share of the GPU with which the expected terms leave room for one request; null: none below 1."""
+    demand_held: bool | None
+    """Whether the demanded requests have room at once; null where the plan states no demand."""
+    enclosing: list[list[str]]
+    """Known versions around one that memcheck does not know, each with its answer."""
+    defaults: dict[str, Any]
+    """Settings with which the engine starts, defaults included."""
+
+
 class EstimateData(Data):
     """Memory of the GPU that needs the most, at the moment when it needs the most."""
 
@@ -254,6 +333,8 @@ class EstimateData(Data):
     """For an uncertain plan: the one fact that would settle whether it fits, or that only a run can tell. Else null."""
     assumptions: list[AssumptionData]
     """Every value that was used and that the plan does not state."""
+    engine: EngineData | None = None
+    """What the serving engine makes of the plan; null where the plan names none."""
 
 
 class LocationData(Data):

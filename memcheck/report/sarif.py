@@ -74,6 +74,7 @@ TAGS = {
     "MEM4": "recipe",
     "MEM5": "framework-config",
     "MEM6": "policy",
+    "MEM7": "serving-engines",
 }
 """What a family of codes is about."""
 PRECISIONS = {PROVABLE: "very-high", MEASURED: "high", HEURISTIC: "medium"}

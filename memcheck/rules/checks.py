@@ -54,6 +54,8 @@ CHECKS: tuple[Gated, ...] = (
     Gated("MEM604", "mem604_too_many_gpus", when.governed),
     Gated("MEM605", "mem605_too_many_gpu_hours", when.governed, needs_estimate=True),
     Gated("MEM606", "mem606_interval_required", when.governed, needs_estimate=True),
+    Gated("MEM701", "mem701_engine_does_not_boot", when.engine_fails, needs_estimate=True),
+    Gated("MEM702", "mem702_boot_depends", when.boot_depends, needs_estimate=True),
 )
 
 BEYOND_GATE = {

@@ -27,6 +27,7 @@ PROBLEM_CODES = {
     "target": codes.INVALID_VALUE,
     "config": codes.UNREADABLE_CONFIG,
     "missing": codes.MISSING_KEY,
+    "conflict": codes.CONFLICTING_KEYS,
 }
 
 

@@ -61,6 +61,8 @@ from memcheck.rules import (
     mem604_too_many_gpus,
     mem605_too_many_gpu_hours,
     mem606_interval_required,
+    mem701_engine_does_not_boot,
+    mem702_boot_depends,
     plan_rules,
     text_rules,
 )
@@ -150,5 +152,7 @@ RULES: tuple[Rule, ...] = (
     mem605_too_many_gpu_hours.RULE,
     mem606_interval_required.RULE,
     config_rules.MEM607,
+    mem701_engine_does_not_boot.RULE,
+    mem702_boot_depends.RULE,
 )
 """In the order of their codes."""

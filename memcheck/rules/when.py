@@ -16,7 +16,7 @@ from memcheck.edge.imports import import_module
 from memcheck.finding import Finding
 from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.types import UNPACKED, InferenceJob
-from memcheck.memory.fit import FITS, gpu_fit
+from memcheck.memory.fit import FITS, TOO_LARGE, gpu_fit
 from memcheck.models.types import Moe
 from memcheck.plan.types import Plan
 from memcheck.record import Record
@@ -41,9 +41,23 @@ def locked(context: RuleContext) -> bool:
 def strained(context: RuleContext) -> bool:
     """Whether the need is above the threshold for warnings, or its interval ends above the limit."""
     estimate = context.estimate
+    if estimate is not None and estimate.engine is not None:  # its share is its own limit
+        return estimate.engine.answer != "does_not_boot" and gpu_fit(estimate, context.fail_above) == TOO_LARGE
     return estimate is not None and (
         estimate.utilization > context.warn_above or gpu_fit(estimate, context.fail_above) != FITS
     )
+
+
+def engine_fails(context: RuleContext) -> bool:
+    """Whether the plan's serving engine does not boot."""
+    answer = context.estimate.engine if context.estimate is not None else None
+    return answer is not None and answer.answer == "does_not_boot"
+
+
+def boot_depends(context: RuleContext) -> bool:
+    """Whether it is open if the plan's serving engine boots."""
+    answer = context.estimate.engine if context.estimate is not None else None
+    return answer is not None and answer.answer == "depends"
 
 
 def limited_rows(context: RuleContext) -> bool:
@@ -81,9 +95,17 @@ def miscounted(context: RuleContext) -> bool:
     return layout.tensor * layout.context * layout.pipeline * layout.data != layout.world_size
 
 
+def serves(context: RuleContext) -> bool:
+    """Whether a serving engine divides the model by its own rules, and says what it refuses."""
+    job = context.job
+    return isinstance(job, InferenceJob) and job.engine is not None
+
+
 def split(context: RuleContext) -> bool:
     """Whether a layer is divided over ranks."""
     layout = context.layout
+    if serves(context):
+        return False
     return layout.tensor != 1 or layout.context != 1 or layout.expert != 1 or layout.expert_tensor != 1
 
 
@@ -100,6 +122,8 @@ def pipelined(context: RuleContext) -> bool:
 def staged(context: RuleContext) -> bool:
     """Whether the plan has pipeline stages, or framework options, which may be about stages."""
     layout, job = context.layout, context.training
+    if serves(context):
+        return False
     if layout.pipeline != 1 or layout.virtual_stages != 1:
         return True
     return job is not None and any("pipeline" in name for name, _ in job.options)
@@ -151,7 +175,7 @@ def beyond_positions(context: RuleContext) -> bool:
     limit = model.max_position_embeddings if model is not None else 0
     if model is not None and model.encoder is not None and model.encoder.length:
         return False  # the positions are those of the decoder
-    return bool(limit) and length > limit
+    return bool(limit) and length > limit and not serves(context)
 
 
 def states_global_batch(context: RuleContext) -> bool:

@@ -64,7 +64,6 @@ def test_a_foreign_key_is_answered(line: str, help: str) -> None:
         ("precision: bf16", "it is written `inference.weights: bf16`"),
         ("dtype: bfloat16", "it is written `inference.weights: bf16`"),
         ("dtype: fp8", "it is written `inference.weights: fp8`"),
-        ("max_num_seqs: 64", "it is written `inference.batch_size: 64`"),
         ("tensor_parallel_size: 2", "it is written `parallelism.tensor: 2`"),
         ("optim: adamw_torch", "leave it out: it is `training.optimizer` of a training plan"),
     ],

@@ -121,6 +121,15 @@ def _of(prefix: str, names: str) -> tuple[str, ...]:
 ROUGH = "rough.activation_multiplier rough.hidden_size rough.layers rough.parameters rough.vocab_size"
 UNSEARCHED: dict[str, tuple[str, ...]] = {
     "it names the plan and moves no memory": ("memcheck", "name", "description", "extends", "training.steps"),
+    "another engine, version or demand is another server": _of(
+        "inference",
+        "engine version pipeline block_size kv_cache_bytes graphs_gib prefix_caching images demand.sequences "
+        "demand.length",
+    ),
+    "no search changes a server's settings yet": _of(
+        "inference",
+        "chunk tensor gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens enforce_eager",
+    ),
     "it says where values come from": _of(
         "source",
         "accelerate automodel axolotl deepspeed litgpt llamafactory megatron megatron-swift ms-swift nanotron "

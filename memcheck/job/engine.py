@@ -1,0 +1,127 @@
+"""From the keys of a serving engine to its settings: every default of the version on that GPU, each written down."""
+
+from __future__ import annotations
+
+from memcheck.catalog.types import Gpu
+from memcheck.engines.types import EngineSettings
+from memcheck.engines.vllm.defaults import batch_defaults, default_length, default_prefixes
+from memcheck.engines.vllm.versions import enclosing, known, order
+from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
+from memcheck.models.types import Architecture, Rough
+from memcheck.plan.types import InferenceSpec, ParallelismSpec
+
+GIB = 2**30
+ENGINE_KEYS = (
+    *("version", "tensor", "pipeline", "gpu_memory_utilization", "kv_cache_bytes", "max_model_len", "max_num_seqs"),
+    *("max_num_batched_tokens", "block_size", "enforce_eager", "graphs_gib", "prefix_caching", "images", "demand"),
+)
+OWN_KEYS = ("batch_size", "context_length", "chunk")
+"""Keys of a plan without an engine."""
+CACHES = ("auto", "bf16", "fp8")
+WEIGHTS = ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4")
+
+
+def stray_keys(stated: InferenceSpec, parallelism: ParallelismSpec) -> tuple[JobProblem, ...]:
+    """Name the keys that a plan with an engine, or one without, cannot have, and those that exclude each other."""
+    found = []
+    if stated.engine is None:
+        for key in ENGINE_KEYS:
+            if getattr(stated, key) is not None:
+                message = f"`{key}` is a key of a serving engine, and the plan names none"
+                found.append(_conflict(key, message, "add `engine: vllm`, or remove the key"))
+        if stated.kv_cache == "auto":
+            message = "`kv_cache: auto` is the default of a serving engine, and the plan names none"
+            found.append(_conflict("kv_cache", message, "write the dtype, e.g. `kv_cache: bf16`"))
+        return tuple(found)
+    for key in OWN_KEYS:
+        if getattr(stated, key) is not None:
+            better = {"context_length": "max_model_len", "chunk": "max_num_batched_tokens"}.get(key, "demand")
+            message = f"`{key}` is a key of a plan without an engine"
+            found.append(_conflict(key, message, f"remove it; {stated.engine} has `{better}`"))
+    if stated.kv_cache_bytes is not None and stated.gpu_memory_utilization is not None:
+        message = "`kv_cache_bytes` replaces `gpu_memory_utilization`, and the plan states both"
+        found.append(_conflict("kv_cache_bytes", message, "keep one of the two"))
+    if stated.enforce_eager and stated.graphs_gib:
+        message = "`enforce_eager: true` makes no CUDA graphs, and `graphs_gib` states their size"
+        found.append(_conflict("graphs_gib", message, "keep one of the two"))
+    if stated.kv_cache not in (None, *CACHES):
+        message = f"memcheck has no model of {stated.engine} with `kv_cache: {stated.kv_cache}`"
+        found.append(_conflict("kv_cache", message, f"write one of {', '.join(CACHES)}"))
+    stated_degrees = [key for key, value in parallelism._asdict().items() if value is not None]
+    for key in stated_degrees:
+        pointer = f"/parallelism/{key}"
+        message = f"`parallelism.{key}` is set, and the degrees of an engine are keys of `inference`"
+        help = f"write `inference.{key}`" if key in ("tensor", "pipeline") else "remove the key"
+        found.append(JobProblem("conflict", pointer, message, help=help))
+    return tuple(found)
+
+
+def _conflict(key: str, message: str, help: str) -> JobProblem:
+    return JobProblem("conflict", f"/inference/{key}", message, help=help)
+
+
+def resolve_engine(
+    stated: InferenceSpec, a: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
+) -> EngineSettings:
+    """Return the settings of the plan's engine. ``world``: GPUs of the plan.
+
+    Raises:
+        ResolutionError: the model is a rough one, the version is none, or the model states no longest request.
+    """
+    if isinstance(a, Rough):
+        message = "`rough` models have no attention shape, so that no engine's KV cache can be computed"
+        help = "describe the model by name, config or architecture"
+        raise ResolutionError((JobProblem("conflict", "/model/rough", message, help=help),))
+    newest = known()[-1].name
+    version = defaults.take("inference.version", stated.version, newest, "the newest version that memcheck knows")
+    near = enclosing(version)
+    if len(near) > 1 or order(near[0].name) != order(version):
+        names = " and ".join(v.name for v in near)
+        defaults.note("inference.version", names, f"memcheck does not know {version}: computed as the versions near it")
+    behaviour = near[-1]
+    tokens, sequences = batch_defaults(gpu, behaviour)
+    why = f"default of vLLM {behaviour.name} for an API server on this GPU"
+    longest = default_length(a)
+    length: int | str = longest
+    if stated.max_model_len is not None:
+        length = stated.max_model_len
+    elif longest:
+        defaults.note("inference.max_model_len", longest, "the model's own")
+    if not longest and not isinstance(length, int):
+        problem = JobProblem(
+            "missing",
+            "/inference",
+            "inference.max_model_len is missing: the model states no longest request",
+            help="write the number of tokens per request, e.g. `max_model_len: 32768`",
+        )
+        raise ResolutionError((problem,))
+    tokens = max(tokens, longest) if a.model_type in behaviour.whole_prompts else tokens
+    batched = defaults.take("inference.max_num_batched_tokens", stated.max_num_batched_tokens, tokens, why)
+    share = stated.gpu_memory_utilization
+    if stated.kv_cache_bytes is None:
+        share = defaults.take("inference.gpu_memory_utilization", share, behaviour.share, why)
+    weights = defaults.take("inference.weights", stated.weights, "bf16")
+    eager = defaults.take("inference.enforce_eager", stated.enforce_eager, default=False)
+    return EngineSettings(
+        name=stated.engine or "vllm",
+        version=version,
+        tensor=defaults.take("inference.tensor", stated.tensor, 1),
+        pipeline=defaults.take("inference.pipeline", stated.pipeline, 1),
+        share=share,
+        pool_bytes=stated.kv_cache_bytes,
+        length=length if isinstance(length, int) else 0,
+        longest=longest or (length if isinstance(length, int) else 0),
+        sequences=defaults.take("inference.max_num_seqs", stated.max_num_seqs, min(sequences, batched), why),
+        batched_tokens=batched,
+        block=stated.block_size,
+        kv_cache=defaults.take("inference.kv_cache", stated.kv_cache, "auto"),
+        weights=weights,
+        eager=eager,
+        graphs_bytes=0 if eager else None if stated.graphs_gib is None else int(stated.graphs_gib * GIB),
+        prefix_caching=defaults.take(
+            "inference.prefix_caching", stated.prefix_caching, default_prefixes(a, behaviour), why
+        ),
+        pictures=stated.images is not False,
+        demand=None if stated.demand is None else (stated.demand.sequences, stated.demand.length),
+        world=world,
+    )
