@@ -13,6 +13,7 @@ FAMILIES = {
     "MEM4xx": "Settings",
     "MEM5xx": "Configs of frameworks",
     "MEM6xx": "Policy of a repository",
+    "MEM7xx": "Serving engines",
 }
 """The page of each hundred of codes, and its title."""
 HEADINGS = {

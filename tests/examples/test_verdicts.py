@@ -62,6 +62,11 @@ VERDICTS = {
     "qwen2.5-32b-fsdp-2x8xh100": {"qwen2.5-32b-fsdp-2x8xh100": ("passed", [])},
     "qwen2.5-7b-tp8-8xh100": {"qwen2.5-7b-tp8-8xh100": ("error", ["MEM202", "MEM203"])},
     "rough-7b-a100-80gb": {"rough-7b-a100-80gb": ("failed", ["MEM101"])},
+    "vllm-llama-3.3-70b-4xh100": {
+        "llama-3.3-70b-eager": ("passed", []),
+        "llama-3.3-70b-graphs": ("passed", ["MEM702"]),
+    },
+    "vllm-qwen3-32b-1xh100": {"qwen3-32b-16k": ("passed", []), "qwen3-32b-32k": ("failed", ["MEM701"])},
 }
 NEARNESS = {"MEM103", "MEM104"}
 

@@ -88,7 +88,7 @@ def test_rule_states_its_precision(rule: Rule) -> None:
 @EACH
 def test_rule_has_its_form(rule: Rule) -> None:
     """Code, name, severity and summary have the form that configuration and reports rely on."""
-    assert re.fullmatch(r"MEM[0-6]\d\d", rule.code)
+    assert re.fullmatch(r"MEM[0-7]\d\d", rule.code)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert rule.severity in SEVERITIES
     assert rule.summary.endswith(".")
