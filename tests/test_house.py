@@ -50,7 +50,7 @@ LEVELS: tuple[set[str], ...] = (
 ENTRIES = {"__init__": "the version, which every room may ask for", "__main__": "starts the command line"}
 """Modules beside the rooms."""
 
-MOST_FOLDERS = 20
+MOST_FOLDERS = 21
 """As many as one can keep in mind."""
 
 ARROWS: dict[str, set[str]] = {

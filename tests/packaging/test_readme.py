@@ -92,7 +92,7 @@ def test_pages_are_short(root: Path, readme: str) -> None:
     ]
     assert len(readme.split()) <= 700
     assert (
-        sum(len(text.split()) for text in (readme, *pages)) <= 28_800
+        sum(len(text.split()) for text in (readme, *pages)) <= 27_500
     )  # 2,500 of them: serving, scripts, and what to do after the crash
 
 
