@@ -22,9 +22,10 @@ TREE_SHARE = 0.92
 
 
 class GroupLinks(Record):
-    """A process group as its links make it: seconds before the first byte, and bytes per second after it."""
+    """A process group as NCCL's cost model sees it: latency in seconds, and bandwidth in bytes per second."""
 
     ranks: int
+    """Ranks of the group."""
     local: int
     """Ranks in one node (or NVLink domain)."""
     bandwidth: float
@@ -38,6 +39,7 @@ class GroupLinks(Record):
     ring_low: float
     """Seconds of latency of one pass around, protocol LL."""
     tree: float
+    """Seconds of latency of a tree's all-reduce."""
 
 
 @lru_cache(maxsize=4096)
@@ -79,48 +81,48 @@ def exposed(exchange: float, work: float, collective_sm_share: float) -> float:
     return max(collective_sm_share * exchange, exchange - work)
 
 
-def gather(g: GroupLinks, total_bytes: float) -> float:
+def gather(links: GroupLinks, total_bytes: float) -> float:
     """Compute the seconds of an all-gather or reduce-scatter of ``total_bytes`` over all ranks.
 
     Each rank sends and receives all but its own part. NCCL takes the faster of the protocols Simple and LL.
     """
-    if g.ranks <= 1 or total_bytes <= 0:
+    if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
-    seconds = total_bytes * (g.ranks - 1) / g.ranks / g.bandwidth
-    return min(g.ring + seconds, g.ring_low + 2 * seconds)
+    seconds = total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth
+    return min(links.ring + seconds, links.ring_low + 2 * seconds)
 
 
-def all_reduce(g: GroupLinks, total_bytes: float) -> float:
+def all_reduce(links: GroupLinks, total_bytes: float) -> float:
     """Compute the seconds of an all-reduce of ``total_bytes``: around a ring or along a tree, whichever is faster."""
-    if g.ranks <= 1 or total_bytes <= 0:
+    if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
-    seconds = 2 * total_bytes * (g.ranks - 1) / g.ranks / g.bandwidth
-    ring = min(2 * g.ring - BASE_SIMPLE + seconds, 2 * g.ring_low - BASE_LL + 2 * seconds)
-    return min(ring, g.tree + 2 * total_bytes / (g.bandwidth * TREE_SHARE))
+    seconds = 2 * total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth
+    ring = min(2 * links.ring - BASE_SIMPLE + seconds, 2 * links.ring_low - BASE_LL + 2 * seconds)
+    return min(ring, links.tree + 2 * total_bytes / (links.bandwidth * TREE_SHARE))
 
 
-def all_to_all(g: GroupLinks, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
-    """Seconds in which every rank sends ``sent_bytes``, in equal parts to all ranks. Traffic inside a node overlaps the
-    rest.
+def all_to_all(links: GroupLinks, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
+    """Compute the seconds of an all-to-all: every rank sends ``sent_bytes``, in equal parts to all ranks.
 
-    ``forwarded_bytes``: what crosses to other nodes where one copy for a node is passed on inside it.
+    Traffic inside a node overlaps traffic between nodes. ``forwarded_bytes``: bytes per rank that cross to other nodes
+    where a node gets one copy of a token and passes it on inside (DeepEP).
     """
-    if g.ranks <= 1 or sent_bytes <= 0:
+    if links.ranks <= 1 or sent_bytes <= 0:
         return 0.0
     if forwarded_bytes is None:
-        near = sent_bytes * (g.local - 1) / g.ranks / g.near
-        far = sent_bytes * (g.ranks - g.local) / g.ranks / g.far
+        near = sent_bytes * (links.local - 1) / links.ranks / links.near
+        far = sent_bytes * (links.ranks - links.local) / links.ranks / links.far
     else:
-        near = sent_bytes * (g.local - 1) / g.local / g.near
-        far = forwarded_bytes / g.far
-    latency = BASE_SIMPLE + (STEP_SIMPLE["network"] if g.ranks > g.local else STEP_SIMPLE["nvlink"])
+        near = sent_bytes * (links.local - 1) / links.local / links.near
+        far = forwarded_bytes / links.far
+    latency = BASE_SIMPLE + (STEP_SIMPLE["network"] if links.ranks > links.local else STEP_SIMPLE["nvlink"])
     return latency + max(near, far)
 
 
-def send(g: GroupLinks, sent_bytes: float) -> float:
+def send(links: GroupLinks, sent_bytes: float) -> float:
     """Compute the seconds of sending ``sent_bytes`` to the next rank of the group."""
-    if g.ranks <= 1 or sent_bytes <= 0:
+    if links.ranks <= 1 or sent_bytes <= 0:
         return 0.0
-    crosses = g.local < g.ranks
+    crosses = links.local < links.ranks
     latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses else "nvlink"]
-    return latency + sent_bytes / (g.far if crosses else g.near)
+    return latency + sent_bytes / (links.far if crosses else links.near)

@@ -25,29 +25,32 @@ class Copies(Record):
 
 
 class ExchangedBytes(Record):
-    """Bytes of what is exchanged."""
+    """Bytes per element of what data-parallel ranks exchange, and the ZeRO stage that says what they exchange."""
 
     gathered: int
+    """Bytes per parameter of an all-gather."""
     reduced: int
+    """Bytes per gradient of a reduction."""
     stage: int
+    """ZeRO stage, 0 to 3."""
 
 
 @lru_cache(maxsize=1024)
 def copies(rates: Rates, ranks: int, stride: int, shard: int) -> Copies:
-    """``ranks`` ranks, ``stride`` apart, ``shard`` of which share one copy."""
+    """Describe the groups of ``ranks`` data-parallel ranks, ``stride`` apart; ``shard`` of them share one copy."""
     shard = max(1, min(shard, ranks))
     return Copies(group(rates, shard, stride), group(rates, ranks // shard, stride * shard))
 
 
 def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
-    """Who shares the parameters that are no experts."""
+    """Return the groups that share the parameters outside experts: the data- and context-parallel ranks."""
     layout = job.layout
     ranks = layout.data * layout.context
     return copies(rates, ranks, layout.tensor, layout.shard_group if layout.zero_stage else 1)
 
 
 def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
-    """Who shares one expert."""
+    """Return the groups that share one expert: the ranks with the same experts and the same parts of them."""
     layout = job.layout
     apart = layout.expert * expert_slices(layout, job.framework.own_engine)
     ranks = max(1, layout.data * layout.context * layout.tensor // apart)
@@ -56,7 +59,7 @@ def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
 
 
 def precision(job: TrainingJob) -> ExchangedBytes:
-    """Dtypes on the wire: FSDP gathers in the compute dtype; gradients are reduced as the recipe says."""
+    """Return the bytes per element on the wire: FSDP gathers in the compute dtype, and reduces in the recipe's."""
     recipe, stage = job.recipe, job.layout.zero_stage
     gathered = recipe.compute if stage == 3 else recipe.params
     size = DTYPE_BYTES[gathered]
@@ -65,19 +68,21 @@ def precision(job: TrainingJob) -> ExchangedBytes:
     return ExchangedBytes(size, DTYPE_BYTES[recipe.reduce], stage)
 
 
-def gather_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
-    """One all-gather of a unit."""
-    return gather(c.shard, parameters * p.gathered)
+def gather_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes) -> float:
+    """Compute the seconds of all-gathering ``parameters`` parameters, those of one FSDP unit, over their shards."""
+    return gather(copies.shard, parameters * item_bytes.gathered)
 
 
-def reduce_seconds(c: Copies, parameters: float, p: ExchangedBytes) -> float:
-    """The reduction of a unit's gradients: scattered over the shards where they are sharded (ZeRO 2 and 3, Megatron's
-    distributed optimizer), then over their replicas.
+def reduce_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes) -> float:
+    """Compute the seconds of reducing ``parameters`` gradients, those of one FSDP unit.
+
+    They are reduce-scattered where they are sharded (ZeRO 2 and 3, Megatron's distributed optimizer), then all-reduced
+    over the replicas of a shard.
     """
-    size = parameters * p.reduced
-    if c.shard.ranks == 1:
-        return all_reduce(c.replicas, size)
-    return gather(c.shard, size) + all_reduce(c.replicas, size / c.shard.ranks)
+    size = parameters * item_bytes.reduced
+    if copies.shard.ranks == 1:
+        return all_reduce(copies.replicas, size)
+    return gather(copies.shard, size) + all_reduce(copies.replicas, size / copies.shard.ranks)
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:

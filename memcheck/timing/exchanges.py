@@ -38,7 +38,7 @@ ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"
 
 
 def context_kind(job: TrainingJob) -> str:
-    """The kind of context parallelism that the job runs, of those above; empty without any."""
+    """Return the kind of context parallelism that the job runs, as this module's docstring lists them; else empty."""
     return "" if job.layout.context == 1 else timing_of(job.framework).context(job)
 
 
@@ -50,22 +50,21 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
     layout = job.layout
     if not kind or not cost.kv_bytes:
         return 0.0, 0.0
-    g = group(rates, layout.context, layout.tensor)
+    links = group(rates, layout.context, layout.tensor)
     steps = layout.context - 1
     if kind == ENGINE:
-        forward = exposed(steps * send(g, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
-        return forward, exposed(
-            steps * send(g, 2 * cost.kv_bytes), cost.attention_backward_seconds, rates.collective_sm_share
-        )
+        forward = exposed(steps * send(links, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
+        ring = steps * send(links, 2 * cost.kv_bytes)  # keys and values, and their gradients with them
+        return forward, exposed(ring, cost.attention_backward_seconds, rates.collective_sm_share)
     if kind == ULYSSES:
-        there_and_back = 2 * all_to_all(g, 2 * cost.kv_bytes)
+        there_and_back = 2 * all_to_all(links, 2 * cost.kv_bytes)
         return there_and_back, there_and_back
-    gather_kv = gather(g, cost.kv_bytes * layout.context)
+    gather_kv = gather(links, cost.kv_bytes * layout.context)
     block_forward = cost.attention_seconds / layout.context
     block_backward = cost.attention_backward_seconds / layout.context
     if kind in (GATHER, WHOLE):
         return gather_kv, 2 * gather_kv if kind == GATHER else gather_kv
-    send_gradients = send(g, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
+    send_gradients = send(links, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
     if job.compile:
         return gather_kv, gather_kv + layout.context * send_gradients
     sm_share = rates.collective_sm_share
@@ -87,15 +86,15 @@ class Wires(Record):
     """The kind of context parallelism that runs (``context.py``)."""
 
 
-def wires(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wires:
+def wires_of(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wires:
     """Compute the seconds of one exchange of each kind, of hidden states with ``hidden`` channels of ``item_bytes``."""
     layout = job.layout
     tokens = job.rows * -(-job.sequence_length // layout.context)
     size = float(tokens * hidden * item_bytes)
     pipeline = 0.0
     if layout.pipeline > 1:
-        g = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
-        pipeline = send(g, size / layout.tensor if layout.sequence else size)
+        links = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
+        pipeline = send(links, size / layout.tensor if layout.sequence else size)
     hides = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
     return Wires(
         tensor=tensor_wires(job, size, item_bytes, rates),
@@ -126,10 +125,10 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     if dispatch == "alltoall":  # DeepEP and HybridEP send one copy to a node and pass it on inside
         to_experts = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
         return to_experts + gather(group(rates, layout.expert_tensor, 1), sent)
-    g = group(rates, layout.expert * layout.expert_tensor, 1)
-    nodes = -(-g.ranks // g.local)
+    links = group(rates, layout.expert * layout.expert_tensor, 1)
+    nodes = -(-links.ranks // links.local)
     copies = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.chosen_groups) * (nodes - 1) / nodes
-    return all_to_all(g, sent, cost.routed_bytes * copies / cost.experts_per_token)
+    return all_to_all(links, sent, cost.routed_bytes * copies / cost.experts_per_token)
 
 
 def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
@@ -137,11 +136,11 @@ def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
 
     Results have the dtype of the router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
     """
-    g = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
+    links = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
     busiest = job.expert_imbalance if job.layout.expert > 1 else 1.0
-    tokens = g.ranks * cost.routed_bytes / (cost.experts_per_token * busiest)
+    tokens = links.ranks * cost.routed_bytes / (cost.experts_per_token * busiest)
     wide = 4 / DTYPE_BYTES[job.recipe.compute] if job.option("moe_router_dtype") in ("fp32", "fp64") else 1.0
-    return (gather(g, tokens) + gather(g, tokens * wide)) / 2
+    return (gather(links, tokens) + gather(links, tokens * wide)) / 2
 
 
 @lru_cache(maxsize=256)
@@ -155,6 +154,6 @@ def touched(nodes: int, chosen: int, groups: int, chosen_groups: int) -> float:
         if nodes >= groups:
             reached = chosen_groups * nodes / groups
         else:
-            others = groups - groups // nodes
-            reached = nodes * (1 - comb(others, chosen_groups) / comb(groups, chosen_groups))
+            unreached = groups - groups // nodes
+            reached = nodes * (1 - comb(unreached, chosen_groups) / comb(groups, chosen_groups))
     return reached * (1 - (1 - 1 / reached) ** chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from memcheck.accounts.state import local_tensor
 from memcheck.autograd.context import is_frozen
 from memcheck.models.parameters import block_tensors
@@ -32,9 +34,10 @@ class RooflineSeconds(Record):
 
 
 class LayerCost(Record):
-    """Seconds of one layer and micro-batch on one rank, and what it exchanges."""
+    """What one layer costs one rank for one micro-batch: seconds, FLOPs, parameters, and bytes that it exchanges."""
 
     forward: RooflineSeconds
+    """Seconds of the forward pass."""
     input_gradients: RooflineSeconds
     """Seconds of the gradients of the inputs."""
     weight_gradients: RooflineSeconds
@@ -44,23 +47,31 @@ class LayerCost(Record):
     flops: float
     """FLOPs of the forward pass, as papers count them."""
     backward_flops: float
+    """FLOPs of the gradients of inputs and weights."""
     recomputed_flops: float
     """FLOPs that recompute adds."""
     attention_recompute_flops: float
     """FLOPs of the scores that attention's backward kernel computes again."""
     attention_seconds: float
+    """Seconds of core attention in forward, which a ring of context-parallel ranks may overlap."""
     attention_backward_seconds: float
+    """Seconds of core attention in backward."""
     dense_parameters: int
     """Parameters on this rank, without experts."""
     trained_dense_parameters: int
+    """Those of them that get gradients (adapters included)."""
     expert_parameters: int
+    """Parameters of routed experts on this rank."""
     trained_expert_parameters: int
+    """Those of them that get gradients (adapters included)."""
     exchanges: int = 0
     """Times that tensor parallelism gathers and reduces the hidden states in a forward pass."""
     recomputed_exchanges: int = 0
+    """Pairs of them that the recompute repeats."""
     routed_bytes: float = 0.0
     """Bytes that the rank sends to experts in one all-to-all."""
     recomputed_routed: bool = False
+    """The recompute repeats the all-to-alls to the experts and back."""
     recomputed_attention: bool = False
     """Attention is among what backward computes again."""
     kv_bytes: float = 0.0
@@ -103,70 +114,42 @@ class Tally:
         return RooflineSeconds(self.arithmetic, self.memory)
 
 
-def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> LayerCost:
+def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained: bool, input_grad: bool) -> LayerCost:
     """Compute the seconds, FLOPs, parameters and exchanged bytes of one layer, for one micro-batch on one rank.
 
-    ``hidden``: width of the residual stream. ``s``: the settings of the job. ``trained``: the base weights of the layer
-    get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
+    ``hidden``: width of the residual stream. ``shape``: the settings of the job. ``trained``: the base weights of the
+    layer get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
     """
-    tokens = s.batch * s.sequence
-    residual_tokens = tokens // s.tensor_parallel if s.sequence_parallel else tokens
     forward, inputs, weights, recomputed = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
-    linear = products(block, s, trained=trained)
-    operand_bytes = 1 if s.fp8 else s.item_bytes
-    for p in linear:
-        _linear(p, s, operand_bytes, forward, inputs, weights)
-    residual_bytes = 4 if s.autocast or s.item_bytes == 4 else 2
-    traffic = block_traffic(block, hidden, fused=s.fused, fused_norms=s.fused_norms, item_bytes=residual_bytes)
-    m = block.mlp
-    routed = residual_tokens * m.experts_per_token if isinstance(m, Moe) else 0
-    if isinstance(m, Moe) and s.tensor_parallel > 1 and not s.sequence_parallel:
-        routed = tokens * m.experts_per_token
-    scale = s.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
-    for tally, place in ((forward, 0), (inputs, 1)):
-        tally.bytes(traffic.stream[place] * residual_tokens)
-        tally.bytes(scale * (traffic.inner[place] * tokens / s.tensor_parallel + traffic.experts[place] * routed))
-    inputs.bytes(_shared_input_gradient_bytes(linear, s))
-    core = _attention(block, s, rates)
-    mixer: Any = block.mixer  # none of a tower, whose layers are timed as ones of text
-    if s.repeats_kv_heads:
-        repeated = repeat_traffic(mixer, tensor=s.tensor_parallel, item_bytes=s.item_bytes) * tokens
-        forward.bytes(repeated)
-        inputs.bytes(repeated)
-    if s.context_parallel > 1:
-        merge_forward, merge_backward = merge_traffic(
-            s.context_kind,
-            mixer,
-            s.context_parallel,
-            tensor=s.tensor_parallel,
-            fused=s.fused,
-            repeats_kv_heads=s.repeats_kv_heads,
-        )
-        forward.bytes(merge_forward * tokens)
-        inputs.bytes(merge_backward * tokens)
-    if s.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
-        cast = 3.0 * (kept_width(block) * tokens / s.tensor_parallel + kept_expert_width(block) * routed)
-        forward.bytes(cast)
-        inputs.bytes(cast)
+    linear = products(block, shape, trained=trained)
+    operand_bytes = 1 if shape.fp8 else shape.item_bytes
+    for product in linear:
+        _linear(product, shape, operand_bytes, forward, inputs, weights)
+    routed_tokens = _routed_tokens(block, shape)
+    _elementwise(block, hidden, shape, routed_tokens, forward, inputs)
+    inputs.bytes(_shared_input_gradient_bytes(linear, shape))
+    core = _attention(block, shape, rates)
+    _context_and_heads(block, shape, forward, inputs)
+    if shape.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
+        tokens = shape.batch * shape.sequence
+        saved = kept_width(block) * tokens / shape.tensor_parallel + kept_expert_width(block) * routed_tokens
+        forward.bytes(3.0 * saved)
+        inputs.bytes(3.0 * saved)
     forward.arithmetic += core.seconds
     forward.bytes(core.forward_bytes)
     forward.flops += core.flops
     inputs.arithmetic += core.backward_seconds
     inputs.bytes(core.backward_bytes)
     inputs.flops += 2.0 * core.flops
-    exchanges, recomputed_exchanges, recomputed_routed = _recompute(block, s, linear, forward, core, recomputed)
-    modules = s.recompute_modules
-    if modules:
-        again = recomputed_traffic(block, hidden, modules, fused=s.fused)
-        moved = (
-            again.stream[0] * residual_tokens + again.inner[0] * tokens / s.tensor_parallel + again.experts[0] * routed
-        )
-        recomputed.bytes(scale * moved)
-    dense, dense_trained, experts, experts_trained = _counts(block, s, trained=trained)
+    exchanges, recomputed_exchanges, recomputed_routed = _recompute(block, shape, linear, forward, core, recomputed)
+    if shape.recompute_modules:
+        _recomputed_elementwise(block, hidden, shape, routed_tokens, recomputed)
+    dense, dense_trained, experts, experts_trained = _counts(block, shape, trained=trained)
     if not input_grad:
         inputs = Tally(rates)
-        if not trained and s.adapter is None:
+        if not trained and shape.adapter is None:
             recomputed = Tally(rates)
+    moe = block.mlp if isinstance(block.mlp, Moe) else None
     return LayerCost(
         forward=forward.seconds,
         input_gradients=inputs.seconds,
@@ -175,7 +158,7 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         flops=forward.flops,
         backward_flops=inputs.flops + weights.flops,
         recomputed_flops=recomputed.flops,
-        attention_recompute_flops=0.5 * core.flops if input_grad and s.attention != "eager" else 0.0,
+        attention_recompute_flops=0.5 * core.flops if input_grad and shape.attention != "eager" else 0.0,
         attention_seconds=core.seconds,
         attention_backward_seconds=core.backward_seconds,
         dense_parameters=dense,
@@ -184,92 +167,156 @@ def block_cost(block: Block, hidden: int, s: Shape, rates: Rates, *, trained: bo
         trained_expert_parameters=experts_trained,
         exchanges=exchanges,
         recomputed_exchanges=recomputed_exchanges,
-        routed_bytes=float(s.item_bytes * routed * hidden * (s.expert_imbalance if s.expert_parallel > 1 else 1.0))
-        if routed
-        else 0.0,
+        routed_bytes=_routed_bytes(routed_tokens, hidden, shape),
         recomputed_routed=recomputed_routed,
-        recomputed_attention=s.recompute == "full" or "core_attn" in modules,
-        kv_bytes=_kv_bytes(block, s),
-        experts_per_token=m.experts_per_token if isinstance(m, Moe) else 0,
-        expert_groups=m.groups[0] if isinstance(m, Moe) else 1,
-        chosen_groups=m.groups[1] if isinstance(m, Moe) else 1,
-        halves=_exchanging_halves(block, s, linear, rates, operand_bytes),
+        recomputed_attention=shape.recompute == "full" or "core_attn" in shape.recompute_modules,
+        kv_bytes=_kv_bytes(block, shape),
+        experts_per_token=moe.experts_per_token if moe is not None else 0,
+        expert_groups=moe.groups[0] if moe is not None else 1,
+        chosen_groups=moe.groups[1] if moe is not None else 1,
+        halves=_exchanging_halves(block, shape, linear, rates, operand_bytes),
     )
 
 
+def _residual_tokens(shape: Shape) -> int:
+    """Count the tokens of the residual stream on this rank: sequence parallelism divides them among tensor ranks."""
+    tokens = shape.batch * shape.sequence
+    return tokens // shape.tensor_parallel if shape.sequence_parallel else tokens
+
+
+def _routed_tokens(block: Block, shape: Shape) -> int:
+    """Count the copies of tokens that this rank sends to experts: one for each expert of a token; 0 without experts."""
+    if not isinstance(block.mlp, Moe):
+        return 0
+    return _residual_tokens(shape) * block.mlp.experts_per_token
+
+
+def _routed_bytes(routed_tokens: int, hidden: int, shape: Shape) -> float:
+    """Bytes that the busiest rank sends in one all-to-all to the experts: [routed tokens, hidden]."""
+    imbalance = shape.expert_imbalance if shape.expert_parallel > 1 else 1.0
+    return float(shape.item_bytes * routed_tokens * hidden * imbalance) if routed_tokens else 0.0
+
+
+def _elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, forward: Tally, inputs: Tally) -> None:
+    """Add the bytes of the layer's element-wise operations to the forward pass and to the gradients of inputs."""
+    stream_bytes = 4 if shape.autocast or shape.item_bytes == 4 else 2
+    traffic = block_traffic(block, hidden, fused=shape.fused, fused_norms=shape.fused_norms, item_bytes=stream_bytes)
+    scale = shape.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
+    tokens = shape.batch * shape.sequence
+    for tally, direction in ((forward, 0), (inputs, 1)):
+        tally.bytes(traffic.stream[direction] * _residual_tokens(shape))
+        inner = traffic.inner[direction] * tokens / shape.tensor_parallel
+        tally.bytes(scale * (inner + traffic.experts[direction] * routed_tokens))
+
+
+def _recomputed_elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, recomputed: Tally) -> None:
+    """Add the bytes of the element-wise operations that Megatron's ``recompute_modules`` run again in backward."""
+    traffic = recomputed_traffic(block, hidden, shape.recompute_modules, fused=shape.fused)
+    tokens = shape.batch * shape.sequence
+    moved = (
+        traffic.stream[0] * _residual_tokens(shape)
+        + traffic.inner[0] * tokens / shape.tensor_parallel
+        + traffic.experts[0] * routed_tokens
+    )
+    recomputed.bytes(shape.item_bytes / 2 * moved)  # `Traffic` counts two bytes an element
+
+
+def _context_and_heads(block: Block, shape: Shape, forward: Tally, inputs: Tally) -> None:
+    """Add the bytes of repeating keys and values to all query heads, and of merging ring attention's blocks."""
+    tokens = shape.batch * shape.sequence
+    mixer: Any = block.mixer  # no tower's: :func:`memcheck.timing.towers.tower_kinds` gives their layers as text's
+    if shape.repeats_kv_heads:
+        repeated = repeat_traffic(mixer, tensor=shape.tensor_parallel, item_bytes=shape.item_bytes) * tokens
+        forward.bytes(repeated)
+        inputs.bytes(repeated)
+    if shape.context_parallel > 1:
+        merge_forward, merge_backward = merge_traffic(
+            shape.context_kind,
+            mixer,
+            shape.context_parallel,
+            tensor=shape.tensor_parallel,
+            fused=shape.fused,
+            repeats_kv_heads=shape.repeats_kv_heads,
+        )
+        forward.bytes(merge_forward * tokens)
+        inputs.bytes(merge_backward * tokens)
+
+
 def _exchanging_halves(
-    block: Block, s: Shape, linear: list[Product], rates: Rates, operand_bytes: int
+    block: Block, shape: Shape, linear: list[Product], rates: Rates, operand_bytes: int
 ) -> tuple[Half, ...]:
     """Return the halves of the layer around which tensor-parallel ranks exchange hidden states."""
-    if s.tensor_parallel == 1:
+    if shape.tensor_parallel == 1:
         return ()
-    return halves(linear, rates, operand_bytes, dense=_has_dense(block, s), latent=_latent(block, s))
+    return halves(linear, rates, operand_bytes, dense=_has_dense(block, shape), latent=_latent(block, shape))
 
 
-def _latent(block: Block, s: Shape) -> str:
+def _latent(block: Block, shape: Shape) -> str:
     """Return :attr:`Half.latent` of the attention half: whether tensor ranks exchange latents, not hidden states."""
-    if not isinstance(block.mixer, LatentAttention) or s.latent_inputs != "exchanged":
+    if not isinstance(block.mixer, LatentAttention) or shape.latent_inputs != "exchanged":
         return ""
-    return AGAIN if s.recompute == "selective" and "mla_up_proj" in s.recompute_modules else KEPT
+    return AGAIN if shape.recompute == "selective" and "mla_up_proj" in shape.recompute_modules else KEPT
 
 
-def _linear(p: Product, s: Shape, item_bytes: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
+def _linear(product: Product, shape: Shape, item_bytes: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
     """Add one linear layer to the forward pass and to the gradients of its input and of its weight.
 
     Besides the products this counts the bytes of casts to fp8 or by autocast, of dequantised weights, and the products
     of adapters. ``item_bytes``: bytes per element of what is multiplied.
     """
-    forward.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item_bytes=item_bytes)
-    inputs.product(p.tokens, p.inputs, p.outputs, batch=p.batch, item_bytes=item_bytes)
-    if p.trained:
-        weights.product(p.outputs, p.inputs, p.tokens, batch=p.batch, item_bytes=item_bytes)
-    input_elements = p.tokens * p.inputs * p.batch
-    if s.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
-        forward.bytes(5.0 * (p.cast_input_elements + p.parameters))
-        inputs.bytes(5.0 * p.cast_output_elements)
-        if s.float8_tensors:
-            _transposed_copies(p, inputs, weights)
-    if s.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
-        forward.bytes(6.0 * (input_elements + p.parameters))
+    forward.product(product.tokens, product.outputs, product.inputs, batch=product.batch, item_bytes=item_bytes)
+    inputs.product(product.tokens, product.inputs, product.outputs, batch=product.batch, item_bytes=item_bytes)
+    if product.trained:
+        weights.product(product.outputs, product.inputs, product.tokens, batch=product.batch, item_bytes=item_bytes)
+    input_elements = product.tokens * product.inputs * product.batch
+    if shape.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
+        forward.bytes(5.0 * (product.cast_input_elements + product.parameters))
+        inputs.bytes(5.0 * product.cast_output_elements)
+        if shape.float8_tensors:
+            _transposed_copies(product, inputs, weights)
+    if shape.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
+        forward.bytes(6.0 * (input_elements + product.parameters))
         inputs.bytes(6.0 * input_elements)
-        if p.trained:
-            weights.bytes(6.0 * p.parameters)
-    if s.adapter is not None and s.adapter.quantized and p.adapted:
-        forward.bytes(2.5 * p.parameters)  # half a byte read, two written
-        inputs.bytes(2.5 * p.parameters)
-    if p.adapted and s.adapter is not None:
-        rank = s.adapter.rank
+        if product.trained:
+            weights.bytes(6.0 * product.parameters)
+    if shape.adapter is not None and shape.adapter.quantized and product.adapted:
+        forward.bytes(2.5 * product.parameters)  # half a byte read, two written
+        inputs.bytes(2.5 * product.parameters)
+    if product.adapted and shape.adapter is not None:
+        rank = shape.adapter.rank
         for tally in (forward, inputs, weights):
-            tally.product(p.tokens, rank, p.inputs, batch=p.batch)
-            tally.product(p.tokens, p.outputs, rank, batch=p.batch)
+            tally.product(product.tokens, rank, product.inputs, batch=product.batch)
+            tally.product(product.tokens, product.outputs, rank, batch=product.batch)
 
 
-def _transposed_copies(p: Product, inputs: Tally, weights: Tally) -> None:
+def _transposed_copies(product: Product, inputs: Tally, weights: Tally) -> None:
     """Add the transposed copies that torchao's fp8 products need, at 2 bytes per element (read 1, write 1).
 
     An fp8 product takes a row-major and a column-major operand, and any other layout is copied. The input's gradient
     needs a copy of the weight. The weight's gradient needs copies of the output's gradient and of the input; products
     that read the same input share its copy. Source: torchao ``float8_ops.py``, preprocess_addmm.
     """
-    inputs.bytes(2.0 * p.parameters)
-    if p.trained:
-        weights.bytes(2.0 * p.batch * p.tokens * (p.outputs + (0 if p.shares_input else p.inputs)))
+    inputs.bytes(2.0 * product.parameters)
+    if product.trained:
+        weights.bytes(
+            2.0 * product.batch * product.tokens * (product.outputs + (0 if product.shares_input else product.inputs))
+        )
 
 
-def _shared_input_gradient_bytes(linear: list[Product], s: Shape) -> float:
+def _shared_input_gradient_bytes(linear: list[Product], shape: Shape) -> float:
     """Bytes moved to add up the gradients of inputs that several products read (q, k and v; gate and up).
 
     Each addition reads two tensors and writes one. A compiled kernel reads all of them and writes one.
     """
-    if s.fused_products == "all":
+    if shape.fused_products == "all":
         return 0.0
     bytes_moved = 0.0
     readers = 1
-    for p, following in zip(linear, [*linear[1:], None], strict=True):
-        readers = readers + 1 if p.shares_input else 1
-        if readers > 1 and (following is None or not following.shares_input) and s.fused_products != p.group:
-            accesses = readers + 1 if s.fused else 3 * (readers - 1)
-            bytes_moved += float(accesses * s.item_bytes * p.tokens * p.inputs)
+    for product, following in zip(linear, [*linear[1:], None], strict=True):
+        readers = readers + 1 if product.shares_input else 1
+        if readers > 1 and (following is None or not following.shares_input) and shape.fused_products != product.group:
+            accesses = readers + 1 if shape.fused else 3 * (readers - 1)
+            bytes_moved += float(accesses * shape.item_bytes * product.tokens * product.inputs)
     return bytes_moved
 
 
@@ -290,14 +337,14 @@ EAGER_SCORE_BYTES = 20.0
 """Bytes per score of eager attention's forward: written 2, masked 2 + 2, softmax 2 + 4, cast 4 + 2, read 2."""
 
 
-def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
+def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
     """Compute the time of core attention in one layer: two products over the keys that a query may see.
 
     A causal query sees half of the keys on average, or those of its sliding window. Eager attention computes the scores
     of all keys and also moves them through memory, in backward twice as much as in forward.
     """
     mixer = block.mixer
-    length = s.sequence * s.context_parallel
+    length = shape.sequence * shape.context_parallel
     if isinstance(mixer, Attention):
         width, heads, window = 2 * mixer.head_dim, mixer.heads, mixer.window
     elif isinstance(mixer, LatentAttention):
@@ -305,11 +352,11 @@ def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
         heads, window = mixer.heads, None
     else:
         return CoreAttention()
-    heads = -(-heads // s.tensor_parallel)
+    heads = -(-heads // shape.tensor_parallel)
     keys = length / 2 if window is None or window >= length else window - window * window / (2 * length)
-    queries = s.batch * s.sequence
+    queries = shape.batch * shape.sequence
     flops = 2.0 * queries * keys * heads * width
-    if s.attention == "eager":
+    if shape.attention == "eager":
         bytes_moved = EAGER_SCORE_BYTES * queries * length * heads
         seconds = 2.0 * queries * length * heads * width / rates.matmul_flops
         return CoreAttention(
@@ -325,105 +372,116 @@ def _attention(block: Block, s: Shape, rates: Rates) -> CoreAttention:
 
 
 def _recompute(
-    block: Block, s: Shape, linear: list[Product], forward: Tally, core: CoreAttention, recomputed: Tally
+    block: Block, shape: Shape, linear: list[Product], forward: Tally, core: CoreAttention, recomputed: Tally
 ) -> tuple[int, int, bool]:
     """Add to ``recomputed`` what activation checkpointing runs again in backward.
 
     Returns the tensor-parallel exchanges of the forward pass, those of the recompute, and whether the recompute repeats
     the all-to-alls to the experts.
     """
-    parallel_halves = int(block.mixer is not None) + int(_has_dense(block, s))
-    exchanges = parallel_halves if s.tensor_parallel > 1 else 0
-    if s.recompute == "full":
+    parallel_halves = int(block.mixer is not None) + int(_has_dense(block, shape))
+    exchanges = parallel_halves if shape.tensor_parallel > 1 else 0
+    if shape.recompute == "full":
         recomputed.arithmetic, recomputed.memory, recomputed.flops = forward.arithmetic, forward.memory, forward.flops
         return exchanges, exchanges, True
-    if s.recompute != "selective":
+    if shape.recompute != "selective":
         return exchanges, 0, False
-    if s.by_operators:
+    if shape.by_operators:
         # every operation but the kept ones: every second matrix product and attention (activation_checkpoint.py)
         recomputed.memory = forward.memory
         kept = False
-        for p in projections(linear):
+        for product in projections(linear):
             kept = not kept
-            if not kept or p.group == "experts":
-                recomputed.product(p.tokens, p.outputs, p.inputs, batch=p.batch)
+            if not kept or product.group == "experts":
+                recomputed.product(product.tokens, product.outputs, product.inputs, batch=product.batch)
         return exchanges, 0, False
-    return exchanges, _recompute_modules(s, linear, core, recomputed), "moe" in s.recompute_modules
+    return exchanges, _recompute_modules(shape, linear, core, recomputed), "moe" in shape.recompute_modules
 
 
-def _recompute_modules(s: Shape, linear: list[Product], core: CoreAttention, recomputed: Tally) -> int:
+def _recompute_modules(shape: Shape, linear: list[Product], core: CoreAttention, recomputed: Tally) -> int:
     """Add Megatron's ``recompute_modules`` (by default core attention alone) to ``recomputed``.
 
     Returns the tensor-parallel exchanges that the recompute repeats.
     """
     exchanges = 0
-    if "core_attn" in s.recompute_modules:
+    if "core_attn" in shape.recompute_modules:
         recomputed.arithmetic += core.seconds
         recomputed.flops += core.flops
         recomputed.bytes(core.forward_bytes)
     groups: set[str] = set()
-    if "mlp" in s.recompute_modules:
+    if "mlp" in shape.recompute_modules:
         groups.add("mlp")
-    if "moe" in s.recompute_modules:
+    if "moe" in shape.recompute_modules:
         groups |= {"experts", "shared_experts", "router"}
-    if "shared_experts" in s.recompute_modules:
+    if "shared_experts" in shape.recompute_modules:
         groups.add("shared_experts")
-    for p in linear:
-        is_up_projection = "mla_up_proj" in s.recompute_modules and p.name.endswith(("q_b_proj", "kv_b_proj"))
-        if p.group in groups or is_up_projection:
-            recomputed.product(p.tokens, p.outputs, p.inputs, batch=p.batch, item_bytes=1 if s.fp8 else s.item_bytes)
-            if s.fp8:
-                recomputed.bytes(5.0 * p.cast_input_elements)
-            exchanges = 1 if s.tensor_parallel > 1 and p.group in ("mlp", "shared_experts") else exchanges
+    for product in linear:
+        is_up_projection = "mla_up_proj" in shape.recompute_modules and product.name.endswith(("q_b_proj", "kv_b_proj"))
+        if product.group in groups or is_up_projection:
+            recomputed.product(
+                product.tokens,
+                product.outputs,
+                product.inputs,
+                batch=product.batch,
+                item_bytes=1 if shape.fp8 else shape.item_bytes,
+            )
+            if shape.fp8:
+                recomputed.bytes(5.0 * product.cast_input_elements)
+            exchanges = 1 if shape.tensor_parallel > 1 and product.group in ("mlp", "shared_experts") else exchanges
     return exchanges
 
 
-def _has_dense(block: Block, s: Shape) -> bool:
+def _has_dense(block: Block, shape: Shape) -> bool:
     """Whether the feed-forward half exchanges hidden states over the tensor ranks."""
-    m = block.mlp
-    if isinstance(m, Moe) and s.own_expert_groups:
-        return bool(m.shared_width)  # routed tokens go over groups of their own
-    if isinstance(m, Moe):
-        return bool(m.shared_width) or s.expert_tensor_parallel > 1 or s.expert_parallel == 1
-    return m is not None
+    mlp = block.mlp
+    if isinstance(mlp, Moe) and shape.own_expert_groups:
+        return bool(mlp.shared_width)  # routed tokens go over groups of their own
+    if isinstance(mlp, Moe):
+        return bool(mlp.shared_width) or shape.expert_tensor_parallel > 1 or shape.expert_parallel == 1
+    return mlp is not None
 
 
-def _kv_bytes(block: Block, s: Shape) -> float:
+def _kv_bytes(block: Block, shape: Shape) -> float:
     """Bytes of the keys and values of this rank's tokens, which context parallelism exchanges; 0 without it."""
-    if s.context_parallel == 1:
+    if shape.context_parallel == 1:
         return 0.0
-    tokens = s.batch * s.sequence
+    tokens = shape.batch * shape.sequence
     mixer = block.mixer
     if isinstance(mixer, Attention):
-        width = 2 * -(-(mixer.heads if s.repeats_kv_heads else mixer.kv_heads) // s.tensor_parallel) * mixer.head_dim
+        width = (
+            2
+            * -(-(mixer.heads if shape.repeats_kv_heads else mixer.kv_heads) // shape.tensor_parallel)
+            * mixer.head_dim
+        )
     elif isinstance(mixer, LatentAttention):
-        heads = -(-mixer.heads // s.tensor_parallel)
+        heads = -(-mixer.heads // shape.tensor_parallel)
         width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
         return 0.0
-    return float(s.item_bytes * tokens * width)
+    return float(shape.item_bytes * tokens * width)
 
 
-def _counts(block: Block, s: Shape, *, trained: bool) -> tuple[int, int, int, int]:
+def _counts(block: Block, shape: Shape, *, trained: bool) -> tuple[int, int, int, int]:
     """Count the parameters on this rank, adapters included: dense, trained dense, expert, trained expert."""
-    counts = [0, 0, 0, 0]
+    dense = trained_dense = experts = trained_experts = 0
     owned: list[tuple[ParameterTensor, object]] = [
-        (t, c) for c in (block.mixer, block.second_mixer, block.mlp) if c is not None for t in c.tensors
+        (tensor, module)
+        for module in (block.mixer, block.second_mixer, block.mlp)
+        if module is not None
+        for tensor in module.tensors
     ]
-    owned += [(t, None) for t in block_tensors(block)[len(owned) :]]
-    for t, component in owned:
-        size = 1
-        shape = local_tensor(t, component, s.tensor_parallel, s.expert_parallel, s.expert_tensor_parallel)
-        for d in shape:
-            size *= d
-        place = 2 if t.group == "experts" else 0
-        name = t.name.removesuffix(".weight")
-        counts[place] += size
-        if s.adapter is None:
-            if trained and not is_frozen(name, s.frozen_modules):
-                counts[place + 1] += size
-        elif len(shape) == 2 and is_adapted(s, t, component):
-            added = s.adapter.rank * sum(shape)
-            counts[place] += added
-            counts[place + 1] += added
-    return counts[0], counts[1], counts[2], counts[3]
+    owned += [(tensor, None) for tensor in block_tensors(block)[len(owned) :]]  # the norms
+    for tensor, module in owned:
+        local = local_tensor(tensor, module, shape.tensor_parallel, shape.expert_parallel, shape.expert_tensor_parallel)
+        numel, trained_numel = prod(local), 0
+        if shape.adapter is None:
+            if trained and not is_frozen(tensor.name.removesuffix(".weight"), shape.frozen_modules):
+                trained_numel = numel
+        elif len(local) == 2 and is_adapted(shape, tensor, module):
+            trained_numel = shape.adapter.rank * sum(local)  # A [rank, inputs] and B [outputs, rank]
+            numel += trained_numel
+        if tensor.group == "experts":
+            experts, trained_experts = experts + numel, trained_experts + trained_numel
+        else:
+            dense, trained_dense = dense + numel, trained_dense + trained_numel
+    return dense, trained_dense, experts, trained_experts

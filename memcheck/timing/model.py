@@ -24,12 +24,14 @@ REMEMBERED = 8192
 
 
 class Stage(Record):
-    """What one or more equal pipeline ranks hold."""
+    """The layers, embedding and head of a pipeline rank, and how many ranks hold the same."""
 
     layers: tuple[int, ...]
     """Number of layers of each kind."""
     embedding: bool
+    """The ranks hold the embedding."""
     head: bool
+    """The ranks hold the LM head."""
     ranks: int
     """How many ranks are like this."""
     predictions: int = 0
@@ -42,13 +44,19 @@ class HeadCost(Record):
     forward: RooflineSeconds
     backward: RooflineSeconds
     recomputed: RooflineSeconds
+    """Seconds of what a chunked loss computes again in backward."""
     flops: float
+    """FLOPs of the forward pass."""
     backward_flops: float
+    """FLOPs of the gradients of the input and of the weight."""
     embedding: int
     """Parameters of the embedding on this rank."""
     head: int
+    """Parameters of the LM head on this rank; 0 where it shares the embedding's."""
     embedding_trained: bool
+    """The embedding gets gradients."""
     head_trained: bool
+    """The LM head gets gradients."""
     mtp_projection: RooflineSeconds = RooflineSeconds(0.0, 0.0)
     """Seconds of the product that makes the input of a multi-token-prediction layer, forward and backward."""
     mtp_projection_parameters: int = 0
@@ -116,22 +124,23 @@ def shape_of(job: TrainingJob) -> Shape:
 
 
 def _tokens(job: TrainingJob) -> int:
-    """Tokens that the decoder reads of a sample."""
-    a = job.architecture
-    if not isinstance(a, Architecture) or a.encoder is None:
+    """Count the tokens per sample that the layers of the decoder read: the target's for an encoder-decoder model."""
+    architecture = job.architecture
+    if not isinstance(architecture, Architecture) or architecture.encoder is None:
         return job.sequence_length
     from memcheck.job.rows import target_length
 
-    return target_length(job, a.encoder)
+    return target_length(job, architecture.encoder)
 
 
 def _tower(job: TrainingJob) -> TowerShape | None:
-    a = job.architecture
-    if not isinstance(a, Architecture) or (a.vision is None and a.encoder is None):
+    """Return the settings that decide the time of the vision tower or encoder; None for a model without either."""
+    architecture = job.architecture
+    if not isinstance(architecture, Architecture) or (architecture.vision is None and architecture.encoder is None):
         return None
     from memcheck.timing.towers import tower_shape
 
-    return tower_shape(job, a)
+    return tower_shape(job, architecture)
 
 
 def _modules(job: TrainingJob) -> tuple[str, ...]:
@@ -150,15 +159,15 @@ _stages: dict[tuple[object, ...], tuple[Architecture, tuple[Stage, ...]]] = {}
 def parts_of(architecture: Architecture, shape: Shape, rates: Rates) -> ModelCost:
     """Compute the costs of every kind of layer, of the embedding and of the head, or return them from the cache."""
     key = (id(architecture), shape, rates)
-    found = _parts.get(key)
-    if found is not None and found[0] is architecture:
-        return found[1]
+    cached = _parts.get(key)
+    if cached is not None and cached[0] is architecture:
+        return cached[1]
     layers = shape._replace(head_sharded=False, loss_kind="", loss_chunks=0, upcast=False, fused_loss=False)
-    answer = ModelCost(_layers_of(architecture, layers, rates), _head(architecture, shape, rates))
+    cost = ModelCost(_layers_of(architecture, layers, rates), _head(architecture, shape, rates))
     if len(_parts) >= REMEMBERED:
         _parts.clear()
-    _parts[key] = (architecture, answer)
-    return answer
+    _parts[key] = (architecture, cost)
+    return cost
 
 
 def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
@@ -167,9 +176,9 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
     ``shape``: the settings without those that only the head reads, so that jobs with other losses share the cache.
     """
     key = (id(architecture), shape, rates)
-    found = _layers.get(key)
-    if found is not None and found[0] is architecture:
-        return found[1]
+    cached = _layers.get(key)
+    if cached is not None and cached[0] is architecture:
+        return cached[1]
     hidden = architecture.hidden_size
     known: dict[tuple[Block, bool, bool], LayerCost] = {}  # windows alternate: as many runs as layers, of two kinds
     costs: tuple[LayerCost, ...] = ()
@@ -188,6 +197,7 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
 
 
 def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[LayerCost, ...]:
+    """Compute the cost of every kind of layer of the vision tower or encoder, in the order of ``side_kinds``."""
     from memcheck.timing.towers import shape_inside, side_kinds
 
     tower = shape.tower
@@ -229,13 +239,13 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Blo
     return runs
 
 
-def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[Stage, ...]:
-    """List the distinct ranks of a pipeline of ``ways`` ranks, each with how many ranks are like it."""
+def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tuple[Stage, ...]:
+    """List the distinct contents of the ``pipeline`` ranks of a pipeline, each with how many ranks hold it."""
     freeze = job.freeze
-    key = (id(architecture), ways, freeze, job.framework, job.layout.virtual_stages, job.options, job.images)
-    found = _stages.get(key)
-    if found is not None and found[0] is architecture:
-        return found[1]
+    key = (id(architecture), pipeline, freeze, job.framework, job.layout.virtual_stages, job.options, job.images)
+    cached = _stages.get(key)
+    if cached is not None and cached[0] is architecture:
+        return cached[1]
     runs = [count for _, _, _, count in kinds(architecture, freeze)]
     tower_counts: list[int] = []
     if _tower(job) is not None:
@@ -243,15 +253,15 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
 
         tower_counts = [n for _, n, _ in side_kinds(architecture)]
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
-    for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, ways):
+    for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, pipeline):
         layers, start = [], 0
         for count in runs:
-            layers.append(sum(max(0, min(p.last, start + count) - max(p.first, start)) for p, _ in pieces))
+            layers.append(sum(max(0, min(part.last, start + count) - max(part.first, start)) for part, _ in pieces))
             start += count
-        predictions = sum(more for _, more in pieces)
+        predictions = sum(mtp_layers for _, mtp_layers in pieces)
         layers[-1] += predictions
         layers += tower_counts
-        ends = any(p.embedding for p, _ in pieces), any(p.head for p, _ in pieces)
+        ends = any(part.embedding for part, _ in pieces), any(part.head for part, _ in pieces)
         content = (tuple(layers), *ends, predictions)
         distinct[content] = distinct.get(content, 0) + 1
     answer = tuple(
@@ -264,62 +274,65 @@ def stages_of(architecture: Architecture, job: TrainingJob, ways: int) -> tuple[
     return answer
 
 
-def _head(architecture: Architecture, s: Shape, rates: Rates) -> HeadCost:
+def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
     """Compute the time of logits, loss and embedding for one micro-batch on one rank.
 
     The head's product stays in 16 bits under fp8. Logits have shape [tokens, vocabulary / tensor ranks] if the loss is
     vocabulary-parallel, else [tokens, vocabulary].
     """
-    tokens = s.batch * s.sequence
-    ways = s.tensor_parallel if s.head_sharded else 1
-    vocabulary = -(-architecture.vocab_size // ways)
+    tokens = shape.batch * shape.sequence
+    vocabulary_shards = shape.tensor_parallel if shape.head_sharded else 1
+    vocabulary = -(-architecture.vocab_size // vocabulary_shards)
     width = architecture.embedding_size
-    frozen_head = "head" in s.frozen_modules
+    frozen_head = "head" in shape.frozen_modules
     forward, backward, recomputed = Tally(rates), Tally(rates), Tally(rates)
     if architecture.head:
         forward.product(tokens, vocabulary, width)
         backward.product(tokens, width, vocabulary)
-        if s.base_trained and not frozen_head:
+        if shape.base_trained and not frozen_head:
             backward.product(vocabulary, width, tokens)
-        f, b = loss_traffic(s.loss_kind, fused=s.fused_loss, upcast=s.upcast)
-        forward.bytes(f * tokens * vocabulary)
-        backward.bytes(b * tokens * vocabulary)
-        if s.loss_kind == "chunked":
+        forward_bytes, backward_bytes = loss_traffic(shape.loss_kind, fused=shape.fused_loss, upcast=shape.upcast)
+        forward.bytes(forward_bytes * tokens * vocabulary)
+        backward.bytes(backward_bytes * tokens * vocabulary)
+        if shape.loss_kind == "chunked":
             recomputed.product(tokens, vocabulary, width)
-            recomputed.bytes(f * tokens * vocabulary)
-    forward.bytes(2.0 * s.item_bytes * tokens * width)
-    backward.bytes(2.0 * s.item_bytes * tokens * width)
+            recomputed.bytes(forward_bytes * tokens * vocabulary)
+    forward.bytes(2.0 * shape.item_bytes * tokens * width)
+    backward.bytes(2.0 * shape.item_bytes * tokens * width)
     embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))
     head = sum(t.count for t in outer_tensors(architecture) if t.group == "head")
-    mtp_projection, mtp_projection_parameters = _mtp_projection(architecture.hidden_size, s, rates)
+    mtp_projection, mtp_projection_parameters = _mtp_projection(architecture.hidden_size, shape, rates)
     return HeadCost(
         forward=forward.seconds,
         backward=backward.seconds,
         recomputed=recomputed.seconds,
         flops=forward.flops,
         backward_flops=backward.flops,
-        embedding=embedding // s.tensor_parallel,
-        head=head // s.tensor_parallel,
-        embedding_trained=s.base_trained and "embed" not in s.frozen_modules,
-        head_trained=s.base_trained and not frozen_head,
+        embedding=embedding // shape.tensor_parallel,
+        head=head // shape.tensor_parallel,
+        embedding_trained=shape.base_trained and "embed" not in shape.frozen_modules,
+        head_trained=shape.base_trained and not frozen_head,
         mtp_projection=mtp_projection,
         mtp_projection_parameters=mtp_projection_parameters,
     )
 
 
-def _mtp_projection(hidden: int, s: Shape, rates: Rates) -> tuple[RooflineSeconds, int]:
+def _mtp_projection(hidden: int, shape: Shape, rates: Rates) -> tuple[RooflineSeconds, int]:
     """Compute the seconds and the parameters of the projection before a multi-token-prediction layer.
 
     It maps [tokens, 2 * hidden], the embedding next to the hidden states, to [tokens, hidden], after norms of both.
     Source: Megatron-core ``transformer/multi_token_prediction.py``, eh_proj.
     """
-    if not s.has_mtp:
+    if not shape.has_mtp:
         return RooflineSeconds(0.0, 0.0), 0
-    tokens, outputs, item_bytes = s.batch * s.sequence, -(-hidden // s.tensor_parallel), 1 if s.fp8 else s.item_bytes
-    t = Tally(rates)
-    t.product(tokens, outputs, 2 * hidden, item_bytes=item_bytes)
-    t.product(tokens, 2 * hidden, outputs, item_bytes=item_bytes)
-    t.product(outputs, 2 * hidden, tokens, item_bytes=item_bytes)
+    tokens = shape.batch * shape.sequence
+    outputs = -(-hidden // shape.tensor_parallel)
+    item_bytes = 1 if shape.fp8 else shape.item_bytes
+    tally = Tally(rates)
+    tally.product(tokens, outputs, 2 * hidden, item_bytes=item_bytes)  # forward
+    tally.product(tokens, 2 * hidden, outputs, item_bytes=item_bytes)  # gradient of the input
+    tally.product(outputs, 2 * hidden, tokens, item_bytes=item_bytes)  # gradient of the weight
+    residual_tokens = tokens // shape.tensor_parallel if shape.sequence_parallel else tokens
     # three norms 2 + 2 and 3 x 2, both inputs put together 2 + 2 and apart again
-    t.bytes((3 * 10.0 + 2 * 8.0) * hidden * (tokens // s.tensor_parallel if s.sequence_parallel else tokens))
-    return t.seconds, 2 * hidden * outputs
+    tally.bytes((3 * 10.0 + 2 * 8.0) * hidden * residual_tokens)
+    return tally.seconds, 2 * hidden * outputs

@@ -57,30 +57,32 @@ NVME_GBS = 7.0
 """One PCIe 4 x4 drive per GPU, sequential, one direction."""
 
 
-def step_seconds(job: TrainingJob, parameters: float, rates: Rates, side: int) -> tuple[float, float]:
-    """Seconds that arithmetic and that memory bounds, for ``parameters`` trained ones on this rank.
+def step_seconds(job: TrainingJob, parameters: float, rates: Rates, muon_side: int) -> tuple[float, float]:
+    """Compute the seconds of the optimizer's step that arithmetic bounds, and those that memory traffic bounds.
 
-    Clipping reads every gradient once for its norm, and reads and writes it to scale it. ``side``: of Muon's matrices.
+    ``parameters``: trained parameters that this rank updates. ``muon_side``: rows of one of Muon's matrices, taken as
+    square. Clipping reads every gradient once for its norm, and reads and writes it to scale it.
     """
     recipe, name = job.recipe, job.optimizer.name
     gradient = DTYPE_BYTES[recipe.gradients]
     clip = 3.0 * gradient if job.clip_grad_norm else 0.0
-    zero = float(gradient)
+    zero_grad = float(gradient)
     if on_host(job):
-        return 0.0, parameters * (clip + zero) / rates.hbm_bandwidth
+        return 0.0, parameters * (clip + zero_grad) / rates.hbm_bandwidth
     weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
     state = DTYPE_BYTES[recipe.optimizer_states]
     if name in EIGHT_BIT:
-        each = 2.0 * weight + gradient + 2.0 * EIGHT_BIT[name]
+        bytes_per_parameter = 2.0 * weight + gradient + 2.0 * EIGHT_BIT[name]
     else:
         one_kernel = job.optimizer.implementation == "fused"
-        each = float((FUSED if one_kernel else ACCESSES)[name] * max(weight, state))
+        bytes_per_parameter = float((FUSED if one_kernel else ACCESSES)[name] * max(weight, state))
     if recipe.master != "none":
-        each += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
-    memory = parameters * (each + clip + zero) / rates.hbm_bandwidth
+        bytes_per_parameter += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
+    memory = parameters * (bytes_per_parameter + clip + zero_grad) / rates.hbm_bandwidth
     if name != "muon":
         return 0.0, memory
-    return 2.0 * MUON_PRODUCTS * side * parameters / rates.matmul_flops, memory  # 2 n^3 a product of n^2 parameters
+    # Newton-Schulz: each product of n x n matrices, n^2 parameters, takes 2 n^3 FLOPs
+    return 2.0 * MUON_PRODUCTS * muon_side * parameters / rates.matmul_flops, memory
 
 
 def on_host(job: TrainingJob) -> bool:
@@ -92,12 +94,12 @@ def on_host(job: TrainingJob) -> bool:
 
 
 def offload_seconds(
-    job: TrainingJob, parameters: float, shard_bytes: float, passes: int, rates: Rates
+    job: TrainingJob, parameters: float, shard_bytes: float, fetches: int, rates: Rates
 ) -> tuple[float, tuple[Assumption, ...]]:
-    """Seconds for tensors that are kept on the host, and what was assumed for them.
+    """Compute the seconds per step of offloading: transfers, and an optimizer on the host. Also returns assumptions.
 
-    ``parameters``: trained ones on this rank; ``shard_bytes``: this rank's part of all parameters; ``passes``: how
-    often it is fetched in a step.
+    ``parameters``: trained parameters that this rank updates; ``shard_bytes``: bytes of this rank's shard of all
+    parameters; ``fetches``: how often the shard is copied to the GPU in a step.
     """
     seconds, assumed = 0.0, []
     recipe = job.recipe
@@ -112,12 +114,12 @@ def offload_seconds(
             why = f"torch's, operation by operation: {TORCH_SLOWER} times slower than {why}"
         assumed.append(Assumption("the optimizer on the host", f"{rate:.1e} parameters/s a node", why))
     if job.parameter_offload != "none":
-        seconds += shard_bytes * passes / rates.host_bandwidth
+        seconds += shard_bytes * fetches / rates.host_bandwidth
     nvme = 0.0
     if job.optimizer.offload == "nvme":
         nvme += 2.0 * parameters * 12
     if job.parameter_offload == "nvme":
-        nvme += shard_bytes * passes
+        nvme += shard_bytes * fetches
     if nvme:
         seconds += nvme / (NVME_GBS * GB)
         assumed.append(Assumption("NVMe drives", f"{NVME_GBS} GB/s per GPU", "one PCIe 4 drive per GPU"))

@@ -92,8 +92,8 @@ class Rates(Record):
 
 
 @lru_cache(maxsize=256)
-def rates(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attention: bool = False) -> Rates:
-    """The rates of ``gpu`` for activations in ``compute`` (``bf16`` | ``fp16`` | ``fp32``).
+def rates_of(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attention: bool = False) -> Rates:
+    """Return the rates of ``gpu`` for activations in ``compute`` (``bf16`` | ``fp16`` | ``fp32``).
 
     ``fp8``: matrix products take fp8 inputs. ``engine_attention``: Transformer Engine's attention kernels
     run.

@@ -14,10 +14,12 @@ from memcheck.timing.stage import Sharing
 
 
 class SecondPasses(Record):
-    """Seconds that a micro-batch spends in them."""
+    """Seconds that one micro-batch spends in forward passes without gradients."""
 
     arithmetic: float = 0.0
+    """Operations that arithmetic bounds."""
     memory: float = 0.0
+    """Operations that memory traffic bounds."""
     data: float = 0.0
     """Gathering parameters that FSDP2 shards as one unit: nothing of the pass can hide it."""
 
@@ -38,39 +40,41 @@ def passes_of(job: TrainingJob) -> tuple[int, int]:
     return (mismatched, compared) if job.auxiliary_models else (mismatched + compared, 0)
 
 
-def second_passes(job: TrainingJob, architecture: Architecture, r: Rates, sharing: Sharing) -> SecondPasses:
-    """The seconds of them all."""
-    own, others = passes_of(job)
-    found = NONE
-    if own:
-        found = _forward(job, architecture, r, own)
-    if others and job.auxiliary_models:
+def second_passes(job: TrainingJob, architecture: Architecture, rates: Rates, sharing: Sharing) -> SecondPasses:
+    """Compute the seconds per micro-batch of all forward passes without gradients (:func:`passes_of`)."""
+    own_passes, other_passes = passes_of(job)
+    passes = NONE
+    if own_passes:
+        passes = _forward(job, architecture, rates, own_passes)
+    if other_passes and job.auxiliary_models:
         companion = job.auxiliary_models[0]
         plain = job._replace(method="full", lora=None, architecture=companion.architecture)
-        theirs = _forward(plain, companion.architecture, r, others)
+        other_model = _forward(plain, companion.architecture, rates, other_passes)
         data = 0.0
         if sharing.precision.stage == 3:
-            size = _parameters(plain, companion.architecture, r)
-            data = others * gather_seconds(sharing.dense, size, sharing.precision)
-        found = SecondPasses(found.arithmetic + theirs.arithmetic, found.memory + theirs.memory, data)
-    return found
+            parameters = _parameters(plain, companion.architecture, rates)
+            data = other_passes * gather_seconds(sharing.dense, parameters, sharing.precision)
+        passes = SecondPasses(passes.arithmetic + other_model.arithmetic, passes.memory + other_model.memory, data)
+    return passes
 
 
-def _forward(job: TrainingJob, architecture: Architecture, r: Rates, times: int) -> SecondPasses:
-    parts = parts_of(architecture, shape_of(job), r)
+def _forward(job: TrainingJob, architecture: Architecture, rates: Rates, times: int) -> SecondPasses:
+    """Compute the seconds of ``times`` forward passes of a model that is not divided into pipeline stages."""
+    model_cost = parts_of(architecture, shape_of(job), rates)
     (stage,) = stages_of(architecture, job, 1)
-    arithmetic, memory = parts.head.forward
-    for count, cost in zip(stage.layers, parts.costs, strict=True):
+    arithmetic, memory = model_cost.head.forward
+    for count, cost in zip(stage.layers, model_cost.costs, strict=True):
         arithmetic += count * cost.forward.arithmetic
         memory += count * cost.forward.memory
     return SecondPasses(times * arithmetic, times * memory)
 
 
-def _parameters(job: TrainingJob, architecture: Architecture, r: Rates) -> int:
-    parts = parts_of(architecture, shape_of(job), r)
+def _parameters(job: TrainingJob, architecture: Architecture, rates: Rates) -> int:
+    """Count the parameters of a whole model on one rank, before FSDP shards them."""
+    model_cost = parts_of(architecture, shape_of(job), rates)
     (stage,) = stages_of(architecture, job, 1)
     layers = sum(
         count * (cost.dense_parameters + cost.expert_parameters)
-        for count, cost in zip(stage.layers, parts.costs, strict=True)
+        for count, cost in zip(stage.layers, model_cost.costs, strict=True)
     )
-    return layers + parts.head.embedding + parts.head.head
+    return layers + model_cost.head.embedding + model_cost.head.head

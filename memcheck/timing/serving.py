@@ -21,7 +21,7 @@ from memcheck.models.types import Architecture, Attention, Block, LatentAttentio
 from memcheck.record import Record
 from memcheck.timing.collectives import all_reduce, all_to_all, group, send
 from memcheck.timing.model import parts_of
-from memcheck.timing.rates import TERA, Rates, rates
+from memcheck.timing.rates import TERA, Rates, rates_of
 from memcheck.timing.shape import Shape
 from memcheck.timing.types import Exchanges, StepTime
 
@@ -42,16 +42,16 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
         MissingRateError: the GPU's record lacks a rate without which there is no answer.
         UnsupportedError: a rough model, whose layers are not known.
     """
-    a, layout = job.architecture, job.layout
-    if isinstance(a, Rough):
+    architecture, layout = job.architecture, job.layout
+    if isinstance(architecture, Rough):
         raise UnsupportedError(
             "a rough model has no layers to time", "name a model or write its architecture", "/model/rough"
         )
     compute = job.weights if job.weights in ("fp32", "fp16") else "bf16"
-    r = rates(gpu, compute, False, layout.gpus_per_node)
-    layers = {id(block): _layer(job, a, block, r) for block, _ in a.blocks}
-    passes = [layers[id(block)] for block in a.layers()] + [_head(job, a, r)]
-    exchanges = _exchanges(job, a, r, job.batch_size, DTYPE_BYTES[compute])
+    rates = rates_of(gpu, compute, False, layout.gpus_per_node)
+    layers = {id(block): _layer(job, architecture, block, rates) for block, _ in architecture.blocks}
+    passes = [layers[id(block)] for block in architecture.layers()] + [_head(job, architecture, rates)]
+    exchanges = _exchanges(job, architecture, rates, job.batch_size, DTYPE_BYTES[compute])
     arithmetic, memory = sum(p.arithmetic for p in passes), sum(p.memory for p in passes)
     seconds = arithmetic + memory + exchanges.seconds
     tokens = job.batch_size * layout.data / (seconds * layout.world_size)
@@ -66,42 +66,42 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
         tokens_per_second_per_gpu=tokens,
         model_tflops_per_gpu=rate / TERA,
         hardware_tflops_per_gpu=rate / TERA,
-        model_flops_share=rate / r.peak_flops,
+        model_flops_share=rate / rates.peak_flops,
         recompute_share=0.0,
         exchanges=exchanges,
-        assumptions=r.assumptions,
-        prefill_seconds=_prefill(job, a, r, DTYPE_BYTES[compute]),
+        assumptions=rates.assumptions,
+        prefill_seconds=_prefill(job, architecture, rates, DTYPE_BYTES[compute]),
     )
 
 
-def _roofline(flops: float, bytes_moved: float, r: Rates) -> DecodePass:
+def _roofline(flops: float, bytes_moved: float, rates: Rates) -> DecodePass:
     """Compute the roofline time of a pass: that of its arithmetic or of its memory traffic, whichever is longer."""
-    arithmetic, memory = flops / r.matmul_flops, bytes_moved / r.hbm_bandwidth
+    arithmetic, memory = flops / rates.matmul_flops, bytes_moved / rates.hbm_bandwidth
     return DecodePass(arithmetic, 0.0, flops) if arithmetic > memory else DecodePass(0.0, memory, flops)
 
 
-def _layer(job: InferenceJob, a: Architecture, block: Block, r: Rates) -> DecodePass:
+def _layer(job: InferenceJob, architecture: Architecture, block: Block, rates: Rates) -> DecodePass:
     """Compute the roofline time of one layer in one decode step, per tensor-parallel rank.
 
     It reads the weights and the KV cache. Of routed experts it reads those that the batch is expected to choose.
     """
     layout, batch = job.layout, job.batch_size
     bytes_moved = flops = 0.0
-    for t, component in block_component_tensors(block):
+    for tensor, component in block_component_tensors(block):
         elements = 1
-        for d in local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout)):
-            elements *= d
+        for size in local_tensor(tensor, component, layout.tensor, layout.expert, expert_slices(layout)):
+            elements *= size
         share_read, share_used = 1.0, 1.0
-        if t.group == "experts" and isinstance(component, Moe) and not isinstance(component, DenseDispatchMoe):
+        if tensor.group == "experts" and isinstance(component, Moe) and not isinstance(component, DenseDispatchMoe):
             choices = batch * _batches(layout) * component.experts_per_token
             share_read = 1 - (1 - 1 / component.experts) ** choices
             share_used = _batches(layout) * component.experts_per_token / component.experts
-        bytes_moved += share_read * weight_bytes(t, elements, job.weights)
+        bytes_moved += share_read * weight_bytes(tensor, elements, job.weights)
         flops += 2.0 * share_used * elements * batch
     cache = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
     bytes_moved += batch * cache * (2 if isinstance(block.mixer, Mixer) else 1)  # a state is written back
     flops += batch * _attention_flops(block, job.context_length, layout.tensor)
-    return _roofline(flops, bytes_moved, r)
+    return _roofline(flops, bytes_moved, rates)
 
 
 def _batches(layout: Layout) -> int:
@@ -127,42 +127,42 @@ LOGIT_BYTES = 2.0 + 4.0
 """Bytes written per logit: bf16 by the product, and an fp32 copy."""
 
 
-def _head(job: InferenceJob, a: Architecture, r: Rates) -> DecodePass:
+def _head(job: InferenceJob, architecture: Architecture, rates: Rates) -> DecodePass:
     """Compute the roofline time of the LM head for one decode step, per tensor-parallel rank.
 
     It reads the weight, which a tied model shares with its embedding, and writes logits [batch, vocabulary / ranks].
     """
-    group_name = "embedding" if a.tie_word_embeddings else "head"
+    group_name = "embedding" if architecture.tie_word_embeddings else "head"
     bytes_moved = flops = 0.0
-    for t in outer_tensors(a):
-        if t.group == group_name:
-            elements = -(-t.count // job.layout.tensor)
-            bytes_moved += weight_bytes(t, elements, job.weights)
+    for tensor in outer_tensors(architecture):
+        if tensor.group == group_name:
+            elements = -(-tensor.count // job.layout.tensor)
+            bytes_moved += weight_bytes(tensor, elements, job.weights)
             flops += 2.0 * elements * job.batch_size
-    bytes_moved += LOGIT_BYTES * job.batch_size * -(-a.vocab_size // job.layout.tensor)
-    return _roofline(flops, bytes_moved, r)
+    bytes_moved += LOGIT_BYTES * job.batch_size * -(-architecture.vocab_size // job.layout.tensor)
+    return _roofline(flops, bytes_moved, rates)
 
 
-def _exchanges(job: InferenceJob, a: Architecture, r: Rates, tokens: int, item_bytes: int) -> Exchanges:
+def _exchanges(job: InferenceJob, architecture: Architecture, rates: Rates, tokens: int, item_bytes: int) -> Exchanges:
     """Compute the seconds of all exchanges of a forward pass over ``tokens`` tokens.
 
     Tensor-parallel ranks all-reduce the hidden states after attention and feed-forward. Routed tokens go to their
     experts and back. Pipeline stages send the hidden states on.
     """
     layout = job.layout
-    hidden = float(tokens * a.hidden_size * item_bytes)
-    tensor = all_reduce(group(r, layout.tensor, 1), hidden)
-    experts = group(r, layout.expert if _batches(layout) > 1 else 1, layout.expert_tensor)
+    hidden = float(tokens * architecture.hidden_size * item_bytes)
+    tensor = all_reduce(group(rates, layout.tensor, 1), hidden)
+    experts = group(rates, layout.expert if _batches(layout) > 1 else 1, layout.expert_tensor)
     reduced = routed = 0.0
-    for block, count in a.blocks:
+    for block, count in architecture.blocks:
         reduced += count * tensor * ((block.mixer is not None) + (block.mlp is not None))
         if isinstance(block.mlp, Moe):
             routed += 2 * count * all_to_all(experts, hidden * block.mlp.experts_per_token)
-    stages = group(r, layout.pipeline, layout.world_size // layout.pipeline)
+    stages = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
     return Exchanges(tensor=reduced, expert=routed, pipeline=(layout.pipeline - 1) * send(stages, hidden))
 
 
-def _prefill(job: InferenceJob, a: Architecture, r: Rates, item_bytes: int) -> float:
+def _prefill(job: InferenceJob, architecture: Architecture, rates: Rates, item_bytes: int) -> float:
     """Compute the seconds of a prefill: a forward pass over one prompt as long as the context, with fused kernels.
 
     Logits are those of the last token alone, and are left out.
@@ -192,6 +192,6 @@ def _prefill(job: InferenceJob, a: Architecture, r: Rates, item_bytes: int) -> f
         upcast=False,
         base_trained=False,
     )
-    costs = parts_of(a, shape, r).costs
-    forward = sum(count * sum(cost.forward) for (_, count), cost in zip(a.blocks, costs, strict=True))
-    return forward + _exchanges(job, a, r, job.context_length, item_bytes).seconds
+    costs = parts_of(architecture, shape, rates).costs
+    forward = sum(count * sum(cost.forward) for (_, count), cost in zip(architecture.blocks, costs, strict=True))
+    return forward + _exchanges(job, architecture, rates, job.context_length, item_bytes).seconds

@@ -19,22 +19,35 @@ class Shape(Record):
     """The settings of a job that decide the time of a layer; hashable, as the key of the cost caches."""
 
     batch: int
+    """Sequences of one micro-batch."""
     sequence: int
     """Tokens per sequence on this rank."""
     context_parallel: int
+    """Ranks that share a sequence."""
     tensor_parallel: int
+    """Tensor-parallel ranks."""
     sequence_parallel: bool
+    """The residual stream is divided among the tensor ranks along the sequence."""
     expert_parallel: int
+    """Ranks that share out the experts of a layer."""
     expert_tensor_parallel: int
+    """Ranks that share the matrices of one expert."""
     item_bytes: int
     """Bytes of an element of activations."""
     autocast: bool
+    """``torch.autocast`` casts fp32 weights and inputs before each product."""
     fp8: bool
+    """Linear layers multiply in fp8."""
     fused: bool
+    """Element-wise operations of a layer run as few kernels: the layer is compiled, or is Transformer Engine's."""
     attention: str
+    """The attention kernel: ``eager``, ``flash``, ..."""
     adapter: Adapter | None
+    """LoRA, or None."""
     frozen_modules: tuple[str, ...]
+    """Patterns of frozen parameters (``freeze`` of the plan)."""
     expert_imbalance: float
+    """Routed tokens of the busiest rank over those of the mean rank."""
     recompute: str
     """``none`` | ``selective`` | ``full``."""
     recompute_modules: tuple[str, ...]
@@ -42,8 +55,11 @@ class Shape(Record):
     head_sharded: bool
     """The loss runs on vocabulary shards."""
     loss_kind: str
+    """Kind of loss (``loss.kind`` of the plan)."""
     loss_chunks: int
+    """Pieces of a chunked loss."""
     upcast: bool
+    """The logits are cast to fp32 before the loss."""
     base_trained: bool
     """The base weights of the model are trained."""
     context_kind: str = ""
@@ -78,14 +94,23 @@ class Product(Record):
     """One linear layer on one rank: ``[tokens, inputs] x [inputs, outputs]``, ``batch`` times."""
 
     name: str
+    """Name of the parameter, without ``.weight``."""
     group: str
+    """The module: ``attention`` | ``mlp`` | ``experts`` | ``shared_experts`` | ``router``."""
     tokens: int
+    """Rows of the input on this rank."""
     outputs: int
+    """Columns of the result, on this rank."""
     inputs: int
+    """Inner dimension, on this rank."""
     batch: int
+    """How many equal products: the local experts of a layer, else 1."""
     trained: bool
+    """The weight gets a gradient."""
     adapted: bool
+    """LoRA matrices are added to it."""
     parameters: int
+    """Elements of the weights on this rank."""
     cast_input_elements: int
     """Elements that fp8 casts in forward."""
     cast_output_elements: int
@@ -98,7 +123,7 @@ class Product(Record):
     """
 
 
-def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
+def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
     """List the matrix products of a layer's forward pass on one rank. ``trained``: its base weights get gradients.
 
     What fp8 casts: torchtitan casts before hidden states are gathered over the tensor ranks, and once for all products
@@ -108,89 +133,108 @@ def products(block: Block, s: Shape, *, trained: bool) -> list[Product]:
     Whole matrices of attention, those that compress latents, read each rank's own tokens under Megatron, and the
     gathered ones under torchtitan (``models/deepseek_v3/sharding.py``: ``x`` is gathered, wq_a, wkv_a are replicated).
     """
-    tokens = s.batch * s.sequence
-    own = tokens // s.tensor_parallel if s.sequence_parallel else tokens
-    once, gathered = s.float8_tensors, s.latent_inputs == "gathered"
-    found: list[Product] = []
-    before = ("", "")
-    for component in (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp):
-        for t in component.tensors if component is not None else ():
-            shape = local_tensor(t, component, s.tensor_parallel, s.expert_parallel, s.expert_tensor_parallel)
-            if not _is_matrix(t, shape):
-                continue
-            name = t.name.removesuffix(".weight")
-            adapted = is_adapted(s, t, component)
-            learns = trained and s.adapter is None and not is_frozen(name, s.frozen_modules)
-            if t.group == "experts" and isinstance(component, Moe):
-                rows, times = _expert_tokens(component, s, tokens), shape[0] if len(shape) == 3 else 1
-                outputs, inputs = shape[-2:][::-1] if t.transposed else shape[-2:]
-                shares, given, made = False, rows * inputs * times, rows * outputs * times
-            else:
-                rows = own if t.shard == "none" and not (gathered and t.group == "attention") else tokens
-                times = 1
-                outputs, inputs = shape[::-1] if t.transposed else shape
-                shares = before == ("column", t.group) == (t.shard, t.group)
-                given = 0 if once and shares else inputs * (own if once and t.shard == "column" else rows)
-                made = outputs * (own if once and t.shard == "row" else rows)
-                before = (t.shard, t.group)
-            product = Product(
-                name=name,
-                group=t.group,
-                tokens=rows,
-                outputs=outputs,
-                inputs=inputs,
-                batch=times,
-                trained=learns,
-                adapted=adapted,
-                parameters=outputs * inputs * times,
-                cast_input_elements=given,
-                cast_output_elements=made,
-                shard=t.shard,
-                shares_input=shares,
+    tokens = settings.batch * settings.sequence
+    tokens_of_rank = tokens // settings.tensor_parallel if settings.sequence_parallel else tokens
+    gathers_latent_inputs = settings.latent_inputs == "gathered"
+    layers: list[Product] = []
+    previous = ("", "")  # sharding and group of the matrix before: column-parallel ones of a group share their input
+    for module in (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp):
+        for tensor in module.tensors if module is not None else ():
+            local = local_tensor(
+                tensor, module, settings.tensor_parallel, settings.expert_parallel, settings.expert_tensor_parallel
             )
-            found.append(product)
-    return found
+            if not _is_matrix(tensor, local):
+                continue
+            name = tensor.name.removesuffix(".weight")
+            outputs, inputs = local[-2:][::-1] if tensor.transposed else local[-2:]
+            if tensor.group == "experts" and isinstance(module, Moe):
+                rows, batch = _expert_tokens(module, settings, tokens), local[0] if len(local) == 3 else 1
+                shares_input = False
+                cast_inputs, cast_outputs = rows * inputs * batch, rows * outputs * batch
+            else:
+                own_tokens = tensor.shard == "none" and not (gathers_latent_inputs and tensor.group == "attention")
+                rows, batch = tokens_of_rank if own_tokens else tokens, 1
+                shares_input = previous == ("column", tensor.group) == (tensor.shard, tensor.group)
+                cast_inputs, cast_outputs = inputs * rows, outputs * rows
+                if settings.float8_tensors:  # torchao casts each rank's tokens, and an input once for all its readers
+                    cast_inputs = inputs * (tokens_of_rank if tensor.shard == "column" else rows)
+                    cast_inputs = 0 if shares_input else cast_inputs
+                    cast_outputs = outputs * (tokens_of_rank if tensor.shard == "row" else rows)
+                previous = (tensor.shard, tensor.group)
+            layers.append(
+                Product(
+                    name=name,
+                    group=tensor.group,
+                    tokens=rows,
+                    outputs=outputs,
+                    inputs=inputs,
+                    batch=batch,
+                    trained=trained and settings.adapter is None and not is_frozen(name, settings.frozen_modules),
+                    adapted=is_adapted(settings, tensor, module),
+                    parameters=outputs * inputs * batch,
+                    cast_input_elements=cast_inputs,
+                    cast_output_elements=cast_outputs,
+                    shard=tensor.shard,
+                    shares_input=shares_input,
+                )
+            )
+    return layers
 
 
-def is_adapted(s: Shape, t: ParameterTensor, component: object) -> bool:
-    """Whether a component's matrix has an adapter."""
-    if s.adapter is None or not t.linear:
+def is_adapted(settings: Shape, tensor: ParameterTensor, component: object) -> bool:
+    """Whether the plan's adapter adds LoRA matrices to ``tensor``, a parameter of ``component`` (attention, ...)."""
+    if settings.adapter is None or not tensor.linear:
         return False
     return adapts(
-        s.adapter,
-        t.name.removesuffix(".weight") if s.adapted_module_name is None else s.adapted_module_name(t, component),
+        settings.adapter,
+        tensor.name.removesuffix(".weight")
+        if settings.adapted_module_name is None
+        else settings.adapted_module_name(tensor, component),
     )
 
 
-def _is_matrix(t: ParameterTensor, shape: tuple[int, ...]) -> bool:
-    return t.group == "experts" or (len(shape) == 2 and (t.linear or t.group in ("router", "mlp", "shared_experts")))
+def _is_matrix(tensor: ParameterTensor, shape: tuple[int, ...]) -> bool:
+    """Whether a matrix product reads the parameter, whose shape on this rank is ``shape``."""
+    return tensor.group == "experts" or (
+        len(shape) == 2 and (tensor.linear or tensor.group in ("router", "mlp", "shared_experts"))
+    )
 
 
-def _expert_tokens(m: Moe, s: Shape, tokens: int) -> int:
+def _expert_tokens(moe: Moe, settings: Shape, tokens: int) -> int:
     """Compute the rows that each local expert multiplies, on the rank that gets the most routed tokens."""
-    if isinstance(m, DenseDispatchMoe):
-        return tokens * s.expert_parallel
-    local = max(1, m.experts // s.expert_parallel)
+    if isinstance(moe, DenseDispatchMoe):
+        return tokens * settings.expert_parallel
+    local = max(1, moe.experts // settings.expert_parallel)
     # every rank of a group that shares an expert multiplies the tokens of all of them with its part of it
-    if s.sequence_parallel:
-        source = float(tokens // s.tensor_parallel * s.expert_tensor_parallel)
+    if settings.sequence_parallel:
+        source = float(tokens // settings.tensor_parallel * settings.expert_tensor_parallel)
     else:  # tensor ranks have the same tokens
-        source = tokens * max(1, s.expert_parallel * s.expert_tensor_parallel // s.tensor_parallel) / s.expert_parallel
-    imbalance = s.expert_imbalance if s.expert_parallel > 1 else 1.0
-    return max(1, round(source * m.experts_per_token * imbalance / local))
+        source = (
+            tokens
+            * max(1, settings.expert_parallel * settings.expert_tensor_parallel // settings.tensor_parallel)
+            / settings.expert_parallel
+        )
+    imbalance = settings.expert_imbalance if settings.expert_parallel > 1 else 1.0
+    return max(1, round(source * moe.experts_per_token * imbalance / local))
 
 
 def projections(linear: list[Product]) -> list[Product]:
     """Merge the products of q, k and v into one each, as torchtitan counts them."""
     merged: list[Product] = []
-    for p in linear:
-        if p.group == "attention" and merged and merged[-1].group == "attention" and _is_qkv(p) and _is_qkv(merged[-1]):
+    for product in linear:
+        if (
+            product.group == "attention"
+            and merged
+            and merged[-1].group == "attention"
+            and _is_qkv(product)
+            and _is_qkv(merged[-1])
+        ):
             last = merged[-1]
-            merged[-1] = last._replace(outputs=last.outputs + p.outputs)
+            merged[-1] = last._replace(outputs=last.outputs + product.outputs)
         else:
-            merged.append(p)
+            merged.append(product)
     return merged
 
 
-def _is_qkv(p: Product) -> bool:
-    return p.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")
+def _is_qkv(product: Product) -> bool:
+    return product.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")

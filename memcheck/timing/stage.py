@@ -31,16 +31,20 @@ ROUTING = 20
 
 
 class Layer(Record):
-    """One kind of layer with what it waits for."""
+    """Seconds of one layer and micro-batch on one rank, with the exchanges that no computation hides."""
 
     arithmetic: float
-    """Forward, backward and recompute."""
+    """Forward, backward and recompute of operations that arithmetic bounds."""
     memory: float
+    """The same of operations that memory traffic bounds."""
     weights: float
     """Gradients of the weights, which zero-bubble schedules move into the bubble."""
     tensor: float
+    """Exposed by tensor-parallel exchanges."""
     context: float
+    """Exposed by context-parallel exchanges."""
     expert: float
+    """Exposed by routing tokens to experts and back."""
     data: float
     """Exposed by gathering and reducing in every micro-batch (stage 3)."""
     last_data: float
@@ -48,70 +52,87 @@ class Layer(Record):
 
 
 class StageTime(Record):
-    """Seconds of one micro-batch, without the pipeline."""
+    """Seconds of one micro-batch on one pipeline rank, without the pipeline's bubble and sends, and its parameters."""
 
     arithmetic: float
+    """Operations that arithmetic bounds."""
     memory: float
+    """Operations that memory traffic bounds."""
     weights: float
+    """Gradients of the weights, which zero-bubble schedules move into the bubble; among the two above."""
     tensor: float
+    """Exposed by tensor-parallel exchanges."""
     context: float
+    """Exposed by context-parallel exchanges."""
     expert: float
+    """Exposed by routing tokens to experts and back."""
     data: float
+    """Exposed by FSDP's gathers and reductions in every micro-batch (stage 3)."""
     last_data: float
+    """Added in the micro-batch that reduces, where not all do."""
     dense: int
-    """Parameters of the rank, by who shares them."""
+    """Parameters of the rank outside experts, before FSDP shards them."""
     dense_trained: int
+    """Those of them that get gradients."""
     experts: int
+    """Parameters of experts of the rank, before FSDP shards them."""
     experts_trained: int
+    """Those of them that get gradients."""
 
     @property
     def seconds(self) -> float:
-        """All of one micro-batch."""
+        """Seconds of one micro-batch: computation, memory traffic and exposed exchanges."""
         return self.arithmetic + self.memory + self.tensor + self.context + self.expert + self.data
 
 
 class Sharing(Record):
-    """How this job's parameters are shared, for every layer alike."""
+    """How data-parallel ranks share parameters and gradients: the same for every layer."""
 
     dense: Copies
+    """The groups that share parameters outside experts."""
     experts: Copies
+    """The groups that share one expert."""
     precision: ExchangedBytes
+    """Bytes per element on the wire, and the ZeRO stage."""
     reshards: bool
+    """Parameters are freed after forward and gathered again for backward (``reshard_after_forward``)."""
     gathers: bool
-    """Every micro-batch gathers."""
+    """Every micro-batch gathers parameters."""
     reduces: bool
-    """Every micro-batch reduces."""
+    """Every micro-batch reduces gradients."""
     padding: float
     """Factor by which padding enlarges the exchanged parameters of experts."""
 
 
-def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharing: Sharing, rates: Rates) -> Layer:
+def layer_time(
+    job: TrainingJob, cost: LayerCost, wires: Wires, recomputed_share: float, sharing: Sharing, rates: Rates
+) -> Layer:
     """Compute the seconds of one layer and micro-batch, with the exchanges that no computation hides.
 
-    ``share``: the part of the layers of this kind that is recomputed, 0 to 1.
+    ``recomputed_share``: the part of the layers of this kind that is recomputed, 0 to 1.
     """
     layout = job.layout
     arithmetic = (
         cost.forward.arithmetic
         + cost.input_gradients.arithmetic
         + cost.weight_gradients.arithmetic
-        + share * cost.recomputed.arithmetic
+        + recomputed_share * cost.recomputed.arithmetic
     )
     memory = (
         cost.forward.memory
         + cost.input_gradients.memory
         + cost.weight_gradients.memory
-        + share * cost.recomputed.memory
+        + recomputed_share * cost.recomputed.memory
     )
     tensor = context = expert = 0.0
     if layout.tensor > 1:
-        tensor = tensor_seconds(w.tensor, cost.halves, cost.exchanges, share * cost.recomputed_exchanges)
+        tensor = tensor_seconds(wires.tensor, cost.halves, cost.exchanges, recomputed_share * cost.recomputed_exchanges)
     if layout.context > 1:
-        exchange_forward, exchange_backward = context_seconds(job, cost, w.context, rates)
-        context = exchange_forward * (1 + (share if cost.recomputed_attention else 0.0)) + exchange_backward
+        exchange_forward, exchange_backward = context_seconds(job, cost, wires.context, rates)
+        context = exchange_forward * (1 + (recomputed_share if cost.recomputed_attention else 0.0)) + exchange_backward
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
-        expert = expert_seconds(job, cost, rates) * (4 + (2 * share if cost.recomputed_routed else 0.0))
-        if w.overlaps_routing:
+        expert = expert_seconds(job, cost, rates) * (4 + (2 * recomputed_share if cost.recomputed_routed else 0.0))
+        if wires.overlaps_routing:
             expert = exposed(expert, arithmetic + memory, ROUTING * rates.collective_sm_share / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
@@ -137,7 +158,7 @@ def layer_time(job: TrainingJob, cost: LayerCost, w: Wires, share: float, sharin
 
 
 def _exposed_fsdp(
-    cost: LayerCost, forward: float, backward: float, s: Sharing, collective_sm_share: float
+    cost: LayerCost, forward: float, backward: float, sharing: Sharing, collective_sm_share: float
 ) -> tuple[float, float]:
     """Compute the seconds of FSDP's gathers and reductions of one layer that no computation hides.
 
@@ -145,26 +166,26 @@ def _exposed_fsdp(
     ``backward``: seconds of computation. Returns the seconds of every micro-batch, and those that the micro-batch which
     reduces adds where not all do.
     """
-    gather = gather_seconds(s.dense, cost.dense_parameters, s.precision)
-    gather += gather_seconds(s.experts, cost.expert_parameters * s.padding, s.precision)
-    reduce = reduce_seconds(s.dense, cost.trained_dense_parameters, s.precision)
-    reduce += reduce_seconds(s.experts, cost.trained_expert_parameters * s.padding, s.precision)
-    in_forward = exposed(gather, forward, collective_sm_share) if s.gathers else 0.0
-    regather = gather if s.gathers and s.reshards else 0.0
+    gather = gather_seconds(sharing.dense, cost.dense_parameters, sharing.precision)
+    gather += gather_seconds(sharing.experts, cost.expert_parameters * sharing.padding, sharing.precision)
+    reduce = reduce_seconds(sharing.dense, cost.trained_dense_parameters, sharing.precision)
+    reduce += reduce_seconds(sharing.experts, cost.trained_expert_parameters * sharing.padding, sharing.precision)
+    in_forward = exposed(gather, forward, collective_sm_share) if sharing.gathers else 0.0
+    regather = gather if sharing.gathers and sharing.reshards else 0.0
     without_reduce = exposed(regather, backward, collective_sm_share)
     with_reduce = exposed(regather + reduce, backward, collective_sm_share)
-    if s.reduces:
+    if sharing.reduces:
         return in_forward + with_reduce, 0.0
     return in_forward + without_reduce, with_reduce - without_reduce
 
 
 def stage_time(
-    stage: Stage, layers: list[Layer], parts: ModelCost, w: Wires, rates: Rates, sharing: Sharing
+    stage: Stage, layers: list[Layer], model_cost: ModelCost, wires: Wires, rates: Rates, sharing: Sharing
 ) -> StageTime:
     """Add up the seconds and parameters of a pipeline stage: its layers, and the embedding and head that it holds."""
     arithmetic = memory = weights = tensor = context = expert = data = last = 0.0
     dense = dense_trained = experts = experts_trained = 0
-    for count, layer, cost in zip(stage.layers, layers, parts.costs, strict=True):
+    for count, layer, cost in zip(stage.layers, layers, model_cost.costs, strict=True):
         if not count:
             continue
         arithmetic += count * layer.arithmetic
@@ -179,7 +200,7 @@ def stage_time(
         dense_trained += count * cost.trained_dense_parameters
         experts += count * cost.expert_parameters
         experts_trained += count * cost.trained_expert_parameters
-    head = parts.head
+    head = model_cost.head
     ends = ends_trained = 0
     if stage.head:
         arithmetic += head.forward.arithmetic + head.backward.arithmetic + head.recomputed.arithmetic
@@ -196,14 +217,14 @@ def stage_time(
         )
         memory += n * (head.forward.memory + head.backward.memory + head.recomputed.memory + head.mtp_projection.memory)
         # its input is twice as wide, its result is gathered, and the hidden states are for the logits
-        tensor += n * 4 * w.tensor.pair
+        tensor += n * 4 * wires.tensor.pair
         dense += n * head.mtp_projection_parameters
         dense_trained += n * head.mtp_projection_parameters
     if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
         ends += head.embedding
         ends_trained += head.embedding if head.embedding_trained else 0
     if ends:
-        tensor += w.tensor.pair * (stage.head + stage.embedding)
+        tensor += wires.tensor.pair * (stage.head + stage.embedding)
         if sharing.precision.stage == 3:  # no computation overlaps the first gather and the last reduction
             data += gather_seconds(sharing.dense, ends, sharing.precision) if sharing.gathers else 0.0
             reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)
@@ -233,19 +254,19 @@ def bubble_seconds(
     with the rank's own weight gradients, one per micro-batch. DualPipe needs two micro-batches per rank to feed both
     ends (torch's ScheduleDualPipeV refuses fewer). With fewer it is estimated as zero-bubble.
     """
-    ways = layout.pipeline
-    if ways == 1:
+    ranks = layout.pipeline
+    if ranks == 1:
         return 0.0
-    others = sum(stage.ranks * time.seconds for stage, time in zip(stages, times, strict=True)) - slowest.seconds
+    other_ranks = sum(stage.ranks * time.seconds for stage, time in zip(stages, times, strict=True)) - slowest.seconds
     schedule = layout.pipeline_schedule
     if schedule == "interleaved-1f1b":
-        return others / layout.virtual_stages
-    if schedule == "dualpipe" and micro_batches >= 2 * ways:
-        per_rank = others / (ways - 1) - 3 * slowest.weights
-        return max(0.0, (ways - 1) / 2 * per_rank)
+        return other_ranks / layout.virtual_stages
+    if schedule == "dualpipe" and micro_batches >= 2 * ranks:
+        per_rank = other_ranks / (ranks - 1) - 3 * slowest.weights
+        return max(0.0, (ranks - 1) / 2 * per_rank)
     if schedule in ("zero-bubble", "dualpipe"):
-        return max(0.0, others - min(2 * (ways - 1), micro_batches) * slowest.weights)
-    return others
+        return max(0.0, other_ranks - min(2 * (ranks - 1), micro_batches) * slowest.weights)
+    return other_ranks
 
 
 def pipeline_seconds(layout: Layout, micro_batches: int, send: float) -> float:

@@ -20,17 +20,17 @@ from memcheck.timing.data_parallel import (
     reduce_seconds,
     reduces_every,
 )
-from memcheck.timing.exchanges import Wires, wires
+from memcheck.timing.exchanges import Wires, wires_of
 from memcheck.timing.model import REMEMBERED, ModelCost, Stage, parts_of, shape_of, stages_of
 from memcheck.timing.optimizer import offload_seconds, step_seconds
-from memcheck.timing.rates import TERA, Rates, rates
+from memcheck.timing.rates import TERA, Rates, rates_of
 from memcheck.timing.second_passes import NONE, second_passes
 from memcheck.timing.stage import Sharing, StageTime, bubble_seconds, layer_time, pipeline_seconds, stage_time
 from memcheck.timing.types import Exchanges, StepTime
 
 
 def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
-    """The time of one optimizer step of ``job`` on ``gpu``: a roofline model, good for ranking plans.
+    """Compute the time of one optimizer step of ``job`` on ``gpu``: a roofline model, good for ranking plans.
 
     Raises:
         MissingRateError: the GPU's record lacks a rate without which there is no answer.
@@ -43,25 +43,28 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         )
     layout = job.layout
     shape = shape_of(job)
-    r = rates(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.transformer_engine)
-    parts = parts_of(architecture, shape, r)
-    w = wires(job, architecture.hidden_size, shape.item_bytes, r)
-    sharing = _sharing(job, architecture, r)
-    share = _recomputed(job, architecture)
-    known = {id(cost): layer_time(job, cost, w, share, sharing, r) for cost in {id(c): c for c in parts.costs}.values()}
-    layers = [known[id(cost)] for cost in parts.costs]
+    rates = rates_of(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.transformer_engine)
+    model_cost = parts_of(architecture, shape, rates)
+    wires = wires_of(job, architecture.hidden_size, shape.item_bytes, rates)
+    sharing = _sharing(job, architecture, rates)
+    recomputed_share = _recomputed(job, architecture)
+    layer_times = {
+        id(cost): layer_time(job, cost, wires, recomputed_share, sharing, rates)
+        for cost in {id(cost): cost for cost in model_cost.costs}.values()
+    }
+    layers = [layer_times[id(cost)] for cost in model_cost.costs]
     stages = stages_of(architecture, job, layout.pipeline)
-    times = [stage_time(stage, layers, parts, w, r, sharing) for stage in stages]
-    return _whole_step(job, architecture, r, stages, times, w, sharing, share)
+    times = [stage_time(stage, layers, model_cost, wires, rates, sharing) for stage in stages]
+    return _whole_step(job, architecture, rates, stages, times, wires, sharing, recomputed_share)
 
 
-def _sharing(job: TrainingJob, architecture: Architecture, r: Rates) -> Sharing:
+def _sharing(job: TrainingJob, architecture: Architecture, rates: Rates) -> Sharing:
     """Collect how data-parallel ranks share parameters and gradients, which is the same for every layer."""
     reshards = gathers_again(job)
     experts = max((block.mlp.experts for block, _ in architecture.blocks if isinstance(block.mlp, Moe)), default=0)
     return Sharing(
-        dense=dense_copies(job, r),
-        experts=expert_copies(job, r),
+        dense=dense_copies(job, rates),
+        experts=expert_copies(job, rates),
         precision=precision(job),
         reshards=reshards,
         gathers=reshards or job.layout.pipeline == 1,
@@ -84,44 +87,46 @@ def _recomputed(job: TrainingJob, architecture: Architecture) -> float:
 def _whole_step(
     job: TrainingJob,
     architecture: Architecture,
-    r: Rates,
+    rates: Rates,
     stages: tuple[Stage, ...],
-    times: list[StageTime],
-    w: Wires,
+    stage_times: list[StageTime],
+    wires: Wires,
     sharing: Sharing,
-    share: float,
+    recomputed_share: float,
 ) -> StepTime:
     """Compute the time of the optimizer step from that of one micro-batch on each pipeline stage.
 
-    ``share``: the share of the layers that are recomputed. Adds what happens once per step: the optimizer, the
-    reduction below ZeRO-3, the pipeline bubble and transfers to the host.
+    ``recomputed_share``: the share of the layers that are recomputed. Adds what happens once per step: the optimizer,
+    the reduction below ZeRO-3, the pipeline bubble and transfers to the host.
     """
-    layout, m = job.layout, job.gradient_accumulation_steps
-    slowest = max(times, key=lambda t: t.seconds)
+    layout, micro_batches = job.layout, job.gradient_accumulation_steps
+    slowest = max(stage_times, key=lambda time: time.seconds)
     shards = sharing.dense.shard.ranks if layout.zero_stage else 1
-    parameters = slowest.dense_trained / shards + slowest.experts_trained / (
-        sharing.experts.shard.ranks if layout.zero_stage else 1
-    )
-    step = step_seconds(job, parameters, r, architecture.hidden_size)
+    expert_shards = sharing.experts.shard.ranks if layout.zero_stage else 1
+    parameters = slowest.dense_trained / shards + slowest.experts_trained / expert_shards
+    optimizer_compute, optimizer_memory = step_seconds(job, parameters, rates, architecture.hidden_size)
     shard_bytes = (slowest.dense + slowest.experts) * DTYPE_BYTES[job.recipe.params] / shards
-    passes = m * (2 if sharing.reshards else 1) if layout.zero_stage == 3 else 2 * m
-    offload, assumed = offload_seconds(job, parameters, shard_bytes, passes, r)
+    fetches = micro_batches * (2 if sharing.reshards else 1) if layout.zero_stage == 3 else 2 * micro_batches
+    offload, assumed = offload_seconds(job, parameters, shard_bytes, fetches, rates)
     if job.checkpointing.offload != "none":
-        offload += _activation_offload(job, architecture, slowest, r) * m
-    forward_only = second_passes(job, architecture, r, sharing) if job.objective.code else NONE
-    compute = m * (slowest.arithmetic + forward_only.arithmetic) + step[0]
-    hbm = m * (slowest.memory + forward_only.memory + _accumulation(job, slowest) / r.hbm_bandwidth) + step[1]
+        offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
+    forward_only = second_passes(job, architecture, rates, sharing) if job.objective.code else NONE
+    compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + optimizer_compute
+    accumulation = _accumulation(job, slowest) / rates.hbm_bandwidth
+    hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + optimizer_memory
+    data = micro_batches * (slowest.data + forward_only.data) + slowest.last_data
+    data += _after_backward(job, slowest, sharing, rates)
     exchanges = Exchanges(
-        tensor=m * slowest.tensor,
-        context=m * slowest.context,
-        expert=m * slowest.expert,
-        data=m * (slowest.data + forward_only.data) + slowest.last_data + _after_backward(job, slowest, sharing, r),
-        pipeline=pipeline_seconds(layout, m, w.pipeline),
+        tensor=micro_batches * slowest.tensor,
+        context=micro_batches * slowest.context,
+        expert=micro_batches * slowest.expert,
+        data=data,
+        pipeline=pipeline_seconds(layout, micro_batches, wires.pipeline),
     )
-    bubble = bubble_seconds(layout, m, stages, times, slowest)
+    bubble = bubble_seconds(layout, micro_batches, stages, stage_times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
-    tokens = job.rows * job.head.columns * job.sequence_length * m * layout.data / layout.world_size
-    model, recompute, kernels = _flops(job, architecture, r, share)
+    tokens = job.rows * job.head.columns * job.sequence_length * micro_batches * layout.data / layout.world_size
+    model, recompute, kernels = _flops(job, architecture, rates, recomputed_share)
     model_rate, hardware_rate = model * tokens / seconds, (model + recompute + kernels) * tokens / seconds
     return StepTime(
         seconds=seconds,
@@ -133,17 +138,20 @@ def _whole_step(
         tokens_per_second_per_gpu=tokens / seconds,
         model_tflops_per_gpu=model_rate / TERA,
         hardware_tflops_per_gpu=hardware_rate / TERA,
-        model_flops_share=model_rate / r.peak_flops,
+        model_flops_share=model_rate / rates.peak_flops,
         recompute_share=recompute / model,
         exchanges=exchanges,
-        assumptions=r.assumptions + assumed,
+        assumptions=rates.assumptions + assumed,
     )
 
 
-def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float) -> tuple[float, float, float]:
+def _flops(
+    job: TrainingJob, architecture: Architecture, rates: Rates, recomputed_share: float
+) -> tuple[float, float, float]:
     """Return the FLOPs per token of the whole model: its own, those of recompute, and those of attention kernels.
 
-    ``share``: the share of the layers that are recomputed. Attention kernels compute the scores again in backward.
+    ``recomputed_share``: the share of the layers that are recomputed. Attention kernels compute the scores again in
+    backward.
     """
     key = (
         id(architecture),
@@ -156,21 +164,21 @@ def _flops(job: TrainingJob, architecture: Architecture, r: Rates, share: float)
         job.attention,
         job.loss,
         job.options,
-        r,
+        rates,
     )
     entry = _counted.get(key)
     if entry is None or entry[0] is not architecture:
         if len(_counted) >= REMEMBERED:
             _counted.clear()
-        entry = _counted[key] = (architecture, *_count(job, architecture, r))
+        entry = _counted[key] = (architecture, *_count(job, architecture, rates))
     _, model, recompute, kernels = entry
-    return model, recompute * share, kernels
+    return model, recompute * recomputed_share, kernels
 
 
 _counted: dict[tuple[object, ...], tuple[Architecture, float, float, float]] = {}
 
 
-def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[float, float, float]:
+def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> tuple[float, float, float]:
     """Count the FLOPs per token on one rank: of the model, of recompute in every layer, of attention kernels."""
     single_rank = shape_of(job)._replace(
         batch=1,
@@ -183,14 +191,14 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
         expert_imbalance=1.0,
         head_sharded=False,
     )
-    parts: ModelCost = parts_of(architecture, single_rank, r)
+    model_cost: ModelCost = parts_of(architecture, single_rank, rates)
     stage = stages_of(architecture, job, 1)[0]
-    mtp_projection = 6.0 * job.sequence_length * parts.head.mtp_projection_parameters
-    model = (parts.head.flops + parts.head.backward_flops) * (
+    mtp_projection = 6.0 * job.sequence_length * model_cost.head.mtp_projection_parameters
+    model = (model_cost.head.flops + model_cost.head.backward_flops) * (
         1 + stage.predictions
     ) + mtp_projection * stage.predictions
     recompute = kernels = 0.0
-    for count, cost in zip(stage.layers, parts.costs, strict=True):
+    for count, cost in zip(stage.layers, model_cost.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
         recompute += count * cost.recomputed_flops
         kernels += count * cost.attention_recompute_flops
@@ -198,38 +206,40 @@ def _count(job: TrainingJob, architecture: Architecture, r: Rates) -> tuple[floa
     return model / tokens, recompute / tokens, kernels / tokens
 
 
-def _accumulation(job: TrainingJob, t: StageTime) -> float:
+def _accumulation(job: TrainingJob, slowest: StageTime) -> float:
     """Compute the bytes moved to add the gradients of one micro-batch to those of earlier ones."""
     if job.framework.own_gradients:  # the product accumulates in the main gradient: read 4, write 4
-        return 2.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
+        return 2.0 * DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
         return 0.0
-    return 3.0 * DTYPE_BYTES[job.recipe.gradients] * (t.dense_trained + t.experts_trained)
+    return 3.0 * DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
 
 
-def _after_backward(job: TrainingJob, t: StageTime, s: Sharing, r: Rates) -> float:
+def _after_backward(job: TrainingJob, slowest: StageTime, sharing: Sharing, rates: Rates) -> float:
     """Compute the seconds of data-parallel exchanges once per step that the last backward does not hide.
 
     Below ZeRO-3 the gradients are reduced and, from ZeRO-1, the updated parameters are gathered. ZeRO-3 exchanges
     inside the micro-batches: 0.
     """
-    stage, p = job.layout.zero_stage, s.precision
-    if stage == 3:
+    zero_stage, item_bytes = job.layout.zero_stage, sharing.precision
+    if zero_stage == 3:
         return 0.0
-    reduce = reduce_seconds(s.dense, t.dense_trained, p) + reduce_seconds(s.experts, t.experts_trained, p)
-    if stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
-        reduce = all_reduce(s.dense.shard, t.dense_trained * p.reduced)
+    reduce = reduce_seconds(sharing.dense, slowest.dense_trained, item_bytes)
+    reduce += reduce_seconds(sharing.experts, slowest.experts_trained, item_bytes)
+    if zero_stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
+        reduce = all_reduce(sharing.dense.shard, slowest.dense_trained * item_bytes.reduced)
     hides_reduce, hides_gather = overlaps(job)
-    backward = (t.arithmetic + t.memory) * 2 / 3
-    seconds = exposed(reduce, backward, r.collective_sm_share) if hides_reduce else reduce
-    seconds *= job.gradient_accumulation_steps if s.reduces else 1
-    if stage:
-        gather = gather_seconds(s.dense, t.dense_trained, p) + gather_seconds(s.experts, t.experts_trained, p)
-        seconds += exposed(gather, backward / 2, r.collective_sm_share) if hides_gather else gather
+    backward = (slowest.arithmetic + slowest.memory) * 2 / 3
+    seconds = exposed(reduce, backward, rates.collective_sm_share) if hides_reduce else reduce
+    seconds *= job.gradient_accumulation_steps if sharing.reduces else 1
+    if zero_stage:  # ranks update only their shards
+        gather = gather_seconds(sharing.dense, slowest.dense_trained, item_bytes)
+        gather += gather_seconds(sharing.experts, slowest.experts_trained, item_bytes)
+        seconds += exposed(gather, backward / 2, rates.collective_sm_share) if hides_gather else gather
     return seconds
 
 
-def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTime, r: Rates) -> float:
+def _activation_offload(job: TrainingJob, architecture: Architecture, slowest: StageTime, rates: Rates) -> float:
     """Compute the seconds of offloading activations per micro-batch that the computation does not hide.
 
     The input of every layer goes to the host in forward and comes back in backward.
@@ -238,5 +248,5 @@ def _activation_offload(job: TrainingJob, architecture: Architecture, t: StageTi
     tokens = job.rows * job.sequence_length // layout.context
     tokens = tokens // layout.tensor if layout.sequence else tokens
     layers = architecture.num_layers / layout.pipeline
-    one_way = tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * layers / r.host_bandwidth
-    return max(0.0, 2 * one_way - t.arithmetic - t.memory)
+    one_way = tokens * architecture.hidden_size * DTYPE_BYTES[job.recipe.compute] * layers / rates.host_bandwidth
+    return max(0.0, 2 * one_way - slowest.arithmetic - slowest.memory)

@@ -88,27 +88,27 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
     ``size``: their bytes on all tensor ranks; ``item_bytes``: bytes per element.
     """
     layout, timing = job.layout, timing_of(job.framework)
-    ways = layout.tensor
-    if ways == 1:
+    ranks = layout.tensor
+    if ranks == 1:
         return TensorWires()
-    g = group(rates, ways, 1)
+    links = group(rates, ranks, 1)
     latents = size * _latent_share(job) if timing.latent_inputs == "exchanged" else size
     if not layout.sequence:
-        return TensorWires(ways, 0.0, all_reduce(g, size), latent=all_reduce(g, latents))
+        return TensorWires(ranks, 0.0, all_reduce(links, size), latent=all_reduce(links, latents))
     narrow = size / item_bytes if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
     moved = 2.0 / rates.hbm_bandwidth if timing.copies_gathered(job) else 0.0
     hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
     return TensorWires(
-        ways=ways,
-        gather=gather(g, narrow),
-        scatter=gather(g, size),
+        ways=ranks,
+        gather=gather(links, narrow),
+        scatter=gather(links, size),
         copies=(moved * narrow, moved * size),
         hides=hides,
-        placed=2.0 * narrow / ways / rates.hbm_bandwidth if hides == TORCH else 0.0,
-        summed=size * (1 + 1 / ways) / rates.hbm_bandwidth if hides == TORCH else 0.0,
+        placed=2.0 * narrow / ranks / rates.hbm_bandwidth if hides == TORCH else 0.0,
+        summed=size * (1 + 1 / ranks) / rates.hbm_bandwidth if hides == TORCH else 0.0,
         gathers_input_twice=timing.gathers_twice and not hides,
         collective_sm_share=rates.collective_sm_share,
-        latent=gather(g, latents),
+        latent=gather(links, latents),
     )
 
 
@@ -118,36 +118,38 @@ def _latent_share(job: TrainingJob) -> float:
     if isinstance(architecture, Rough):
         return 1.0
     for block, _ in architecture.blocks:
-        a = block.mixer
-        if isinstance(a, LatentAttention):
-            width = (a.q_lora_rank or architecture.hidden_size) + a.kv_lora_rank + a.qk_rope_head_dim
+        mixer = block.mixer
+        if isinstance(mixer, LatentAttention):
+            width = (mixer.q_lora_rank or architecture.hidden_size) + mixer.kv_lora_rank + mixer.qk_rope_head_dim
             return width / architecture.hidden_size
     return 1.0
 
 
 def halves(linear: list[Product], rates: Rates, item_bytes: int, *, dense: bool, latent: str) -> tuple[Half, ...]:
     """The halves of a layer that exchange hidden states: attention, and feed-forward where ``dense``."""
-    parts = [[p for p in linear if p.group == "attention"]]
+    parts = [[product for product in linear if product.group == "attention"]]
     if dense:
-        parts.append([p for p in linear if p.group != "attention"])
-    found = [_half(part, rates, item_bytes) for part in parts if part]
-    if latent and found:
-        found[0] = found[0]._replace(latent=latent)
-    return tuple(found)
+        parts.append([product for product in linear if product.group != "attention"])
+    exchanging = [_half(part, rates, item_bytes) for part in parts if part]
+    if latent and exchanging:
+        exchanging[0] = exchanging[0]._replace(latent=latent)
+    return tuple(exchanging)
 
 
-def _half(part: list[Product], rates: Rates, item_bytes: int) -> Half:
+def _half(products: list[Product], rates: Rates, item_bytes: int) -> Half:
     """Add up the seconds of the products of one half of a layer, by how they are sharded."""
     column = column_inputs = column_weights = row = row_inputs = 0.0
     readers = 0
-    for p in part:
-        forward, _ = matmul(p.tokens, p.outputs, p.inputs, rates, p.batch, item_bytes)
-        inputs, _ = matmul(p.tokens, p.inputs, p.outputs, rates, p.batch, item_bytes)
-        if p.shard == "column":
+    for product in products:
+        forward, _ = matmul(product.tokens, product.outputs, product.inputs, rates, product.batch, item_bytes)
+        inputs, _ = matmul(product.tokens, product.inputs, product.outputs, rates, product.batch, item_bytes)
+        if product.shard == "column":
             column, column_inputs, readers = column + forward, column_inputs + inputs, readers + 1
-            if p.trained:
-                column_weights += matmul(p.outputs, p.inputs, p.tokens, rates, p.batch, item_bytes)[0]
-        elif p.shard == "row":
+            if product.trained:
+                column_weights += matmul(
+                    product.outputs, product.inputs, product.tokens, rates, product.batch, item_bytes
+                )[0]
+        elif product.shard == "row":
             row, row_inputs = row + forward, row_inputs + inputs
     return Half(
         column=column,
@@ -159,47 +161,51 @@ def _half(part: list[Product], rates: Rates, item_bytes: int) -> Half:
     )
 
 
-def tensor_seconds(w: TensorWires, parts: tuple[Half, ...], exchanges: int, again: float) -> float:
+def tensor_seconds(wires: TensorWires, halves: tuple[Half, ...], exchanges: int, recomputed: float) -> float:
     """Compute the seconds of tensor-parallel exchanges in one layer that no product hides.
 
-    ``exchanges``: gather and reduce-scatter pairs of a forward pass. ``again``: those that the recompute repeats.
+    ``exchanges``: gather and reduce-scatter pairs of a forward pass. ``recomputed``: those that the recompute repeats.
     """
-    if not w.hides:
-        total = w.pair * (2 * exchanges + again)
-        for half in parts:
-            if w.gathers_input_twice:
-                total += exposed(w.latent if half.latent else w.gather, half.column_inputs, w.collective_sm_share)
+    if not wires.hides:
+        total = wires.pair * (2 * exchanges + recomputed)
+        for half in halves:
+            if wires.gathers_input_twice:
+                total += exposed(
+                    wires.latent if half.latent else wires.gather, half.column_inputs, wires.collective_sm_share
+                )
             if half.latent:
-                total -= _narrower(w, half, again / exchanges)
+                total -= _narrower(wires, half, recomputed / exchanges)
         return total
     ahead = back = 0.0
-    for half in parts:
-        given = w.latent if half.latent else w.gather
-        ahead += w.placed + _waits(w, given, half.column) + _waits(w, w.scatter, half.row) + w.summed
-        back += w.placed + _waits(w, w.gather, half.row_inputs)
-        if w.hides == ENGINE:
-            back += max(0.0, (w.latent if half.latent else w.scatter) - half.column_weights)
+    for half in halves:
+        gathered = wires.latent if half.latent else wires.gather
+        ahead += (
+            wires.placed + _waits(wires, gathered, half.column) + _waits(wires, wires.scatter, half.row) + wires.summed
+        )
+        back += wires.placed + _waits(wires, wires.gather, half.row_inputs)
+        if wires.hides == ENGINE:
+            back += max(0.0, (wires.latent if half.latent else wires.scatter) - half.column_weights)
         elif half.readers == 1:
-            back += _waits(w, w.scatter, half.column_inputs) + w.summed
+            back += _waits(wires, wires.scatter, half.column_inputs) + wires.summed
         else:
-            back += w.scatter + w.copies[1]
-    return ahead * (1 + again / exchanges if exchanges else 1) + back
+            back += wires.scatter + wires.copies[1]
+    return ahead * (1 + recomputed / exchanges if exchanges else 1) + back
 
 
-def _narrower(w: TensorWires, half: Half, again: float) -> float:
+def _narrower(wires: TensorWires, half: Half, recomputed: float) -> float:
     """Compute the seconds that exchanging latents in place of hidden states saves.
 
-    Latents are gathered in forward, and their gradients are summed in backward. ``again``: how often whole layers are
-    recomputed. Up-projections that are recomputed alone gather once more.
+    Latents are gathered in forward, and their gradients are summed in backward. ``recomputed``: how often whole layers
+    are recomputed. Up-projections that are recomputed alone gather once more.
     """
-    saved = w.scatter - w.latent
-    if not w.gather:  # every rank has all tokens: one all-reduce each way, and of the results in forward
+    saved = wires.scatter - wires.latent
+    if not wires.gather:  # every rank has all tokens: one all-reduce each way, and of the results in forward
         return saved
     if half.latent == AGAIN:
-        return saved + w.gather - 2 * w.latent
-    return saved + (w.gather - w.latent) * (1 + again)
+        return saved + wires.gather - 2 * wires.latent
+    return saved + (wires.gather - wires.latent) * (1 + recomputed)
 
 
-def _waits(w: TensorWires, exchange: float, products: float) -> float:
+def _waits(wires: TensorWires, exchange: float, products: float) -> float:
     """Compute the seconds that an exchange takes longer than the products of all chunks but the rank's own."""
-    return max(0.0, exchange - products * (w.ways - 1) / w.ways)
+    return max(0.0, exchange - products * (wires.ways - 1) / wires.ways)

@@ -20,37 +20,39 @@ if TYPE_CHECKING:
 
 
 class TowerShape(Record):
-    """What of a job decides the cost of its tower."""
+    """The settings of a job that decide the time of its vision tower, or of its encoder."""
 
     pictures: int
+    """Pictures of one micro-batch; samples, for an encoder."""
     rows: int
-    """Patch rows of one picture."""
+    """Patch rows of one picture; tokens of one sample, for an encoder."""
     trained: bool
+    """The base weights of the tower get gradients."""
     adapted: bool
-    """Adapters reach it."""
+    """LoRA matrices are added to its layers."""
     graph: bool
     """Gradients go through it: it, or something below it, is trained, or checkpointing woke it."""
 
 
-def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
-    """The tower's shape; None without pictures. For an encoder each sample counts as one picture."""
-    if a.encoder is not None:
+def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | None:
+    """Return the settings that decide the tower's time; None without pictures. A sample of an encoder counts as one."""
+    if architecture.encoder is not None:
         trained = job.method == "full" and "encoder" not in job.freeze
         adapted = job.method != "full" and job.lora is not None
-        rows, batch = encoder_length(job, a.encoder), job.micro_batch_size
+        rows, batch = encoder_length(job, architecture.encoder), job.micro_batch_size
         return TowerShape(pictures=batch, rows=rows, trained=trained, adapted=adapted, graph=trained or adapted)
-    if a.vision is None:
+    if architecture.vision is None:
         return None
-    found = pictures_of(job, a.vision)
-    if not found.rows:
+    images = pictures_of(job, architecture.vision)
+    if not images.rows:
         return None
     trained = job.method == "full" and "vision" not in job.freeze
     adapted = job.method != "full" and job.lora is not None and (not job.lora.parts or "vision" in job.lora.parts)
-    woken = a.vision.hooked and job.checkpointing.mode != "none"
-    pictures = max(1, found.pictures)
+    woken = architecture.vision.hooked and job.checkpointing.mode != "none"
+    pictures = max(1, images.pictures)
     return TowerShape(
         pictures=pictures,
-        rows=-(-found.rows // pictures),
+        rows=-(-images.rows // pictures),
         trained=trained,
         adapted=adapted,
         graph=trained or adapted or woken,
@@ -58,23 +60,26 @@ def tower_shape(job: TrainingJob, a: Architecture) -> TowerShape | None:
 
 
 def tower_kinds(vision: Vision) -> tuple[tuple[Block, int], ...]:
-    """Kinds of layers as ones of text, and how many there are of each."""
-    return tuple((_as_text(block), n) for block, n in (*vision.blocks, *vision.idle))
+    """List the kinds of layers of a vision tower, written as layers of a text model, each with the number of layers."""
+    return tuple((_as_text(block), count) for block, count in (*vision.blocks, *vision.idle))
 
 
-def side_kinds(a: Architecture) -> tuple[tuple[Block, int, int], ...]:
-    """Kinds of layers of a tower or an encoder, how many there are of each, and how wide they are."""
-    if a.encoder is not None:
-        return tuple((block, n, a.hidden_size) for block, n in a.encoder.blocks)
-    return tuple((block, n, a.vision.hidden) for block, n in tower_kinds(a.vision)) if a.vision is not None else ()
+def side_kinds(architecture: Architecture) -> tuple[tuple[Block, int, int], ...]:
+    """List the kinds of layers of a tower or an encoder, each with the number of layers and their hidden size."""
+    if architecture.encoder is not None:
+        return tuple((block, count, architecture.hidden_size) for block, count in architecture.encoder.blocks)
+    vision = architecture.vision
+    if vision is None:
+        return ()
+    return tuple((block, count, vision.hidden) for block, count in tower_kinds(vision))
 
 
-def shape_inside(s: Shape, tower: TowerShape) -> Shape:
-    """The shape of the tower's layers."""
-    return s._replace(
+def shape_inside(shape: Shape, tower: TowerShape) -> Shape:
+    """Return the settings for the layers of the tower: ``shape``, with the tower's batch, rows and trained weights."""
+    return shape._replace(
         batch=tower.pictures,
         sequence=tower.rows,
-        adapter=s.adapter if tower.adapted else None,
+        adapter=shape.adapter if tower.adapted else None,
         base_trained=tower.trained,
         frozen_modules=(),
         fp8=False,
@@ -83,6 +88,7 @@ def shape_inside(s: Shape, tower: TowerShape) -> Shape:
 
 @lru_cache(maxsize=64)
 def _as_text(block: Block) -> Block:
+    """Return a tower's layer with the attention record of text models, which :func:`block_cost` can time."""
     mixer = block.mixer
     if not isinstance(mixer, TowerAttention):
         return block

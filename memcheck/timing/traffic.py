@@ -91,14 +91,14 @@ def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, on
     return forward, backward
 
 
-def _activation(m: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]:
+def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]:
     """Compute the bytes per token, forward and backward, of ``act(gate) * up``, or of ``act(up)`` without a gate.
 
     ``width``: elements per token of the up product. Elements have two bytes.
     """
-    if m.gated:
+    if mlp.gated:
         return (6.0 * width, 10.0 * width) if fused else (10.0 * width, 16.0 * width)
-    pieces = 8 if m.activation == "gelu_new" and not fused else 1
+    pieces = 8 if mlp.activation == "gelu_new" and not fused else 1
     return 4.0 * width * pieces, 6.0 * width * pieces
 
 
@@ -109,26 +109,26 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
     without Transformer Engine. ``mla_up_proj`` turns and puts together queries and keys, too
     (``multi_latent_attention.py``, qkv_up_proj_and_rope_apply).
     """
-    mixer, m = block.mixer, block.mlp
+    mixer, mlp = block.mixer, block.mlp
     stream = inner = experts = 0.0
     if "layernorm" in modules:
         own = (
             (block.input_norm, not fused or isinstance(mixer, LatentAttention)),
             (
                 block.mlp_norm,
-                not fused or isinstance(m, Moe),
+                not fused or isinstance(mlp, Moe),
             ),
         )
-        stream = sum(_norm(n, hidden, 2, one_kernel=True)[0] for n, alone in own if n is not None and alone)
+        stream = sum(_norm(norm, hidden, 2, one_kernel=True)[0] for norm, alone in own if norm is not None and alone)
     if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
         inner += _mixer(mixer, fused=fused, one_kernel=True)[0]
-    if isinstance(m, Mlp) and "mlp" in modules:
-        inner += _activation(m, m.width, fused=fused)[0]
-    if isinstance(m, Moe):
-        if m.shared_width and ("moe" in modules or "shared_experts" in modules):
-            inner += _activation(m, m.shared_width, fused=fused)[0]
+    if isinstance(mlp, Mlp) and "mlp" in modules:
+        inner += _activation(mlp, mlp.width, fused=fused)[0]
+    if isinstance(mlp, Moe):
+        if mlp.shared_width and ("moe" in modules or "shared_experts" in modules):
+            inner += _activation(mlp, mlp.shared_width, fused=fused)[0]
         if "moe" in modules or "moe_act" in modules:
-            experts += _activation(m, m.width, fused=fused)[0]
+            experts += _activation(mlp, mlp.width, fused=fused)[0]
         if "moe" in modules:
             experts += 4.0 * hidden * 2
     return Traffic((stream, 0.0), (inner, 0.0), (experts, 0.0))
@@ -136,15 +136,15 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
 
 def kept_width(block: Block) -> int:
     """Elements per token of the activation function's input, without experts."""
-    m = block.mlp
-    width = m.width if isinstance(m, Mlp) else m.shared_width if isinstance(m, Moe) else 0
-    return 2 * width if m is not None and m.gated else width
+    mlp = block.mlp
+    width = mlp.width if isinstance(mlp, Mlp) else mlp.shared_width if isinstance(mlp, Moe) else 0
+    return 2 * width if mlp is not None and mlp.gated else width
 
 
 def kept_expert_width(block: Block) -> int:
     """Elements of the activation function's input in a routed expert, per token that it gets; 0 without experts."""
-    m = block.mlp
-    return (2 if m.gated else 1) * m.width if isinstance(m, Moe) else 0
+    mlp = block.mlp
+    return (2 if mlp.gated else 1) * mlp.width if isinstance(mlp, Moe) else 0
 
 
 def merge_traffic(
@@ -171,21 +171,23 @@ def merge_traffic(
     """
     if isinstance(mixer, Attention):
         queries = -(-mixer.heads // tensor) * mixer.head_dim
-        kept = 2 * -(-(mixer.heads if repeats_kv_heads else mixer.kv_heads) // tensor) * mixer.head_dim
+        keys_values = 2 * -(-(mixer.heads if repeats_kv_heads else mixer.kv_heads) // tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
         heads = -(-mixer.heads // tensor)
         queries = heads * mixer.v_head_dim
-        kept = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
+        keys_values = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
         return 0.0, 0.0
     if kind == "engine":
-        added = 6.0 * 0.75 * (ranks - 1)
-        return kept * 4.0 + queries * (4.0 + added), kept * (4.0 + 6.0 + added) + queries * (4.0 + added)
+        merged = 6.0 * 0.75 * (ranks - 1)
+        return keys_values * 4.0 + queries * (4.0 + merged), keys_values * (4.0 + 6.0 + merged) + queries * (
+            4.0 + merged
+        )
     if kind != "torch":
         return 0.0, 0.0
     forward = 10.0 if fused else (38 + 19 + 8) / 2
-    others = ranks - 1
-    return queries * (12.0 + others * forward), (queries * (10 + 5 + 8) / 2 + kept * 18.0) * others
+    other_blocks = ranks - 1
+    return queries * (12.0 + other_blocks * forward), (queries * (10 + 5 + 8) / 2 + keys_values * 18.0) * other_blocks
 
 
 def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item_bytes: int) -> float:

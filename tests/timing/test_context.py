@@ -11,7 +11,7 @@ from memcheck.timing.collectives import all_to_all, exposed, gather, group, send
 from memcheck.timing.exchanges import context_kind, context_seconds
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import parts_of, shape_of
-from memcheck.timing.rates import Rates, rates
+from memcheck.timing.rates import Rates, rates_of
 from memcheck.timing.traffic import merge_traffic
 from tests.timing.plans import job, timed
 
@@ -20,7 +20,7 @@ LONG = {"sequence_length": 131072, "context": 4}
 
 def parts(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of a layer, and the rates it was made with."""
-    r = rates(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.transformer_engine)
+    r = rates_of(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.transformer_engine)
     assert isinstance(one.architecture, Architecture)
     return parts_of(one.architecture, shape_of(one), r).costs[0], r
 
