@@ -29,6 +29,7 @@ from memcheck.report.story.blocks import (
     Verdict,
 )
 from memcheck.why.causes import AS_PREDICTED, Explained
+from memcheck.why.device_sections import device_sections, devices_data
 from memcheck.why.evidence import (
     ALLOCATED,
     CERTAIN,
@@ -52,8 +53,10 @@ from memcheck.why.evidence import (
     Message,
     TensorReading,
 )
+from memcheck.why.live import Mapped
 from memcheck.why.log import LogEvidence
 from memcheck.why.shapes import TensorFit
+from memcheck.why.snapshots import DeviceMemory
 from memcheck.why.statements import Statement, allocator_setting, size
 
 WORTH = 2**26
@@ -84,6 +87,10 @@ class Diagnosis(Record):
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What could not be read or said, and why."""
+    devices: tuple[DeviceMemory, ...] = ()
+    """Of a snapshot."""
+    mapped: Mapped | None = None
+    """Live blocks of the device that failed next to the plan's ledger; None without a plan or a snapshot."""
 
     @property
     def message(self) -> Message | None:
@@ -104,6 +111,8 @@ class Diagnosis(Record):
 def headline(answer: Diagnosis) -> str:
     """The kind of death in one sentence that needs no knowledge of memcheck."""
     message = answer.message
+    if message is None and answer.devices:
+        return "The snapshot holds no allocation that failed: it shows what was in use."
     if message is None:
         return "The text does not say why the run ended: no message of a lack of memory, and no other error."
     sure = {CERTAIN: "", LIKELY: "Likely: ", POSSIBLE: "Not certain: "}[message.certainty]
@@ -188,6 +197,11 @@ def next_steps(answer: Diagnosis) -> list[str]:
         return ["Use smaller blocks or fewer stages (`num_stages`) for the kernel. A smaller batch does not change it."]
     if kind == NOT_OOM:
         return ["Look at the traceback above this line: less memory would not have helped."]
+    if message is None and answer.devices:
+        return [
+            "Record the history from the first step: `torch.cuda.memory._record_memory_history()`. Write the snapshot where"
+            " the error is caught: `torch.cuda.memory._dump_snapshot(FILE)`."
+        ]
     if kind == UNKNOWN or message is None:
         return [
             "Look at the end of the logs of all ranks, at `dmesg` and at the scheduler: `sacct -j JOB -o State,MaxRSS`."
@@ -239,6 +253,7 @@ def sections(answer: Diagnosis) -> tuple[Section, ...]:
         told = tuple(Prose(f"{s.certainty}: {s.text}") for s in answer.statements[:SHOWN_STATEMENTS])
         found.append(Section("figures", "What the figures say", told))
     found += _tensor(answer)
+    found += device_sections(answer.devices, answer.mapped)
     if answer.explained is not None:
         found += _plan(answer, answer.explained)
     if answer.notes or answer.drafted or answer.missing:
@@ -440,6 +455,7 @@ def as_data(answer: Diagnosis) -> dict[str, Any]:
         "drafted": [d._asdict() for d in answer.drafted],
         "missing": list(answer.missing),
         "notes": list(answer.notes),
+        "devices": devices_data(answer.devices, answer.mapped),
         "remedies": [_remedy_data(r) for r in (explained.remedies if explained is not None else ())],
     }
 

@@ -103,7 +103,7 @@ class Explained(Record):
 def explain(document: Document, message: Message, growth: int = 0) -> Explained:
     """Compare a plan with the message of a run's death.
 
-    ``growth``: by how many bytes the memory that the log prints rose from its first steps to its last ones.
+    ``growth``: by how many bytes memory rose from the first steps to the last ones, by a log or a snapshot.
     """
     subject = load_subject(document)
     if isinstance(subject, PlanResult):
@@ -270,9 +270,7 @@ class PlanComparison:
                 lines=self.lines,
             )
         if self.growth:
-            text = (
-                f"The memory that the log prints rose by {size(self.growth)} over steps that the plan takes as alike."
-            )
+            text = f"Memory rose by {size(self.growth)} over steps that the plan takes as alike."
             yield Cause(
                 id=LEAK,
                 certainty=LIKELY if most <= self.available else POSSIBLE,

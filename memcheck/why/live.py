@@ -46,6 +46,7 @@ PREDICTED = {"adapters": PARAMETERS, "master_weights": PARAMETERS, "temporaries"
 FLAT = (PARAMETERS, STATES, GRADIENTS, BUFFERS)
 """Components that are held in flat blocks of many tensors."""
 CLOSE = 1.02
+LONGEST_PATH = 60
 HEAD_WORDS = ("lm_head", "logits")
 
 
@@ -109,7 +110,11 @@ def place_of(stack: Sequence[Frame]) -> str:
     """Where a stack allocates, in one line: the innermost frame that is no wrapper and no library of torch."""
     telling = [frame for frame in stack if frame.name not in SETTINGS and "::" not in frame.name and frame.file != "??"]
     own = next((frame for frame in telling if "/torch/" not in frame.file), None) or next(iter(telling), None)
-    return "" if own is None else f"{own.name} ({own.file}:{own.line})"
+    if own is None:
+        return ""
+    path = own.file.rpartition("site-packages/")[2]
+    shown = path if len(path) <= LONGEST_PATH else "/".join(["...", *path.split("/")[-3:]])
+    return f"{own.name} ({shown}:{own.line})"
 
 
 def map_blocks(

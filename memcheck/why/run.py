@@ -15,12 +15,15 @@ from memcheck.models.types import Architecture
 from memcheck.verify.subject import load_document
 from memcheck.why.answer import Diagnosis
 from memcheck.why.causes import explain
+from memcheck.why.device_sections import failing
 from memcheck.why.drafting import draft
 from memcheck.why.evidence import ALLOCATED, CERTAIN, DEVICE, FREE, TRIED, UNKNOWN, Figure, Message, printed_shape
+from memcheck.why.live import ACTIVATIONS, BUFFERS, GRADIENTS, LOGITS, PARAMETERS, STATES, component_of, map_blocks
 from memcheck.why.log import LogEvidence, read_log
 from memcheck.why.readings import growth
 from memcheck.why.shapes import TensorFit, readings
 from memcheck.why.snapshot_file import snapshot_kind
+from memcheck.why.snapshots import DeviceMemory
 from memcheck.why.statements import statements
 
 STDIN = "-"
@@ -30,6 +33,15 @@ PATHLIKE = re.compile(r"[\w./~+-]{1,400}")
 START = 4096
 AT_END = 8 * 2**20
 """Bytes at the end of a log that are read for the memory of its steps."""
+PHASES_OF = {
+    LOGITS: "loss",
+    GRADIENTS: "backward",
+    STATES: "optimizer",
+    ACTIVATIONS: "forward",
+    PARAMETERS: "load",
+    BUFFERS: "forward",
+}
+"""The phase in which a component's blocks are made, of a stack in a snapshot."""
 ASSUMED = {"training.objective": "sft", "training.method": "full"}
 """What a drafted plan takes where the command does not say what it trains."""
 
@@ -50,7 +62,8 @@ def answer(
         UsageError: a file that cannot be read, an unknown model or GPU, or an unreadable plan.
     """
     found = [_read(each, stdin) for each in evidence]
-    source, data, log, notes = min(found, key=_order)
+    source, data, log, notes, devices = min(found, key=_order)
+    rise = _growth(data, devices)
     message = log.first
     changes = dict(settings or {})
     if gpu is not None:
@@ -59,18 +72,18 @@ def answer(
         raise UsageError("--model in addition to --plan", "the plan names its model; use --set model=NAME to change it")
     card = _card(gpu)
     said = statements(message, *card) if message is not None else ()
-    result = Diagnosis(source=source, log=log, statements=said, notes=notes)
+    result = Diagnosis(source=source, log=log, statements=said, notes=notes, devices=devices)
     if plan is not None and message is not None:
         stated = load_document(plan, changes, document)
-        return _with_card(result._replace(explained=explain(stated, message, _growth(data))), message)
+        return _with_card(result._replace(explained=explain(stated, message, rise)), message)
     if message is None or message.kind == UNKNOWN:
         return result
     drafted = draft(data, changes, source)
     if drafted.document is not None:
-        explained = explain(drafted.document, message, _growth(data))
+        explained = explain(drafted.document, message, rise)
         if explained.plan.estimate is None:
             drafted = draft(data, changes, source, assumed=ASSUMED)
-            explained = explain(drafted.document, message, _growth(data)) if drafted.document is not None else explained
+            explained = explain(drafted.document, message, rise) if drafted.document is not None else explained
         result = result._replace(drafted=drafted.values, missing=drafted.missing)
         if explained.plan.estimate is not None:
             return _with_card(result._replace(explained=explained), message)
@@ -88,16 +101,24 @@ def answer(
     return result._replace(fit=fit, model=name)
 
 
-def _growth(data: bytes) -> int:
-    """Bytes by which the memory rose that the end of a log prints."""
+def _growth(data: bytes, devices: tuple[DeviceMemory, ...]) -> int:
+    """Bytes by which the memory rose that the end of a log prints, or that steps leave behind in a snapshot."""
+    device = failing(devices)
+    if device is not None:
+        return sum(left.bytes for left in device.growth)
     return growth(data[-AT_END:].decode("utf-8", "replace"))
 
 
 def _with_card(result: Diagnosis, message: Message) -> Diagnosis:
-    """The statements once more, with the GPU of the plan."""
+    """The statements once more, with the GPU of the plan, and a snapshot's live blocks next to its ledger."""
     plan = result.explained.plan if result.explained is not None else None
     if plan is None or plan.estimate is None:
         return result
+    device = failing(result.devices)
+    if device is not None:
+        rank = next(r for r in plan.estimate.ranks if r.pipeline_rank == plan.estimate.pipeline_rank)
+        at = next((i for i in rank.instants if i.name == message.phase), rank.peak)
+        result = result._replace(mapped=map_blocks(device.live, rank.ledger, at.components_bytes))
     return result._replace(statements=statements(message, plan.estimate.capacity_bytes, plan.gpu))
 
 
@@ -120,7 +141,7 @@ def _architecture(name: str) -> Architecture:
     return found
 
 
-Read = tuple[str, bytes, LogEvidence, tuple[str, ...]]
+Read = tuple[str, bytes, LogEvidence, tuple[str, ...], tuple[DeviceMemory, ...]]
 
 
 def _order(read: Read) -> int:
@@ -167,7 +188,7 @@ def _file(path: str) -> tuple[bytes, tuple[str, ...]]:
 def _log(data: bytes, name: str | tuple[str, ...], *rest: str) -> Read:
     notes = name if isinstance(name, tuple) else ()
     shown = rest[0] if rest else str(name)
-    return shown, data, read_log(data), notes
+    return shown, data, read_log(data), notes, ()
 
 
 def _snapshot(path: str, name: str) -> Read:
@@ -176,19 +197,20 @@ def _snapshot(path: str, name: str) -> Read:
 
     devices = read_snapshot(path)
     notes = tuple(f"device {each.device}: {note}" for each in devices for note in each.notes)
-    failing = next((each for each in devices if each.failed), None)
-    if failing is None:
+    died = next((each for each in devices if each.failed), None)
+    if died is None:
         return (
             name,
             b"",
             LogEvidence(messages=(), first=None, echoes=0, step=None, lines=0),
-            (*notes, "The snapshot holds no allocation that failed."),
+            notes,
+            devices,
         )
-    failed = failing.failed[-1]
+    failed = died.failed[-1]
     figures = {
         TRIED: Figure(failed.requested_bytes, 0, 0),
         FREE: Figure(failed.free_bytes, 0, 0),
-        ALLOCATED: Figure(failing.live_bytes, 0, 0),
+        ALLOCATED: Figure(died.live_bytes, 0, 0),
     }
     frames = tuple(f"{frame.file}:{frame.line} in {frame.name}" for frame in reversed(failed.stack))
     message = Message(
@@ -196,11 +218,11 @@ def _snapshot(path: str, name: str) -> Read:
         kind=DEVICE,
         certainty=CERTAIN,
         line=0,
-        text=f"oom entry of device {failing.device}",
+        text=f"oom entry of device {died.device}",
         figures=figures,
         rank=None,
-        gpu_index=failing.device,
-        phase=None,
+        gpu_index=died.device,
+        phase=PHASES_OF.get(component_of(failed.stack)),
         frames=frames,
         means="The GPU ran out of memory.",
     )
@@ -211,4 +233,5 @@ def _snapshot(path: str, name: str) -> Read:
             messages=(message,), first=message, echoes=sum(len(d.failed) for d in devices) - 1, step=None, lines=0
         ),
         notes,
+        devices,
     )
