@@ -199,8 +199,8 @@ def next_steps(answer: Diagnosis) -> list[str]:
         return ["Look at the traceback above this line: less memory would not have helped."]
     if message is None and answer.devices:
         return [
-            "Record the history from the first step: `torch.cuda.memory._record_memory_history()`. Write the snapshot where"
-            " the error is caught: `torch.cuda.memory._dump_snapshot(FILE)`."
+            "Record the history from the first step: `torch.cuda.memory._record_memory_history()`.",
+            "Write the snapshot where the error is caught: `torch.cuda.memory._dump_snapshot(FILE)`.",
         ]
     if kind == UNKNOWN or message is None:
         return [
