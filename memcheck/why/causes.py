@@ -53,8 +53,15 @@ FRAGMENTATION, OTHER_PROCESS, SMALLER_CARD, UNKNOWN_CAUSE = "fragmentation", "ot
 TOKENS = (MORE_TOKENS, LONGER, LARGER)
 MOST_TIMES = 64
 """How many times the stated batch is worth trying."""
-SIDES = 128
-"""Lengths are multiples of this where somebody chose them."""
+LARGE_PART = 0.08
+"""Share of the GPU from which memory that others hold is more than what contexts and rounding explain."""
+FRAMES = 3
+"""Innermost lines of a traceback in which a cast to fp32 is looked for."""
+ROUND = tuple(2**power for power in range(20, 6, -1))
+RARE, ODD = 6, 7
+"""Lengths that somebody chose are multiples of a power of two that is wider than the range, or small ones of any."""
+LONGEST_TIMES = 8
+"""More times the plan's length are packed or unbalanced rows, not one longer row."""
 
 
 class Cause(Record):
@@ -221,11 +228,18 @@ class PlanComparison:
         verdict = self.result.verdict
         if verdict == DOES_NOT_FIT and not any(c.id == SMALLER_CARD for c in direct):
             return [self._as_predicted(LIKELY), *direct], excluded
-        if direct and (direct[0].certainty == LIKELY or not repriced):
-            return [*direct, *repriced], excluded
-        if verdict != FITS:
-            return [self._as_predicted(POSSIBLE), *repriced, *direct], excluded
-        return [*repriced, *direct], excluded
+        strong = [cause for cause in direct if cause.certainty == LIKELY or self._weighs(cause)]
+        weak = [cause for cause in direct if cause not in strong]
+        if verdict != FITS and not strong and not (repriced and repriced[0].id in TOKENS and self._read_tokens()):
+            return [self._as_predicted(POSSIBLE), *repriced, *weak], excluded
+        return [*strong, *repriced, *weak], excluded
+
+    def _weighs(self, cause: Cause) -> bool:
+        """Whether what the figures show is a large part of the GPU, so that it comes before what is only imagined."""
+        unused = self.figures.get(UNALLOCATED)
+        if cause.id == FRAGMENTATION:
+            return unused is not None and unused.bytes > LARGE_PART / 2 * self.total
+        return cause.id == OTHER_PROCESS and self.foreign > LARGE_PART * self.total
 
     def _as_predicted(self, certainty: str) -> Cause:
         e = self.estimate
@@ -297,6 +311,7 @@ class PlanComparison:
             )
         if is_fragmented(self.message) and unused is not None and self.tried is not None:
             within = self.floor is not None and self.floor <= e.allocated_bytes * (1 + CLOSE)
+            within = within and unused.bytes > LARGE_PART / 2 * self.total
             text = (
                 f"{size(unused)} were reserved and unused, as much as the {size(self.tried)} that were asked for: "
                 "the pool is in pieces."
@@ -372,13 +387,17 @@ class PlanComparison:
         if not isinstance(self.job, TrainingJob):
             return ()
         tokens = self.job.rows * self.job.sequence_length // self.job.layout.context
-        return tuple(
+        found = tuple(
             r
             for r in self.fit.readings
             if (r.free_name == "tokens" and tokens < r.free_range[1] and r.free_range[0] <= MOST_TIMES * tokens)
             or (r.free_name == "sequences" and self.job.rows < r.free_range[1] <= MOST_TIMES * self.job.rows)
             or (r.free_name == "length" and r.free_range[1] > self.job.sequence_length)
         )
+        if any(".float()" in line for line in (*self.message.frames[-FRAMES:], self.message.text)):
+            found = tuple(r for r in found if r.dtype == "fp32") or found
+        logits = tuple(r for r in found if r.tensor.startswith("logits"))
+        return logits if logits and self.message.phase == "loss" else found
 
     def _candidates(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Identifier, changes of the plan, and why, for each number that may be wrong."""
@@ -452,9 +471,9 @@ class PlanComparison:
                 times = high // own if own else 0
                 if times > 1 and low <= times * own:
                     yield LARGER, _batch(job, job.micro_batch_size * times), said
-                unit = SIDES * rows
-                if high * context // unit * unit >= low * context and low > own:
-                    yield LONGER, {"training.sequence_length": high * context // unit * SIDES}, said
+                chosen = _chosen(-(-low * context // rows), high * context // rows) if low > own else None
+                if chosen is not None and chosen <= LONGEST_TIMES * length:
+                    yield LONGER, {"training.sequence_length": chosen}, said
                 if low > own:
                     yield MORE_TOKENS, {"training.sequence_length": -(-low * context // rows)}, said
                 seen = True
@@ -493,6 +512,15 @@ class PlanComparison:
             yield Difference("others on the GPU", self.foreign, 0)
         if TOTAL in f:
             yield Difference("size of the GPU", f[TOTAL].bytes, e.capacity_bytes)
+
+
+def _chosen(low: int, high: int) -> int | None:
+    """The roundest length between two; None where numbers that round are in any range of this width."""
+    unit = next((unit for unit in ROUND if high // unit * unit >= max(low, 1)), None)
+    if unit is None:
+        return None
+    best = high // unit * unit
+    return best if unit >= RARE * (high - low + 1) or best // unit <= ODD else None
 
 
 def _batch(job: TrainingJob, size: int) -> dict[str, Any]:
