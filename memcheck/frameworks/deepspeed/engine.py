@@ -143,42 +143,49 @@ def sums_apart(job: TrainingJob) -> bool:
 def engine_buffers(
     job: TrainingJob, units: Sequence[Sequence[LocalTensor]], *, recomputes: bool | None = None
 ) -> EngineBuffers:
-    """Return the buffers of DeepSpeed on one rank.
+    """Return the buffers that DeepSpeed's engine allocates on one rank, in bytes.
 
     ``units``: the parameters of this rank before ZeRO divides them, unit by unit in the model's order. ``recomputes``:
-    autograd saves nothing within a layer. None: sizes of gathered parameters are left out.
+    activation checkpointing, so that autograd saves nothing within a layer. If it is None, gathered parameters are left
+    out.
     """
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
     sizes_of = {id(unit): [(t.numel, t.trained) for t in unit] for unit in {id(unit): unit for unit in units}.values()}
-    every = [size for unit in units for size in sizes_of[id(unit)]]  # layers that are alike share their tensors
-    trained = [n for n, trains in every if trains]
+    sizes = [size for unit in units for size in sizes_of[id(unit)]]  # equal layers share one tuple of tensors
+    trained = [n for n, trains in sizes if trains]
     if stage == 0:
         return _replicated(job, trained)
     if stage == 3:
-        found = _partitioned_parameters(job, trained, [n for n, _ in every], hidden)
-        found = _reduced_later(found, units)
-        return found if recomputes is None else _gathered(job, units, hidden, found, recomputes=recomputes)
+        buffers = _partitioned_parameters(job, trained, [n for n, _ in sizes], hidden)
+        buffers = _reduced_later(buffers, units)
+        return buffers if recomputes is None else _gathered(job, units, hidden, buffers, recomputes=recomputes)
     if sums_in_fp32(job):
         return _summed_apart(job, [(t.numel, len(t.shape) > 1) for unit in units for t in unit if t.trained])
-    found = _reduced_later(_partitioned_gradients(job, trained, hidden), units)
+    buffers = _reduced_later(_partitioned_gradients(job, trained, hidden), units)
     if stage == 1:
-        sizes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)
-        found = found._replace(whole_gradients=sum(sizes))
-    return found
+        gradient_bytes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)
+        buffers = buffers._replace(whole_gradients=sum(gradient_bytes))
+    return buffers
 
 
-def _replicated(job: TrainingJob, sizes: list[int]) -> EngineBuffers:
-    """Return the buffers without ZeRO. ``sizes``: elements of each trained tensor.
+def _replicated(job: TrainingJob, trained_numels: list[int]) -> EngineBuffers:
+    """Return the buffers of DDP-like training without ZeRO. ``trained_numels``: elements of each trained tensor.
 
     FP16_Optimizer also runs for bf16. Its ``step`` makes fp32 copies of the gradients, then one flat copy of those.
+    Gradients are reduced from a flat buffer of at most :data:`ALL_REDUCE_ELEMENTS`.
     """
-    item, copies, trained = DTYPE_BYTES[job.recipe.gradients], 0, sum(sizes)
+    gradient_item_bytes, flat_copies, trained_numel = DTYPE_BYTES[job.recipe.gradients], 0, sum(trained_numels)
     if job.recipe.compute != "fp32":
-        copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
-    ranks = job.layout.data * job.layout.context
-    count, wire = min(ALL_REDUCE_ELEMENTS, trained) if ranks > 1 else 0, communication_dtype(job)
-    flat = rounded(count * item) + (rounded(count * DTYPE_BYTES[wire]) if wire != job.recipe.gradients else 0)
-    return EngineBuffers(step_temporaries=copies * rounded(trained * 4), all_reduce=flat)
+        flat_copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
+    data_ranks = job.layout.data * job.layout.context
+    reduced_at_once, sent_dtype = (
+        min(ALL_REDUCE_ELEMENTS, trained_numel) if data_ranks > 1 else 0,
+        communication_dtype(job),
+    )
+    flat_bytes = rounded(reduced_at_once * gradient_item_bytes) + (
+        rounded(reduced_at_once * DTYPE_BYTES[sent_dtype]) if sent_dtype != job.recipe.gradients else 0
+    )
+    return EngineBuffers(step_temporaries=flat_copies * rounded(trained_numel * 4), all_reduce=flat_bytes)
 
 
 def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBuffers:
@@ -197,55 +204,74 @@ def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBu
     return EngineBuffers(gradients=rounded(total * 4), all_reduce=max(rounded(largest * 4), reduced), reduces_late=True)
 
 
-def _partitioned_gradients(job: TrainingJob, trained: list[int], hidden: int) -> EngineBuffers:
-    """Return the buffers of ZeRO-1 and ZeRO-2. ``trained``: elements of each trained tensor in the model's order."""
-    item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
-    ways, stage = max(1, job.layout.shard_group), job.layout.zero_stage
-    partition = -(-sum(trained) // ways)
-    how = _reducing(job, ways, elements(job, "reduce_bucket_size", hidden))
-    ordered = _round_robin(trained, ways) if how.shuffled else trained
-    bucket = rounded(how.limit * DTYPE_BYTES[how.dtype]) if how.contiguous else 0
-    bucket *= 2 if how.overlaps else 1
-    own = rounded((partition if how.sums else fullest_partition(ordered, ways)) * summed)
-    offloaded = job.optimizer.offload != "none"
-    found = EngineBuffers(
-        buckets=bucket,
-        reduces_late=stage == 1 and not how.overlaps,
-        copies_out=how.contiguous,
-        adds_in_place=how.sums,
-        partition=0 if offloaded and not how.sums else own,
+def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: int) -> EngineBuffers:
+    """Return the buffers of ZeRO-1 and ZeRO-2 on one rank, in bytes.
+
+    ``trained_numels``: elements of each trained tensor in the model's order. ``hidden``: the model's hidden size, by
+    which ``reduce_bucket_size: auto`` is filled in.
+    """
+    gradient_item_bytes, sum_item_bytes = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
+    ranks, stage = max(1, job.layout.shard_group), job.layout.zero_stage
+    partition = -(-sum(trained_numels) // ranks)
+    reducing = _reducing(job, ranks, elements(job, "reduce_bucket_size", hidden))
+    ordered_numels = _round_robin(trained_numels, ranks) if reducing.shuffled else trained_numels
+    bucket_bytes = rounded(reducing.limit * DTYPE_BYTES[reducing.dtype]) if reducing.contiguous else 0
+    bucket_bytes *= 2 if reducing.overlaps else 1
+    partition_bytes = rounded(
+        (partition if reducing.sums else fullest_partition(ordered_numels, ranks)) * sum_item_bytes
     )
-    if found.reduces_late:
-        found = found._replace(reducing_after=late(trained, how, found.partition))
+    offloaded = job.optimizer.offload != "none"
+    buffers = EngineBuffers(
+        buckets=bucket_bytes,
+        reduces_late=stage == 1 and not reducing.overlaps,
+        copies_out=reducing.contiguous,
+        adds_in_place=reducing.sums,
+        partition=0 if offloaded and not reducing.sums else partition_bytes,
+    )
+    if buffers.reduces_late:
+        buffers = buffers._replace(reducing_after=late(trained_numels, reducing, buffers.partition))
     else:
-        moving = stage == 2 or (job.gradient_accumulation_steps == 1 and how.contiguous)
-        early = as_they_appear(trained[::-1], how, moving=moving)
-        if how.sums and not how.contiguous:  # the rank's own gradients stay allocated next to the sums
-            kept = found.partition if stage == 1 else rounded(fullest_partition(ordered, ways) * item)
-            early = early._replace(waiting=early.waiting + kept, after_backward=early.after_backward + kept)
-        found = _reduced_early(found, early)
-    # of each tensor's part of the partition a norm is taken in fp64 (get_grad_norm_direct)
-    norm = 0
-    for mine in partitions(ordered, ways):
-        left = left_behind(trained, [n for n, _ in mine], how, bucket) if sums_apart(job) and not offloaded else 0
-        norm = max(norm, left + rounded(NORM * max(part for _, part in mine)))
+        moving = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.contiguous)
+        early = as_they_appear(trained_numels[::-1], reducing, moving=moving)
+        if reducing.sums and not reducing.contiguous:  # the rank's own gradients stay allocated next to the sums
+            uncut_bytes = (
+                buffers.partition
+                if stage == 1
+                else rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
+            )
+            early = early._replace(
+                waiting=early.waiting + uncut_bytes, after_backward=early.after_backward + uncut_bytes
+            )
+        buffers = _reduced_early(buffers, early)
+    # the norm casts one tensor's part of the partition at a time to fp64 (get_grad_norm_direct)
+    norm_bytes = 0
+    for shards_of_rank in partitions(ordered_numels, ranks):
+        unfreed_bytes = (
+            left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
+            if sums_apart(job) and not offloaded
+            else 0
+        )
+        norm_bytes = max(norm_bytes, unfreed_bytes + rounded(NORM * max(shard for _, shard in shards_of_rank)))
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
-        whole = rounded(max(trained, default=0) * item)
-        return found._replace(resident=whole, reducing=norm, moving=0 if found.reduces_late else whole)
-    copies = 0 if how.sums else _copies_of(partition, summed)
-    return found._replace(master=_second_copy(job, partition), step_temporaries=max(norm, copies))
+        largest_bytes = rounded(max(trained_numels, default=0) * gradient_item_bytes)
+        return buffers._replace(
+            resident=largest_bytes, reducing=norm_bytes, moving=0 if buffers.reduces_late else largest_bytes
+        )
+    step_copies = 0 if reducing.sums else _copies_of(partition, sum_item_bytes)
+    return buffers._replace(master=_second_copy(job, partition), step_temporaries=max(norm_bytes, step_copies))
 
 
-def _reducing(job: TrainingJob, ways: int, limit: int) -> Reducing:
-    """Return how the engine reduces gradients. ``ways``: ranks that share the optimizer; ``limit``: bucket elements.
+def _reducing(job: TrainingJob, ranks: int, bucket_numel: int) -> Reducing:
+    """Return how the engine reduces gradients. ``ranks``: those that share the optimizer's states.
 
     ZeRO-1 puts accumulated gradients into its buckets, in their dtype (_gradient_reduction_buffer_dtype).
+    ``bucket_numel``: elements of a bucket.
     """
     summed, stage, offloaded = accumulation_dtype(job), job.layout.zero_stage, job.optimizer.offload != "none"
     return Reducing(
-        ways=ways,
-        limit=limit,
+        ways=ranks,
+        limit=bucket_numel,
         dtype=summed if stage == 1 else job.recipe.compute,
         wire=communication_dtype(job),
         sums=summed == "fp32" and job.recipe.compute != "fp32",
@@ -260,7 +286,7 @@ def _reducing(job: TrainingJob, ways: int, limit: int) -> Reducing:
 
 
 def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
-    """The buffers with those of gradients that are reduced during backward, as :class:`Early` has them."""
+    """Return the buffers with the bytes of gradients that backward hooks reduce, from ``early``."""
     return buffers._replace(
         waiting=early.waiting,
         reducing_head=early.first,
@@ -272,52 +298,68 @@ def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
 
 
 def _reduced_later(buffers: EngineBuffers, units: Sequence[Sequence[LocalTensor]]) -> EngineBuffers:
-    """A bucket is reduced when the next gradient does not fit: one of another unit, if the last trains one tensor."""
+    """Return the buffers where the head trains one tensor, whose bucket is reduced in a hook of the unit before it.
+
+    ``units``: the parameters of each unit in forward order. A bucket is reduced when the next gradient does not fit.
+    That gradient belongs to another unit if the last unit, the first in backward, trains one tensor alone.
+    """
     if sum(t.trained for t in units[-1]) > 1:
         return buffers
     return buffers._replace(reducing_within=max(buffers.reducing_within, buffers.reducing_head))
 
 
-def _round_robin(trained: list[int], ways: int) -> list[int]:
-    """Tensors in the order in which ``_round_robin_reorder`` lays them out."""
-    return [n for first in range(min(ways, len(trained))) for n in trained[first::ways]]
+def _round_robin(numels: list[int], ranks: int) -> list[int]:
+    """Return the tensors' elements in the order of ``_round_robin_reorder``.
 
-
-def _partitioned_parameters(job: TrainingJob, trained: list[int], every: list[int], hidden: int) -> EngineBuffers:
-    """Return the buffers of ZeRO-3 without gathered parameters.
-
-    ``trained``, ``every``: elements of each trained tensor, and of each tensor, in the model's order.
+    Rank after rank, each takes every ``ranks``-th of the tensors, whose elements are ``numels``.
     """
-    item, summed = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
-    ways = max(1, job.layout.shard_group)
-    partition = -(-sum(trained) // ways)
-    bucket = elements(job, "reduce_bucket_size", hidden)
-    persistent = [n for n, stays in zip(every, persists(every, *_persisting(job, hidden)), strict=True) if stays]
-    # a step gathers them again; one by one also where a single rank has them (_allgather_params_sequential)
-    apart = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
-    how = _reducing(job, ways, bucket)
-    found = EngineBuffers(
-        resident=rounded(bucket * DTYPE_BYTES[how.wire]) if how.contiguous else 0,
-        persistent=rounded(sum(persistent) * item) if apart or _copies_parameters(job) else 0,
+    return [n for rank in range(min(ranks, len(numels))) for n in numels[rank::ranks]]
+
+
+def _partitioned_parameters(
+    job: TrainingJob, trained_numels: list[int], numels: list[int], hidden: int
+) -> EngineBuffers:
+    """Return the buffers of ZeRO-3 on one rank in bytes, without gathered parameters that are released again.
+
+    ``trained_numels``, ``numels``: elements of each trained tensor, and of each tensor, in the model's order.
+    ``hidden``: the model's hidden size.
+    """
+    parameter_item_bytes, sum_item_bytes = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
+    ranks = max(1, job.layout.shard_group)
+    partition_numel = -(-sum(trained_numels) // ranks)
+    bucket_numel = elements(job, "reduce_bucket_size", hidden)
+    persistent = [n for n, stays in zip(numels, persists(numels, *_persisting(job, hidden)), strict=True) if stays]
+    # each step gathers persistent parameters again. A single rank uses its own partition, without a copy,
+    # unless parameters are gathered one by one (_allgather_params_sequential)
+    allocates_persistent = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
+    reducing = _reducing(job, ranks, bucket_numel)
+    buffers = EngineBuffers(
+        resident=rounded(bucket_numel * DTYPE_BYTES[reducing.wire]) if reducing.contiguous else 0,
+        persistent=rounded(sum(persistent) * parameter_item_bytes)
+        if allocates_persistent or _copies_parameters(job)
+        else 0,
     )
-    found = _reduced_early(found, scattered(trained[::-1], how, accumulation_dtype(job)))
-    shard = -(-max(trained, default=0) // ways)
+    buffers = _reduced_early(buffers, scattered(trained_numels[::-1], reducing, accumulation_dtype(job)))
+    largest_shard = -(-max(trained_numels, default=0) // ranks)
     if job.optimizer.offload != "none":
-        return found
-    # whole tensors' shards are put together until they are that many elements (_create_fp16_sub_groups)
-    group = min(elements(job, "sub_group_size", hidden) + shard, partition)
-    return found._replace(
-        master=_second_copy(job, partition),
-        gradients=rounded(partition * summed),
-        # of each tensor's shard a norm is taken in fp64 (get_grad_norm_direct)
-        step_temporaries=max(rounded(NORM * shard), _copies_of(group, summed)),
+        return buffers
+    # whole shards are joined until a sub-group has sub_group_size elements (_create_fp16_sub_groups)
+    sub_group_numel = min(elements(job, "sub_group_size", hidden) + largest_shard, partition_numel)
+    return buffers._replace(
+        master=_second_copy(job, partition_numel),
+        gradients=rounded(partition_numel * sum_item_bytes),
+        # the norm casts one tensor's shard at a time to fp64 (get_grad_norm_direct)
+        step_temporaries=max(rounded(NORM * largest_shard), _copies_of(sub_group_numel, sum_item_bytes)),
     )
 
 
 def _persisting(job: TrainingJob, hidden: int) -> tuple[int, int | None]:
-    """Elements of a parameter that is gathered once, and of all of them; None: any number."""
-    most = job.option("stage3_model_persistence_threshold", None)
-    return elements(job, "stage3_param_persistence_threshold", hidden), None if most is None else int(str(most))
+    """Return up to how many elements a parameter is never released, and how many such elements there may be in total.
+
+    None for the total: no limit (``stage3_model_persistence_threshold``). ``hidden``: the model's hidden size.
+    """
+    total = job.option("stage3_model_persistence_threshold", None)
+    return elements(job, "stage3_param_persistence_threshold", hidden), None if total is None else int(str(total))
 
 
 def _copies_parameters(job: TrainingJob) -> bool:
@@ -326,14 +368,16 @@ def _copies_parameters(job: TrainingJob) -> bool:
 
 
 def _gathered(
-    job: TrainingJob, units: Sequence[Sequence[LocalTensor]], hidden: int, found: EngineBuffers, *, recomputes: bool
+    job: TrainingJob, units: Sequence[Sequence[LocalTensor]], hidden: int, buffers: EngineBuffers, *, recomputes: bool
 ) -> EngineBuffers:
-    """Return the buffers with the parameters that ZeRO-3 has gathered at most in each phase of a step.
+    """Add to the buffers the most bytes of parameters that ZeRO-3 has gathered at once in each phase of a step.
 
-    Stacked experts are multiplied as views, so that autograd keeps their gathered storage for the backward.
+    ``units``: the parameters of each unit in forward order. ``hidden``: the model's hidden size. ``recomputes``: layers
+    are checkpointed. Without that, autograd keeps the gathered storage of stacked experts, which are multiplied as
+    views.
     """
     if not _copies_parameters(job):
-        return found
+        return buffers
     architecture = job.architecture
     sequential = bool(job.option("stage3_allgather_sequential", False))
     limits = GatherLimits(
@@ -343,8 +387,8 @@ def _gathered(
         reuse=elements(job, "stage3_max_reuse_distance", hidden),
         one_by_one=sequential or job.layout.shard_group == 1,
     )
-    most = most_gathered(
-        tuple([(unit, len(list(same))) for unit, same in groupby(map(tuple, units))]),
+    peaks = most_gathered(
+        tuple([(tensors, len(list(same))) for tensors, same in groupby(map(tuple, units))]),
         _persisting(job, hidden),
         limits,
         leaves=isinstance(architecture, Architecture) and architecture.model_type in LEAVES,
@@ -355,9 +399,9 @@ def _gathered(
         recomputes=recomputes,
         around=0 if job.method == "full" else 2,
     )
-    item = DTYPE_BYTES[job.recipe.compute]
-    forward, head, backward, end = (rounded(n * item) for n in most)
-    return found._replace(live_parameters=forward, live_head=head, live_backward=backward, live_end=end)
+    item_bytes = DTYPE_BYTES[job.recipe.compute]
+    forward, head, backward, end = (rounded(n * item_bytes) for n in peaks)
+    return buffers._replace(live_parameters=forward, live_head=head, live_backward=backward, live_end=end)
 
 
 def _second_copy(job: TrainingJob, partition: int) -> int:
@@ -366,9 +410,9 @@ def _second_copy(job: TrainingJob, partition: int) -> int:
     return rounded(partition * 4) if fp32 else 0
 
 
-def _copies_of(count: int, item: int) -> int:
-    """Return the bytes of ``count`` gradients flattened in their dtype of ``item`` bytes, and of their fp32 copy."""
-    return rounded(count * item) + (rounded(count * 4) if item < 4 else 0)
+def _copies_of(numel: int, item_bytes: int) -> int:
+    """Return the bytes of ``numel`` gradients flattened in their dtype of ``item_bytes``, and of their fp32 copy."""
+    return rounded(numel * item_bytes) + (rounded(numel * 4) if item_bytes < 4 else 0)
 
 
 def communication_dtype(job: TrainingJob) -> str:
@@ -378,13 +422,14 @@ def communication_dtype(job: TrainingJob) -> str:
     return str(job.option("communication_data_type", job.recipe.compute))
 
 
-def partitions(numels: Sequence[int], ways: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return for each partition its tensors, as (elements of the whole tensor, elements within the partition).
+def partitions(numels: Sequence[int], ranks: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return for each rank's partition its tensors, as (elements of the whole tensor, elements within the partition).
 
-    ``numels``: elements of each tensor; ``ways``: the number of partitions. Partitions within one tensor are equal, so
-    that the first stands for all of them: a million ranks take no longer than two. Empty ones are left out.
+    ``numels``: elements of each tensor; ``ranks``: the number of partitions. Of the partitions that one tensor spans,
+    the first, the second and the last are listed. Those between equal the second: a million ranks take no longer than
+    three.
     """
-    return _partitions(tuple(numels), ways)
+    return _partitions(tuple(numels), ranks)
 
 
 @lru_cache(maxsize=64)
@@ -407,25 +452,29 @@ def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, i
     return tuple(map(tuple, gradients_of_rank.values()))
 
 
-def fullest_partition(numels: Sequence[int], ways: int) -> int:
-    """Elements of the whole tensors that the fullest partition touches: ``grads_in_partition`` holds them uncut."""
-    return max((sum(n for n, _ in mine) for mine in partitions(numels, ways)), default=0)
+def fullest_partition(numels: Sequence[int], ranks: int) -> int:
+    """Return the most elements of whole tensors that one rank's partition touches.
+
+    ZeRO-2 keeps these gradients uncut (``grads_in_partition``). ``numels``: elements of each tensor.
+    """
+    return max((sum(numel for numel, _ in tensors) for tensors in partitions(numels, ranks)), default=0)
 
 
 def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:
-    """Bytes of a model other than the trained one that an engine of ZeRO-3 does not divide.
+    """Return the bytes of a reference model's parameters that ZeRO-3 does not divide, because they persist.
 
-    ``job``: the one that would train it. The plan's limits hold for it, too: TRL writes others under names that
-    DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``).
+    ``job``: the one that would train the reference model. The plan's limits apply to it as well: TRL writes others
+    under names that DeepSpeed does not read (``models/utils.py``, ``prepare_deepspeed``).
     """
     return engine_buffers(job, [tensors]).persistent
 
 
 def gathered_at_once(job: TrainingJob, tensors: Sequence[LocalTensor], dtype: str) -> int:
-    """Bytes of such a model that are gathered: the parameter in use, and those ahead of it with their flat buffer.
+    """Return the bytes of a reference model's parameters that are gathered at once in its forward-only pass.
 
-    A pass without a backward uses nothing again, so that each parameter is released after its layer.
+    These are the parameter in use, and the prefetched ones with their flat buffer. A pass without a backward uses no
+    parameter again, so that each is released after its layer.
     """
     numels = [t.numel for t in tensors]
-    ahead = min(sum(numels), elements(job, "stage3_prefetch_bucket_size", job.architecture.hidden_size))
-    return rounded((max(numels, default=0) + 2 * ahead) * DTYPE_BYTES[dtype])
+    prefetched = min(sum(numels), elements(job, "stage3_prefetch_bucket_size", job.architecture.hidden_size))
+    return rounded((max(numels, default=0) + 2 * prefetched) * DTYPE_BYTES[dtype])

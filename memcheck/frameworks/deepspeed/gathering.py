@@ -69,22 +69,22 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
     ``units``: parameters in the order in which they are registered. ``leaves``: MoE blocks are leaf modules of ZeRO-3.
     ``tied``: the head multiplies by the embedding, which is the first parameter.
     """
-    found, first = list[ModuleUnit](), 0
-    alike: dict[int, list[tuple[Module, ...]]] = {}  # layers that are alike share their tensors
-    for place, tensors in enumerate(units):
-        if id(tensors) not in alike:
-            alike[id(tensors)] = _parts(tensors, leaves)
-        parts = _numbered_from(alike[id(tensors)], first)
-        first += len(tensors)
-        if place in (0, len(units) - 1):
-            if tied and place:
-                parts.append((Module((0,), (0,)),))
+    result, first_number = list[ModuleUnit](), 0
+    parts_by_tensors: dict[int, list[tuple[Module, ...]]] = {}  # layers that are alike share their tensors
+    for index, tensors in enumerate(units):
+        if id(tensors) not in parts_by_tensors:
+            parts_by_tensors[id(tensors)] = _parts(tensors, leaves)
+        numbered_parts = _numbered_from(parts_by_tensors[id(tensors)], first_number)
+        first_number += len(tensors)
+        if index in (0, len(units) - 1):
+            if tied and index:
+                numbered_parts.append((Module((0,), (0,)),))
             # the module of rotary embeddings has no parameters
-            found.append(ModuleUnit((), tuple(parts) if place else (*parts, (Module(),))))
+            result.append(ModuleUnit((), tuple(numbered_parts) if index else (*numbered_parts, (Module(),))))
         else:
-            unit = ModuleUnit((), tuple(parts))
-            found.append(unit._replace(layer=(Module((), unit.under),)))
-    return tuple(found)
+            unit = ModuleUnit((), tuple(numbered_parts))
+            result.append(unit._replace(layer=(Module((), unit.under),)))
+    return tuple(result)
 
 
 def _numbered_from(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
@@ -102,35 +102,48 @@ def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, .
     is its parent module followed by its submodules.
     """
     by_parent: dict[str, dict[str, list[int]]] = {}
-    copied = {t.name.replace(SAVED, ".") for t in tensors if SAVED in t.name}
+    replaced = {t.name.replace(SAVED, ".") for t in tensors if SAVED in t.name}
     for number, tensor in enumerate(tensors):
-        if tensor.name in copied:  # PEFT trains a copy of this module, and the original does not run
+        if tensor.name in replaced:  # PEFT trains a copy of this module, and the original does not run
             continue
         base, adapts, _ = tensor.name.partition(".lora_")
-        own = base if adapts else base.rpartition(".")[0]
-        by_parent.setdefault(own.rpartition(".")[0], {}).setdefault(tensor.name if adapts else own, []).append(number)
+        module_name = base if adapts else base.rpartition(".")[0]
+        by_parent.setdefault(module_name.rpartition(".")[0], {}).setdefault(
+            tensor.name if adapts else module_name, []
+        ).append(number)
     experts = {t.name.partition(".")[0] for t in tensors if t.expert} if leaves else set[str]()
-    norms = [(Module(tuple(n), tuple(n)),) for n in by_parent.pop("", {}).values()]
-    found, leaf = list[tuple[Module, ...]](), list[int]()
-    for name, inside in by_parent.items():
-        under = tuple([number for numbers in inside.values() for number in numbers])
+    norms = [(Module(tuple(own), tuple(own)),) for own in by_parent.pop("", {}).values()]
+    blocks, leaf_numbers = list[tuple[Module, ...]](), list[int]()
+    for name, numbers_by_module in by_parent.items():
+        under = tuple([number for numbers in numbers_by_module.values() for number in numbers])
         if name.partition(".")[0] in experts:
-            leaf += under
+            leaf_numbers += under
             continue
-        submodules = [module for own, n in inside.items() for module in _with_adapter(own, n, inside)]
-        if found and len(submodules) > 1:
+        submodules = [
+            module
+            for module_name, own in numbers_by_module.items()
+            for module in _with_adapter(module_name, own, numbers_by_module)
+        ]
+        if blocks and len(submodules) > 1:
             submodules.insert(-1, Module())  # an activation
-        found.append((Module((), under), *submodules))
-    if leaf:
-        found.append((Module((), tuple(leaf), whole=True),))
+        blocks.append((Module((), under), *submodules))
+    if leaf_numbers:
+        blocks.append((Module((), tuple(leaf_numbers), whole=True),))
     # a norm before each
-    return [part for k in range(max(len(norms), len(found))) for part in (*norms[k : k + 1], *found[k : k + 1])]
+    return [part for k in range(max(len(norms), len(blocks))) for part in (*norms[k : k + 1], *blocks[k : k + 1])]
 
 
 def _with_adapter(name: str, numbers: list[int], siblings: Collection[str]) -> list[Module]:
-    """Return the module of a linear layer; if it has an adapter, with PEFT's wrapper before and its dropout after."""
+    """Return the modules that run for one linear layer: itself, between PEFT's wrapper and dropout if it has an
+    adapter.
+
+    ``name``: the layer's name. ``numbers``: its parameters. ``siblings``: names of all modules and parameters of its
+    parent.
+    """
     module = Module(tuple(numbers), tuple(numbers))
-    return [Module(), module, Module()] if any(other.startswith(f"{name}.lora_") for other in siblings) else [module]
+    return (
+        [Module(), module, Module()] if any(sibling.startswith(f"{name}.lora_") for sibling in siblings) else [module]
+    )
 
 
 class GatheredWeight(Record):
@@ -175,16 +188,17 @@ STACKED = 3
 """Dimensions of the matrices of all experts."""
 
 
-def persists(every: Sequence[int], threshold: int, most: int | None) -> list[bool]:
+def persists(numels: Sequence[int], threshold: int, limit: int | None) -> list[bool]:
     """Return, for each parameter, whether ZeRO-3 never releases it after its first gathering.
 
-    ``every``: elements of each parameter. Those of at most ``threshold`` elements persist, up to ``most`` in total.
+    ``numels``: elements of each parameter. Those of at most ``threshold`` elements persist, up to ``limit`` elements in
+    total, or any number if it is None.
     """
-    stays, total = list[bool](), 0
-    for n in every:
-        stays.append(n <= threshold and (most is None or total + n <= most))
-        total += n if stays[-1] else 0
-    return stays
+    persistent, total = list[bool](), 0
+    for numel in numels:
+        persistent.append(numel <= threshold and (limit is None or total + numel <= limit))
+        total += numel if persistent[-1] else 0
+    return persistent
 
 
 @lru_cache(maxsize=64)
@@ -227,38 +241,38 @@ def gathered(
     """Replay the fetches and releases of one forward and backward, and return the most elements alive in each phase.
 
     ``units``: modules in forward order. ``recompute``: units between the ends run twice. ``idle``: the number of first
-    units without a backward. ``around``: the number of modules that PEFT puts around the model. Modules without
-    parameters, such as the model or a layer, prefetch as well.
+    units without a backward, since nothing in them or before them is trained. ``around``: the number of modules that
+    PEFT puts around the model. Modules without parameters, such as the model or a layer, prefetch as well.
     """
-    every = tuple(range(len(weights)))
-    model, body = Module((), every), Module((), tuple(sorted({n for unit in units[:-1] for n in unit.under})))
+    all_numbers = tuple(range(len(weights)))
+    model, body = Module((), all_numbers), Module((), tuple(sorted({n for unit in units[:-1] for n in unit.under})))
     forward = [*(1 + around) * [model], body, *(module for unit in units for module in (*unit.layer, *unit.forward))]
-    backward, ended = list[tuple[Module, bool]](), 0
-    for number in range(len(units) - 1, idle - 1, -1):
-        ended = len(backward)
-        steps = [(module, True) for module in units[number].backward]
-        if recompute and units[number].layer and units[number].parts:
+    backward, before_first_unit = list[tuple[Module, bool]](), 0
+    for index in range(len(units) - 1, idle - 1, -1):
+        before_first_unit = len(backward)
+        steps = [(module, True) for module in units[index].backward]
+        if recompute and units[index].layer and units[index].parts:
             # the layer runs again when the backward of its last module unpacks the first saved tensor
-            recomputed_at = min(len(steps), 1 + min(2, len(units[number].parts[-1])))
-            steps[recomputed_at:recomputed_at] = [(module, False) for module in units[number].forward]
+            recomputed_at = min(len(steps), 1 + min(2, len(units[index].parts[-1])))
+            steps[recomputed_at:recomputed_at] = [(module, False) for module in units[index].forward]
         backward += steps
     outer = (1 + around) * [(model, True)]
     backward = [*outer, *backward[:1], (body, True), *backward[1:]]
     coordinator = _Coordinator(weights, [*forward, *(module for module, _ in backward)], limits)
-    most = [0, 0, 0, 0]
-    for number, module in enumerate(forward):
-        fetching, runs = coordinator.step(module, forward=True, last=False)
-        most[0] = max(most[0], fetching)
-        phase = int(number == len(forward) - 1)
-        most[phase] = max(most[phase], runs)
-    for number, (module, last) in enumerate(backward):
+    peaks = [0, 0, 0, 0]
+    for index, module in enumerate(forward):
+        while_gathering, while_running = coordinator.step(module, forward=True, last=False)
+        peaks[0] = max(peaks[0], while_gathering)
+        phase = int(index == len(forward) - 1)
+        peaks[phase] = max(peaks[phase], while_running)
+    for index, (module, is_last_use) in enumerate(backward):
         # what looks up rows has no input with a gradient, and so no hook after its backward
-        ends = number > ended + len(outer) and not idle
-        highest = max(coordinator.step(module, forward=False, last=last, stays=ends))
-        phase = 1 if number <= len(outer) else 3 if ends else 2
-        most[phase] = max(most[phase], highest)
-    most[3] = max(most[3], coordinator.live)
-    return GatheredMost(*most)
+        is_end = index > before_first_unit + len(outer) and not idle
+        highest = max(coordinator.step(module, forward=False, last=is_last_use, keeps=is_end))
+        phase = 1 if index <= len(outer) else 3 if is_end else 2
+        peaks[phase] = max(peaks[phase], highest)
+    peaks[3] = max(peaks[3], coordinator.live)
+    return GatheredMost(*peaks)
 
 
 class _Coordinator:
@@ -268,6 +282,10 @@ class _Coordinator:
     """
 
     def __init__(self, weights: Sequence[GatheredWeight], steps: Sequence[Module], limits: GatherLimits) -> None:
+        """Prepare a replay of ``steps``, the modules in the order of one forward and backward.
+
+        ``weights``: the model's parameters, by their numbers.
+        """
         self.limits = limits
         self._persists = [weight.persists for weight in weights]
         self._kept = [weight.is_kept for weight in weights]
@@ -282,15 +300,16 @@ class _Coordinator:
         self._queue = [(number, step) for step, module in enumerate(steps) for number in sorted(_fetched(module))]
         self._fetched_for = dict.fromkeys(range(len(weights)), -1)
         numels = self._numels
-        own = _Reuse([module.own for module in steps], numels)
-        leaves = any(module.whole for module in steps)
-        self._reuse = (own, _Reuse([module.under for module in steps], numels) if leaves else own)
+        own_reuse = _Reuse([module.own for module in steps], numels)
+        has_leaves = any(module.whole for module in steps)
+        self._reuse = (own_reuse, _Reuse([module.under for module in steps], numels) if has_leaves else own_reuse)
 
-    def step(self, module: Module, *, forward: bool, last: bool, stays: bool = False) -> tuple[int, int]:
+    def step(self, module: Module, *, forward: bool, last: bool, keeps: bool = False) -> tuple[int, int]:
         """Run one module: gather its parameters, prefetch later ones, then release those that are not used soon.
 
         Returns the most elements alive while it gathers, and those alive while it runs. ``last``: this is the
-        parameters' last use in the backward. ``stays``: nothing is released afterwards.
+        parameters' last use in the backward. ``keeps``: nothing is released afterwards, as no hook runs after this
+        backward.
         """
         self._most, numbers = self.live, _fetched(module)
         if not numbers:
@@ -303,8 +322,8 @@ class _Coordinator:
         for number in numbers:
             if number in self._flying:
                 self._wait(number)
-        now, fetched_for = self._step, self._fetched_for
-        not_passed = {number for number in numbers if fetched_for[number] < now}
+        current_step, fetched_for = self._step, self._fetched_for
+        not_passed = {number for number in numbers if fetched_for[number] < current_step}
         while not_passed and self._next < len(self._queue):
             number, step = self._queue[self._next]
             fetched_for[number] = step
@@ -312,18 +331,20 @@ class _Coordinator:
             self._next += 1
         self._prefetch()
         self._step += 1
-        runs, reuse = self.live, self._reuse[module.whole]
+        while_running, reuse = self.live, self._reuse[module.whole]
         for number in numbers:
-            if not stays and number in self._there and self._is_released(number, reuse):
-                self._release(number, keeps=forward and self._kept[number])
+            if not keeps and number in self._there and self._is_released(number, reuse):
+                self._release(number, is_saved=forward and self._kept[number])
             if last and self._held:
                 self.live -= self._held.pop(number, 0)
-        return self._most, runs
+        return self._most, while_running
 
     def _is_missing(self, number: int) -> bool:
+        """Whether a parameter has to be gathered: it is neither on the GPU nor on its way."""
         return not (self._persists[number] or number in self._there or number in self._flying)
 
     def _gather(self, numbers: list[int]) -> None:
+        """Start to gather parameters, several of them into one flat buffer unless they are gathered one by one."""
         self._available += sum([self._numels[number] for number in numbers])
         self.live += sum([self._padded[number] for number in numbers])
         together = len(numbers) > 1 and not self.limits.one_by_one
@@ -336,25 +357,25 @@ class _Coordinator:
 
         The flat buffer is freed once the last parameter in it has been used.
         """
-        group = self._flying.pop(number)
+        gathered_together = self._flying.pop(number)
         self._there.add(number)
-        if len(group) == 1 and number not in self._copied:
+        if len(gathered_together) == 1 and number not in self._copied:
             return
         if number not in self._copied:
-            self.live += sum([self._numels[other] for other in group])
-            self._copied.update(group)
+            self.live += sum([self._numels[member] for member in gathered_together])
+            self._copied.update(gathered_together)
             self._most = max(self._most, self.live)
         self._copied.discard(number)
-        if self._copied.isdisjoint(group):
-            self.live -= sum([self._padded[other] for other in group])
+        if self._copied.isdisjoint(gathered_together):
+            self.live -= sum([self._padded[member] for member in gathered_together])
 
     def _prefetch(self) -> None:
         """Gather parameters of later modules, up to ``stage3_prefetch_bucket_size`` elements."""
-        most = min(self.limits.live - self._available, self.limits.ahead)
-        if most <= 0 or self._next == len(self._queue):
+        limit = min(self.limits.live - self._available, self.limits.ahead)
+        if limit <= 0 or self._next == len(self._queue):
             return
         numbers, count = list[int](), 0
-        while count < most and self._next < len(self._queue):
+        while count < limit and self._next < len(self._queue):
             number, step = self._queue[self._next]
             self._next += 1
             self._fetched_for[number] = max(self._fetched_for[number], step)
@@ -374,10 +395,11 @@ class _Coordinator:
             return False
         return reuse.distance(number, self._step) >= self.limits.reuse
 
-    def _release(self, number: int, *, keeps: bool) -> None:
+    def _release(self, number: int, *, is_saved: bool) -> None:
+        """Release a gathered parameter. Its storage stays alive if ``is_saved``: autograd keeps a view of it."""
         self._there.discard(number)
         self._available -= self._numels[number]
-        if keeps:
+        if is_saved:
             self._held[number] = self._held.get(number, 0) + self._numels[number]
         else:
             self.live -= self._numels[number]
@@ -387,6 +409,10 @@ class _Reuse:
     """The distance to the next use of each parameter, in elements of the parameters that are used until then."""
 
     def __init__(self, steps: Sequence[tuple[int, ...]], numels: Sequence[int]) -> None:
+        """Index the uses of each parameter.
+
+        ``steps``: numbers of the parameters that each step uses. ``numels``: elements of each parameter.
+        """
         self._uses: dict[int, list[int]] = {}
         for step in range(len(steps) - 1, -1, -1):
             for number in steps[step]:

@@ -18,7 +18,10 @@ class DeepSpeed(Framework):
     """transformers' trainer with DeepSpeed's engine."""
 
     def puts_whole_model_on_gpu(self, place: str) -> str:
-        """The engine does, unless ``deepspeed.zero.Init`` divided the model while it was made.
+        """Return how the engine puts the whole model on each GPU, or "" if ``deepspeed.zero.Init`` divided it when
+        made.
+
+        ``place``: the device on which the model's tensors are created; ``meta`` under ``zero.Init``.
 
         Source: ``runtime/engine.py``, ``_configure_distributed_model`` (0.7 to 0.19): the module is cast to the
         recipe's dtype and moved with ``module.to(device)``, also where ``offload_param`` takes its shards away after.

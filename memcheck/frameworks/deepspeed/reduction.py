@@ -65,20 +65,20 @@ def buckets(numels: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
         yield first, len(numels)
 
 
-def late(numels: Sequence[int], how: Reducing, partition: int) -> int:
+def late(numels: Sequence[int], reducing: Reducing, partition: int) -> int:
     """Return the peak bytes of a reduction after the backward, in addition to the gradients of the whole model.
 
     ``numels``: elements of each tensor in the model's order. ``partition``: bytes of the rank's own gradients, which
-    exist from the first bucket on. Gradients that were copied to a bucket are freed.
+    exist from the first bucket on. Gradients are freed once they are copied to a bucket.
     """
-    highest = moved = held = 0
-    for first, last, outside, extra in _reductions(numels, how):
+    highest = bucketed = partition_alive = 0
+    for first, last, outside, temporary in _reductions(numels, reducing):
         if not outside:
-            moved += sum(rounded(n * DTYPE_BYTES[how.dtype]) for n in numels[first:last])
-        held = partition if how.sums else held
-        highest = max(highest, held + extra - moved)
-        held = partition if how.contiguous else held
-        highest = max(highest, held - moved)
+            bucketed += sum(rounded(n * DTYPE_BYTES[reducing.dtype]) for n in numels[first:last])
+        partition_alive = partition if reducing.sums else partition_alive
+        highest = max(highest, partition_alive + temporary - bucketed)
+        partition_alive = partition if reducing.contiguous else partition_alive
+        highest = max(highest, partition_alive - bucketed)
     return highest
 
 
@@ -99,96 +99,105 @@ class Early(Record):
     """Whether all gradients are reduced at once after the backward, and none before."""
 
 
-def as_they_appear(numels: Sequence[int], how: Reducing, *, moving: bool) -> Early:
-    """Return what ZeRO-1 and ZeRO-2 allocate where gradients are reduced in backward hooks.
+def as_they_appear(numels: Sequence[int], reducing: Reducing, *, moving: bool) -> Early:
+    """Return the bytes that ZeRO-1 and ZeRO-2 allocate where backward hooks reduce gradients, next to the buckets.
 
     ``numels``: elements of each tensor in the order of the hooks. ``moving``: only the reduction keeps gradients that
     are in no bucket; otherwise autograd keeps them as well.
     """
-    reductions = list(_reductions(numels, how))
-    most = waits = kept = before = head = tail = after_backward = 0
-    for first, last, outside, extra in reductions:
-        own = outside if moving else 0
-        before = before if how.overlaps and not how.contiguous else 0
+    reductions = list(_reductions(numels, reducing))
+    highest = pending = kept = previous = at_first_hook = at_last_hook = after_backward = 0
+    for first, last, outside, temporary in reductions:
+        new = outside if moving else 0
+        previous = previous if reducing.overlaps and not reducing.contiguous else 0
         # after the last tensor's hook the backward is over
-        newest = numels[last - 1] if own and (last == len(numels) or last - first == 1) else 0
-        waits = max(waits, kept + before + own - rounded(newest * DTYPE_BYTES[how.dtype]))
-        tail, after_backward = after_backward, kept + max(before + own, own + extra)
-        head = extra if last == 1 else head
-        most = max(most, after_backward if 1 < last < len(numels) else 0)
-        before = own
-        kept += 0 if how.frees else own
-    found = _early(waits, head, most, tail, after_backward, alone=len(numels) < 2)
-    return found._replace(once=len(reductions) < 2)
+        newest = numels[last - 1] if new and (last == len(numels) or last - first == 1) else 0
+        pending = max(pending, kept + previous + new - rounded(newest * DTYPE_BYTES[reducing.dtype]))
+        at_last_hook, after_backward = after_backward, kept + max(previous + new, new + temporary)
+        at_first_hook = temporary if last == 1 else at_first_hook
+        highest = max(highest, after_backward if 1 < last < len(numels) else 0)
+        previous = new
+        kept += 0 if reducing.frees else new
+    early = _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
+    return early._replace(once=len(reductions) < 2)
 
 
-def _early(waits: int, head: int, most: int, tail: int, after_backward: int, *, alone: bool) -> Early:
-    """Return the bytes of reductions in hooks, each without the ``waits`` bytes that are pending during the backward.
+def _early(
+    pending: int, at_first_hook: int, highest: int, at_last_hook: int, after_backward: int, *, alone: bool
+) -> Early:
+    """Return the bytes of reductions in hooks, each without the ``pending`` bytes that wait during the backward.
 
-    ``head``: extra bytes of the first bucket. ``most``, ``tail``: bytes in middle hooks and in the last one, with
-    pending ones. ``alone``: there is one tensor, which is reduced after its backward.
+    ``at_first_hook``: temporary bytes of the first bucket. ``highest``, ``at_last_hook``: bytes in middle hooks and in
+    the last one, with pending ones. ``alone``: there is one tensor, which is reduced after its backward.
     """
     return Early(
-        waiting=waits,
-        first=0 if alone else head,
-        last=max(0, tail - waits),
-        within=max(0, most - waits),
+        waiting=pending,
+        first=0 if alone else at_first_hook,
+        last=max(0, at_last_hook - pending),
+        within=max(0, highest - pending),
         after_backward=after_backward,
     )
 
 
-def left_behind(numels: Sequence[int], own: Sequence[int], how: Reducing, buffers: int) -> int:
+def left_behind(numels: Sequence[int], own_numels: Sequence[int], reducing: Reducing, bucket_bytes: int) -> int:
     """Return the bytes that ZeRO-1's fp32 gradients keep alive until their norm is computed in the step.
 
-    They are views of the buckets that they were reduced in, whose bytes are ``buffers``, or separate tensors. The
-    rank's ``own`` gradients are freed at once where there are buckets (``copy_grads_in_partition``).
+    ``numels``: elements of each tensor; ``own_numels``: of those in the rank's partition. Gradients are views of the
+    buckets that they were reduced in, which have ``bucket_bytes``, or separate tensors. With buckets, the rank's own
+    gradients are freed at once (``copy_grads_in_partition``).
     """
-    item = DTYPE_BYTES[how.dtype]
-    if not how.contiguous:
-        return sum(rounded(n * item) for n in numels)
-    in_no_bucket = sum(rounded(n * item) for n in numels if n > how.limit)
-    own_in_no_bucket = sum(rounded(n * item) for n in own if n > how.limit)
-    return buffers + in_no_bucket - own_in_no_bucket if how.ways > 1 else 0
+    item_bytes = DTYPE_BYTES[reducing.dtype]
+    if not reducing.contiguous:
+        return sum(rounded(n * item_bytes) for n in numels)
+    in_no_bucket = sum(rounded(n * item_bytes) for n in numels if n > reducing.limit)
+    own_in_no_bucket = sum(rounded(n * item_bytes) for n in own_numels if n > reducing.limit)
+    return bucket_bytes + in_no_bucket - own_in_no_bucket if reducing.ways > 1 else 0
 
 
-def _reductions(numels: Sequence[int], how: Reducing) -> Iterator[tuple[int, int, int, int]]:
+def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int, int, int, int]]:
     """Yield each bucket as (from, to, bytes of its gradients in no buffer, bytes that its reduction allocates).
 
-    ``from`` and ``to`` are indices of ``numels``.
+    ``numels``: elements of each tensor in the order in which they come. ``from`` and ``to`` are its indices.
     """
-    size = -(-sum(numels) // how.ways) or 1
-    item, offset = DTYPE_BYTES[how.dtype], 0
-    for first, last in buckets(numels, how.limit):
-        count = sum(numels[first:last])
-        alone = not how.contiguous or count > how.limit
-        outside = sum(rounded(n * item) for n in numels[first:last]) if alone else 0
-        extra = _copies(how, numels[first:last], count, offset // size != (offset + count - 1) // size, size)
-        if how.offloads:  # the clone takes the gradient's place before its norm is taken
-            cloned = rounded(count * item) if alone else 0
-            extra = max(extra, cloned, *(rounded(NORM * min(n, size)) for n in numels[first:last]))
-        yield first, last, outside, extra
-        offset += count
+    partition_numel = -(-sum(numels) // reducing.ways) or 1
+    item_bytes, offset = DTYPE_BYTES[reducing.dtype], 0
+    for first, last in buckets(numels, reducing.limit):
+        numel = sum(numels[first:last])
+        unbucketed = not reducing.contiguous or numel > reducing.limit
+        unbucketed_bytes = sum(rounded(n * item_bytes) for n in numels[first:last]) if unbucketed else 0
+        temporary = _copies(
+            reducing,
+            numels[first:last],
+            numel,
+            offset // partition_numel != (offset + numel - 1) // partition_numel,
+            partition_numel,
+        )
+        if reducing.offloads:  # the clone takes the gradient's place before its norm is taken
+            cloned = rounded(numel * item_bytes) if unbucketed else 0
+            temporary = max(temporary, cloned, *(rounded(NORM * min(n, partition_numel)) for n in numels[first:last]))
+        yield first, last, unbucketed_bytes, temporary
+        offset += numel
 
 
-def _copies(how: Reducing, numels: Sequence[int], count: int, shared: bool, size: int) -> int:
-    """Return the bytes that the reduction of one bucket of ``count`` elements allocates.
+def _copies(reducing: Reducing, numels: Sequence[int], numel: int, shared: bool, partition_numel: int) -> int:
+    """Return the bytes that the reduction of one bucket of ``numel`` elements allocates.
 
-    ``numels``: elements of its tensors. ``shared``: several ranks own parts of it, each at most ``size`` elements.
-
-    Slices that follow each other in the bucket and go to the same owner are one; those of the fp32 partition are not.
+    ``numels``: elements of its tensors. ``shared``: several ranks own parts of it, each at most ``partition_numel``
+    elements. Slices that follow each other in the bucket and go to the same owner are one. Slices of the fp32 partition
+    are not.
     """
-    alike = len(numels) == 1
-    flat = 0
-    if not how.contiguous:
-        flat = 0 if alike else count
-    elif how.scatters:
-        count = count if how.joins else min(count, size)
-        apart = (how.sums or (how.shuffled and how.ways > 1)) and not alike
-        flat = count if apart or (shared and how.joins) else 0
-    copied = rounded(flat * DTYPE_BYTES[how.dtype])
-    cast = rounded(count * DTYPE_BYTES[how.wire]) if how.wire != how.dtype else 0
-    widened = rounded(min(max(numels), size) * 4) if how.sums and how.wire != "fp32" else 0
-    return max(copied + cast, (cast or copied) + widened)
+    is_one_tensor = len(numels) == 1
+    flat_numel = 0
+    if not reducing.contiguous:
+        flat_numel = 0 if is_one_tensor else numel
+    elif reducing.scatters:
+        numel = numel if reducing.joins else min(numel, partition_numel)
+        joins_copies = (reducing.sums or (reducing.shuffled and reducing.ways > 1)) and not is_one_tensor
+        flat_numel = numel if joins_copies or (shared and reducing.joins) else 0
+    flat_bytes = rounded(flat_numel * DTYPE_BYTES[reducing.dtype])
+    cast_bytes = rounded(numel * DTYPE_BYTES[reducing.wire]) if reducing.wire != reducing.dtype else 0
+    fp32_bytes = rounded(min(max(numels), partition_numel) * 4) if reducing.sums and reducing.wire != "fp32" else 0
+    return max(flat_bytes + cast_bytes, (cast_bytes or flat_bytes) + fp32_bytes)
 
 
 def back_from_host(n_bytes: int) -> int:
@@ -196,32 +205,32 @@ def back_from_host(n_bytes: int) -> int:
     return rounded(n_bytes)
 
 
-def scattered(numels: Sequence[int], how: Reducing, accumulated: str) -> Early:
-    """Return what ZeRO-3's reductions allocate in addition to its one bucket, which has the communication dtype.
+def scattered(numels: Sequence[int], reducing: Reducing, sum_dtype: str) -> Early:
+    """Return the bytes that ZeRO-3's reductions allocate in addition to its one bucket of the communication dtype.
 
-    ``numels``: elements of each tensor in the order of the hooks.
+    ``numels``: elements of each tensor in the order of the hooks. ``sum_dtype``: the dtype in which partitions are
+    summed.
 
     Sources: runtime/zero/stage3.py (``__avg_scatter_contiguous_grads``, ``__avg_scatter_grads``), runtime/comm/
-    coalesced_collectives.py (``reduce_scatter_coalesced``). ``accumulated``: the dtype in which partitions are summed.
+    coalesced_collectives.py (``reduce_scatter_coalesced``).
     """
-    return _scattered(tuple(numels), how, accumulated)
+    return _scattered(tuple(numels), reducing, sum_dtype)
 
 
 @lru_cache(maxsize=64)
-def _scattered(numels: tuple[int, ...], reducing: Reducing, accumulated: str) -> Early:
-    """Bytes of ZeRO-2's reduction during backward: pending gradients, and temporaries at the head, the last and other
-    parameters.
+def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> Early:
+    """Compute :func:`scattered`, cached: the bytes of ZeRO-3's reductions by the hook in which they run.
 
     ``numels``: elements of the gradients in the order in which backward computes them. ``reducing``: the engine's
-    settings. ``accumulated``: dtype of the partitions that gradients are added to.
+    settings. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
     gradient_bytes, communication_bytes, accumulated_bytes = (
-        DTYPE_BYTES[name] for name in (reducing.dtype, reducing.wire, accumulated)
+        DTYPE_BYTES[name] for name in (reducing.dtype, reducing.wire, sum_dtype)
     )
-    highest = pending = head = tail = after_backward = 0
+    highest = pending = at_first_hook = at_last_hook = after_backward = 0
     for first, last in buckets(numels, reducing.limit):
-        bucket_numels, count = numels[first:last], sum(numels[first:last])
-        unbucketed = not reducing.contiguous or count > reducing.limit
+        bucket_numels, numel = numels[first:last], sum(numels[first:last])
+        unbucketed = not reducing.contiguous or numel > reducing.limit
         shards = [-(-n // reducing.ways) for n in bucket_numels]
         if unbucketed or reducing.scatters:  # what is in the bucket has its dtype
             cast = (
@@ -231,26 +240,28 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, accumulated: str) ->
             )
             flat = (
                 0
-                if len(bucket_numels) == 1 and count % reducing.ways == 0
+                if len(bucket_numels) == 1 and numel % reducing.ways == 0
                 else rounded(sum(shards) * reducing.ways * communication_bytes)
             )
-            summands = sum(rounded(n * accumulated_bytes) for n in shards) if reducing.wire != accumulated else 0
-            extra, left = cast + flat + summands, summands or flat or cast
+            summands = sum(rounded(n * accumulated_bytes) for n in shards) if reducing.wire != sum_dtype else 0
+            temporary, kept_bytes = cast + flat + summands, summands or flat or cast
         else:
-            scaled = rounded(count * communication_bytes) if reducing.ways > 1 else 0
-            widened = rounded(count * accumulated_bytes) if reducing.wire != accumulated else 0
+            scaled = rounded(numel * communication_bytes) if reducing.ways > 1 else 0
+            widened = rounded(numel * accumulated_bytes) if reducing.wire != sum_dtype else 0
             padded = sum(
-                rounded(s * accumulated_bytes) for n, s in zip(bucket_numels, shards, strict=True) if n % reducing.ways
+                rounded(shard * accumulated_bytes)
+                for n, shard in zip(bucket_numels, shards, strict=True)
+                if n % reducing.ways
             )
-            left = (widened or scaled) + padded
-            extra = max(scaled + widened, left)
+            kept_bytes = (widened or scaled) + padded
+            temporary = max(scaled + widened, kept_bytes)
         if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
             norms = [back_from_host(n * accumulated_bytes) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
-            extra = max(extra, left + max(norms))
+            temporary = max(temporary, kept_bytes + max(norms))
         outside = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
         newest = bucket_numels[-1] if unbucketed and (last == len(numels) or len(bucket_numels) == 1) else 0
         pending = max(pending, outside - rounded(newest * gradient_bytes))
-        tail, after_backward = after_backward, outside + extra
-        head = extra if last == 1 else head
+        at_last_hook, after_backward = after_backward, outside + temporary
+        at_first_hook = temporary if last == 1 else at_first_hook
         highest = max(highest, after_backward if 1 < last < len(numels) else 0)
-    return _early(pending, head, highest, tail, after_backward, alone=len(numels) < 2)
+    return _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)

@@ -19,7 +19,7 @@ class EngineForm(Record):
 
     stage: int
     """ZeRO's stage, 0 to 3."""
-    several: bool
+    accumulates: bool
     """Micro-batches are accumulated."""
     there: tuple[bool, ...]
     """Fields of :class:`EngineBuffers` that are not zero; those that are facts come as they are."""
@@ -52,9 +52,9 @@ def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> t
     ``units``: the parameters of each unit of the rank.
     """
     buffers = engine_buffers(job, units, recomputes=job.checkpointing.mode == "full")
-    sizes = [n for name, n in zip(buffers._fields, buffers, strict=True) if n and name not in FACTS]
-    several = job.gradient_accumulation_steps > 1
-    return EngineForm(job.layout.zero_stage, several, tuple([bool(n) for n in buffers])), tuple(sizes)
+    sizes = [n_bytes for name, n_bytes in zip(buffers._fields, buffers, strict=True) if n_bytes and name not in FACTS]
+    accumulates = job.gradient_accumulation_steps > 1
+    return EngineForm(job.layout.zero_stage, accumulates, tuple([bool(n_bytes) for n_bytes in buffers])), tuple(sizes)
 
 
 def saves_inputs(job: TrainingJob) -> bool:
@@ -69,8 +69,8 @@ class EngineStep(DataParallel):
         """``buffers``: the engine's buffers, with places of sizes instead of bytes."""
         super().__init__(recorder, step_units)
         self.buffers, self.stage = buffers, options.stage
-        early = not options.several and not buffers.reduces_late and buffers.copies_out
-        self.moves_gradients = self.stage >= 2 or (self.stage == 1 and early)
+        moves_at_once = not options.accumulates and not buffers.reduces_late and buffers.copies_out
+        self.moves_gradients = self.stage >= 2 or (self.stage == 1 and moves_at_once)
         """Whether hooks move each gradient to its bucket and partition at once; else all gradients are kept."""
         self._buckets = NOTHING
         self._reducing = NOTHING
@@ -97,21 +97,21 @@ class EngineStep(DataParallel):
         """Which micro-batch it is decides what is reduced."""
         self._micro_batch = micro_batch
 
-    def before_backward(self, i: int, curve: NamedCurve) -> None:
+    def before_backward(self, index: int, curve: NamedCurve) -> None:
         """The first unit's backward is about to run."""
-        if i == 0 and self.pair != FIRST_OF_PAIR:
+        if index == 0 and self.pair != FIRST_OF_PAIR:
             self.recorder.hold("communication_buffers", self.buffers.live_end)
             self.recorder.release("communication_buffers", self.buffers.live_backward)
 
-    def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
-        """Run the hooks on the gradients of unit ``i``, and return these gradients.
+    def unit_gradients(self, index: int, curve: NamedCurve) -> Amount:
+        """Run the hooks on the gradients of the unit at ``index``, and return these gradients.
 
         The hooks are AccumulateGrad's: none runs in the first pass of a pair.
         """
         if self.pair != FIRST_OF_PAIR:
             first, last, _ = self._micro_batch
-            self._reduce_in_hooks(self.units[i].kind, curve, self.names[i], first, last)
-        return super().unit_gradients(i, curve)
+            self._reduce_in_hooks(self.units[index].kind, curve, self.names[index], first, last)
+        return super().unit_gradients(index, curve)
 
     def _reduce_in_hooks(self, kind: str, curve: NamedCurve, name: str, first: bool, last: bool) -> None:
         """Put the gradients of one unit into buckets and reduce full buckets, as ZeRO-1 and ZeRO-2 do in hooks.
