@@ -37,38 +37,38 @@ OPTION = "quantize"
 def resolve_base(
     stated: BaseSpec | None, method: str, framework: Framework, options: Mapping[str, object], defaults: Defaults
 ) -> str:
-    """A word of ``memcheck.accounts.state``, or empty: the base is stored in the dtype of the parameters.
+    """Return the format of the frozen base weights (``nf4``, ``int8``, ...); empty: the dtype of the parameters.
 
     Raises:
         ResolutionError: the framework has no such base, or the method trains every weight.
     """
     if stated is None or stated.held_in is None:
         return _by_method(method, framework, options)
-    held = stated.held_in
+    held_in = stated.held_in
     if method == "full":
-        _refuse(f"a base held in {held} is frozen, and `method: full` trains it", "write `method: lora`")
-    if held in FLOATS:
+        _refuse(f"a base held in {held_in} is frozen, and `method: full` trains it", "write `method: lora`")
+    if held_in in FLOATS:
         if method == "qlora":
-            _refuse(f"`method: qlora` quantises its base, which `base: {held}` leaves alone", "write `method: lora`")
+            _refuse(f"`method: qlora` quantises its base, which `base: {held_in}` leaves alone", "write `method: lora`")
         return ""
-    if held not in framework.adapters.bases:
+    if held_in not in framework.adapters.bases:
         known = ", ".join(framework.adapters.bases) or "none but the dtype of the parameters"
-        _refuse(f"{framework.title} has no frozen base held in {held}", f"it has: {known}")
-    if held not in FOUR_BITS:
+        _refuse(f"{framework.title} has no frozen base held in {held_in}", f"it has: {known}")
+    if held_in not in FOUR_BITS:
         if stated.double is not None or stated.storage is not None:
-            _refuse(f"`double` and `storage` are of 4-bit weights, and the base is held in {held}", "remove them")
-        defaults.note("training.base.held_in", held, f"with {DETAILS[held]}")
-        return held
+            _refuse(f"`double` and `storage` are of 4-bit weights, and the base is held in {held_in}", "remove them")
+        defaults.note("training.base.held_in", held_in, f"with {DETAILS[held_in]}")
+        return held_in
     if OPTION in framework.options:
         if stated.double is not None or stated.storage is not None:
             _refuse(f"{framework.title} says by an option how its base is held", f"state it in `options.{OPTION}`")
         return _by_method("qlora", framework, options)
     double = defaults.take("training.base.double", stated.double, True)
-    return held if double else f"{held}-single"
+    return held_in if double else f"{held_in}-single"
 
 
 def _by_method(method: str, framework: Framework, options: Mapping[str, object]) -> str:
-    """What ``qlora`` alone means: 4 bits, whose constants are quantised once more unless an option says otherwise."""
+    """Return the base's format for a method alone: ``qlora`` means the framework's 4 bits, any other none (empty)."""
     if method != "qlora":
         return ""
     return framework.four_bits(options)
@@ -80,13 +80,13 @@ def with_base(precision: PrecisionSpec | None, stated: BaseSpec | None) -> Preci
     Raises:
         ResolutionError: ``precision.params`` says something else.
     """
-    held = stated.held_in if stated is not None else None
-    if held not in FLOATS:
+    held_in = stated.held_in if stated is not None else None
+    if held_in not in FLOATS:
         return precision
     precision = precision or PrecisionSpec()
-    if precision.params not in (None, held):
-        _refuse(f"the base is held in {held}, and `precision.params` says {precision.params}", "state one of them")
-    return precision._replace(params=held)
+    if precision.params not in (None, held_in):
+        _refuse(f"the base is held in {held_in}, and `precision.params` says {precision.params}", "state one of them")
+    return precision._replace(params=held_in)
 
 
 def _refuse(message: str, help: str) -> None:
@@ -101,7 +101,7 @@ def base_of(
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> str:
-    """What the base is held in (:func:`resolve_base`); the version that decides over its experts is listed."""
+    """Return the format of the frozen base, and list the version that decides whether its experts have it, too."""
     held_in = resolve_base(training.base, method, framework, options, defaults)
     note_experts(training, architecture, held_in, framework, options, defaults)
     return held_in
@@ -115,8 +115,10 @@ def note_experts(
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> None:
-    """List the version that is assumed where bitsandbytes quantises the experts of older ones alone: since transformers
-    5 a layer's experts are one parameter, which it passes over (integrations/bitsandbytes.py).
+    """List the version of transformers that is assumed, where it decides whether bitsandbytes quantises the experts.
+
+    Since transformers 5 a layer's experts are one stacked parameter, which bitsandbytes skips: it quantises modules
+    (integrations/bitsandbytes.py).
     """
     if held_in not in BITSANDBYTES or not framework.runs_transformers or options.get("quantize_experts"):
         return
@@ -136,7 +138,7 @@ MISTAKEN = ("glm4v_moe",)
 
 
 def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framework) -> Lora:
-    """The adapters with the names that their pattern reaches in each part.
+    """Return the adapters with the names of modules that their pattern matches in each part of the model.
 
     Raises:
         ResolutionError: the pattern cannot be read, reaches nothing, or some layers of a kind and not others.
@@ -149,34 +151,36 @@ def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framew
 
 
 def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The names that a pattern reaches in each part of a model.
+    """Return the names of the linear layers that a pattern of paths matches, for each part of a model.
 
     Raises:
-        ResolutionError: it cannot be read, reaches nothing, or some layers of a kind and not others.
+        ResolutionError: the pattern cannot be read, reaches nothing, or some layers of a kind and not others.
     """
-    experts = any(isinstance(b.mlp, Moe) and not b.mlp.adaptable for b, _ in architecture.blocks)
+    experts = any(isinstance(block.mlp, Moe) and not block.mlp.adaptable for block, _ in architecture.blocks)
     if experts or architecture.model_type in MISTAKEN or architecture.encoder is not None:
-        said = f"memcheck does not match patterns against the modules of {architecture.model_type}"
-        _fail(said, "name them in a list")
+        message = f"memcheck does not match patterns against the modules of {architecture.model_type}"
+        _fail(message, "name them in a list")
     layers = tuple(linear_layers(architecture))
     try:
-        found = matching(pattern, layers)
+        matched = matching(pattern, layers)
     except ArchitectureError as error:
         _fail(error.message, "name the modules in a list")
-    if not found:
+    if not matched:
         paths = {layer.part: layer.path for layer in reversed(layers)}
         _fail(f"`{pattern}` matches the path of no linear layer", f"there are such as {', '.join(paths.values())}")
-    return tuple((part, _names(part, pattern, found, layers)) for part in dict.fromkeys(x.part for x in found))
+    return tuple(
+        (part, _names(part, pattern, matched, layers)) for part in dict.fromkeys(layer.part for layer in matched)
+    )
 
 
-def _names(part: str, pattern: str, found: list[Linear], layers: tuple[Linear, ...]) -> tuple[str, ...]:
-    """Return the names of the linear layers found in a part.
+def _names(part: str, pattern: str, matched: list[Linear], layers: tuple[Linear, ...]) -> tuple[str, ...]:
+    """Return the names of the linear layers ``matched`` in one part of a model.
 
     Raises:
         ResolutionError: such a name also matches a layer of the part that the pattern does not reach.
     """
-    reached = {layer.path for layer in found}
-    names = tuple(dict.fromkeys(layer.name for layer in found if layer.part == part))
+    reached = {layer.path for layer in matched}
+    names = tuple(dict.fromkeys(layer.name for layer in matched if layer.part == part))
     for layer in layers:
         matches = any(layer.name == name or layer.name.endswith("." + name) for name in names)
         if layer.part == part and matches and layer.path not in reached:
@@ -203,27 +207,27 @@ def resolve_lora(
     defaults: Defaults,
     upcast: bool = False,
 ) -> Lora:
-    """Adapters of a LoRA or QLoRA job. ``upcast``: in fp32 in the end."""
+    """Return the adapters of a LoRA or QLoRA job. ``upcast``: the framework casts trained parameters to fp32."""
     stated = training.lora or plan_types.LoraSpec()
-    targets, own = framework.adapters.targets, PLAN_DEFAULT
+    targets, plan_why = framework.adapters.targets, PLAN_DEFAULT
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"
     lacks = "training.lora.dtype" in framework.lacks
     if framework.adapters.dtype == "params":
         dtype, why = recipe.params, f"default of {framework.name}"
-        own = own if lacks else why
+        plan_why = plan_why if lacks else why
     if upcast and stated.dtype not in (None, "fp32"):
         lacks, dtype, why = True, "fp32", UPCAST
-    found = Lora(
-        rank=defaults.take("training.lora.rank", stated.rank, framework.adapters.rank, own),
-        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, own),
+    lora = Lora(
+        rank=defaults.take("training.lora.rank", stated.rank, framework.adapters.rank, plan_why),
+        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, plan_why),
         dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
         parts=stated.parts or (),
-        dropout=float(defaults.take("training.lora.dropout", stated.dropout, 0, own)),
+        dropout=float(defaults.take("training.lora.dropout", stated.dropout, 0, plan_why)),
         dora=bool(stated.dora),
         modules_to_save=tuple(sorted(set(stated.modules_to_save or ()))),
         target_parameters=stated.target_parameters or (),
         expert_rank=stated.expert_rank or 0,
     )
-    if isinstance(found.target_modules, str) and PATTERN.intersection(found.target_modules):
-        return with_reach(found, architecture, framework)
-    return found
+    if isinstance(lora.target_modules, str) and PATTERN.intersection(lora.target_modules):
+        return with_reach(lora, architecture, framework)
+    return lora

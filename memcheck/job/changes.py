@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def apply(document: Document, changes: Mapping[str, object]) -> tuple[Document, Plan] | None:
-    """The document with the values set, and its plan; None when the result is no valid plan."""
+    """Return the document with the values set, and the plan in it; None if the result is no valid plan."""
     changed = with_changes(document, changes)
     plan, _ = read_plan(changed)
     return None if plan is None else (changed, plan)
 
 
 def written(document: Document, key: str) -> Any:
-    """The value that the plan writes under a dotted key, in whatever form; None if it writes none."""
+    """Return the value that the plan writes under a dotted key, a short form included; None if it writes none."""
     value = document.values
-    for part in fields(key):
+    for field in fields(key):
         if not isinstance(value, dict):
             return None
-        value = value.get(part)
+        value = value.get(field)
     return value
 
 
@@ -47,28 +47,30 @@ SHORT = {
 
 
 def spelled(document: Document, changes: Mapping[str, object], job: TrainingJob | None) -> dict[str, object]:
-    """Changes of fields as the plan's author would write them.
+    """Return changes of fields as the plan's author would write them: new values by dotted key.
 
     Where the plan writes a key out, only its fields are set. Where it writes one word or nothing, the key is written
     anew: as one word if that says all, else with every field that is stated.
     """
-    found: dict[str, object] = {}
+    spelling: dict[str, object] = {}
     for key, value in changes.items():
         parent, _, field = key.rpartition(".")
         here = written(document, parent) if parent in SHORT else None
         if parent not in SHORT or isinstance(here, dict):
-            found[key] = value
+            spelling[key] = value
             continue
-        whole = found.get(parent)
-        if not isinstance(whole, dict):
-            whole = {} if not SHORT[parent] else {SHORT[parent]: here if here is not None else _default(parent, job)}
-        found[parent] = {**whole, field: value}
-    for key, value in found.items():
+        fields_of_key = spelling.get(parent)
+        if not isinstance(fields_of_key, dict):
+            fields_of_key = (
+                {} if not SHORT[parent] else {SHORT[parent]: here if here is not None else _default(parent, job)}
+            )
+        spelling[parent] = {**fields_of_key, field: value}
+    for key, value in spelling.items():
         short = SHORT.get(key)
         if short and isinstance(value, dict):
-            stated = {name: each for name, each in value.items() if each is not None}
-            found[key] = stated[short] if list(stated) == [short] else stated
-    return found
+            stated = {name: field_value for name, field_value in value.items() if field_value is not None}
+            spelling[key] = stated[short] if list(stated) == [short] else stated
+    return spelling
 
 
 def _default(key: str, job: TrainingJob | None) -> object:

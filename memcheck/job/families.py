@@ -82,10 +82,14 @@ def stated(block: Block) -> Iterator[str]:
 
 
 def _stated(record: Any) -> Iterator[str]:
-    own, defaults = type(record), record._field_defaults
-    kind = next(each.__name__ for each in own.__mro__ if "_fields" in vars(each))
-    if own.__name__ != kind:
-        yield own.__name__
+    """Yield ``Record.field`` for each field of a record, and of records inside it, that differs from its default.
+
+    A field belongs to the class that declares it, which may be a base class of the record's own.
+    """
+    record_type, defaults = type(record), record._field_defaults
+    kind = next(base.__name__ for base in record_type.__mro__ if "_fields" in vars(base))
+    if record_type.__name__ != kind:
+        yield record_type.__name__
     for field, value in zip(record._fields, record, strict=True):
         if value != defaults[field] if field in defaults else value:  # without a default, zero and False state nothing
             yield f"{kind}.{field}"

@@ -89,15 +89,19 @@ UNSTATED = (
 
 def resolve_pictures(
     training: plan_types.TrainingSpec,
-    a: Architecture | Rough,
+    architecture: Architecture | Rough,
     framework: Framework,
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> Images | None:
-    """The pictures of a sample, of a model that has a tower, or where the plan asks for some."""
-    vision = None if isinstance(a, Rough) else a.vision
-    if vision is None and not isinstance(a, Rough) and any(o.part in ("vision", "audio") for o in a.others):
-        return resolve_idle(training, a, defaults)
+    """Return the pictures of one sample, if the model has a tower or the plan asks for pictures; else None."""
+    vision = None if isinstance(architecture, Rough) else architecture.vision
+    if (
+        vision is None
+        and not isinstance(architecture, Rough)
+        and any(tower.part in ("vision", "audio") for tower in architecture.others)
+    ):
+        return resolve_idle(training, architecture, defaults)
     if vision is None and training.images is None:
         return None
     stated = training.images
@@ -107,16 +111,21 @@ def resolve_pictures(
 
 
 def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
-    """The pictures of a micro-batch of the job."""
-    found = job.images or filling(vision, job.sequence_length)
-    each = job.rows
-    if each * len(found.sizes) > MOST_SIZES and job.attention == "eager":
-        message = f"{each * len(found.sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
+    """Return the pictures of one micro-batch: how many, their patch rows in the tower, their tokens in the sequence."""
+    per_sample = job.images or filling(vision, job.sequence_length)
+    samples = job.rows
+    if samples * len(per_sample.sizes) > MOST_SIZES and job.attention == "eager":
+        message = (
+            f"{samples * len(per_sample.sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
+        )
         help = f"list at most {MOST_SIZES:,}, or say the patches of all pictures together, which takes them to be alike"
         raise UnsupportedError(message, help, PLACE + "/patches")
-    sizes = found.sizes if job.attention == "eager" else ()
+    sizes = per_sample.sizes if job.attention == "eager" else ()
     return Pictures(
-        pictures=each * found.pictures, rows=each * found.patches, tokens=each * found.tokens, sizes=each * sizes
+        pictures=samples * per_sample.pictures,
+        rows=samples * per_sample.patches,
+        tokens=samples * per_sample.tokens,
+        sizes=samples * sizes,
     )
 
 
@@ -126,8 +135,9 @@ def are_there(job: TrainingJob) -> bool:
 
 
 def filling(vision: Vision, sequence: int) -> Images:
-    """The largest number of pictures whose image tokens fit into a sequence of ``sequence`` tokens: the tower cannot
-    get more rows.
+    """Return the most pictures whose image tokens fit into one sequence of ``sequence`` tokens.
+
+    The vision tower cannot get more patch rows than theirs.
     """
     if vision.crosses:
         return Images(1, vision.tile, 1)
@@ -141,7 +151,7 @@ def filling(vision: Vision, sequence: int) -> Images:
 
 
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
-    """What the processor makes of one sample's pictures. None: as many as fill the sequence.
+    """Return what the processor makes of the pictures of one sample. None: as many as fill the sequence.
 
     A plan that does not mention pictures has samples of text.
 
@@ -160,36 +170,38 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
         _fills(stated, vision, defaults)
         return None
     if stated.patches is not None and stated.tokens is not None:
-        found = _stated(training, vision, stated.patches, stated.tokens, defaults)
-        return found if vision.crosses else _fitting(training, vision, found, defaults)
+        images = _stated(training, vision, stated.patches, stated.tokens, defaults)
+        return images if vision.crosses else _fitting(training, vision, images, defaults)
     per_sample = defaults.take("training.images.per_sample", _number(stated), 1)
     if per_sample == 0:
-        found = NONE
+        images = NONE
     elif stated.width is not None and stated.height is not None:
         from memcheck.families.pictures import Limits, PictureError, tokens_of
 
         try:
             limits = Limits(stated.min_pixels, stated.max_pixels)
-            one = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
+            single = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
         except PictureError as error:
             _fail(error.message, error.help)
-        if per_sample > 1 and one.of_several is not None:
-            one = one._replace(pictures=one.of_several[0], patches=one.of_several[1], tokens=one.of_several[2])
-        for key, value, why in one.defaults:
+        if per_sample > 1 and single.of_several is not None:
+            single = single._replace(
+                pictures=single.of_several[0], patches=single.of_several[1], tokens=single.of_several[2]
+            )
+        for key, value, why in single.defaults:
             defaults.note(f"training.images.{key}", value, why)
-        found = Images(per_sample * one.pictures, per_sample * one.patches, per_sample * one.tokens)
-        if len(set(one.sizes)) > 1:
-            found = found._replace(sizes=per_sample * one.sizes)
+        images = Images(per_sample * single.pictures, per_sample * single.patches, per_sample * single.tokens)
+        if len(set(single.sizes)) > 1:
+            images = images._replace(sizes=per_sample * single.sizes)
     else:
         _fail(
             f"{per_sample} pictures a sample of unknown size",
             "write their width and height in pixels, or patches and tokens as the processor counts them",
         )
-    return _fitting(training, vision, found, defaults)
+    return _fitting(training, vision, images, defaults)
 
 
 def _number(images: plan_types.ImagesSpec) -> int | None:
-    """The pictures of a sample that a plan counts; None where it does not."""
+    """Return the number of pictures per sample that a plan states; None if it states none."""
     return images.per_sample if isinstance(images.per_sample, int) else None
 
 
@@ -206,27 +218,30 @@ def _fills(stated: plan_types.ImagesSpec, vision: Vision, defaults: Defaults) ->
 def _stated(
     training: plan_types.TrainingSpec, vision: Vision, rows: int | tuple[int, ...], tokens: int, defaults: Defaults
 ) -> Images:
-    """The pictures of a plan that says their patches: of all together, or of each."""
-    images = training.images or plan_types.ImagesSpec()
+    """Return the pictures of a plan that states their patch rows and tokens.
+
+    ``rows``: the patch rows of all pictures of a sample together, or of each picture.
+    """
+    stated = training.images or plan_types.ImagesSpec()
     sizes = () if isinstance(rows, int) else rows
-    per_sample = len(sizes) or defaults.take("training.images.per_sample", _number(images), 1)
-    if images.per_sample not in (None, per_sample):
-        _fail(f"patches of {per_sample} pictures, and per_sample is {images.per_sample}", "remove per_sample")
+    per_sample = len(sizes) or defaults.take("training.images.per_sample", _number(stated), 1)
+    if stated.per_sample not in (None, per_sample):
+        _fail(f"patches of {per_sample} pictures, and per_sample is {stated.per_sample}", "remove per_sample")
     patches = rows if isinstance(rows, int) else sum(rows)
     if vision.crosses:
         return _padded(training, vision, per_sample, patches, tokens)
-    found = _counted(vision, per_sample, patches, tokens)
+    images = _counted(vision, per_sample, patches, tokens)
     if len(set(sizes)) > 1 and not (vision.tile or vision.resampled or vision.budgets):
-        return found._replace(sizes=sizes)
+        return images._replace(sizes=sizes)
     if per_sample > 1 and not vision.tile and not sizes:
-        each = -(-patches // per_sample)
+        patches_per_picture = -(-patches // per_sample)
         why = "pictures of a sample are taken to be alike: eager attention keeps more of unequal ones (list each)"
-        defaults.note("training.images.patches", f"{each} a picture", why)
-    return found
+        defaults.note("training.images.patches", f"{patches_per_picture} a picture", why)
+    return images
 
 
-def resolve_idle(training: plan_types.TrainingSpec, a: Architecture, defaults: Defaults) -> Images:
-    """The pictures for a tower that has no memory model with a graph: as many image tokens of each, or none at all.
+def resolve_idle(training: plan_types.TrainingSpec, architecture: Architecture, defaults: Defaults) -> Images:
+    """Return the pictures for a tower that memcheck models without a graph: a fixed number of tokens each, or none.
 
     Raises:
         ResolutionError: the plan does not say that there are none, and a tower has no memory model of them.
@@ -237,8 +252,8 @@ def resolve_idle(training: plan_types.TrainingSpec, a: Architecture, defaults: D
         return NONE
     if stated.per_sample == 0:
         return NONE
-    each = max((e.tokens for e in a.embedders), default=0)
-    if not each:
+    tokens_per_picture = max((embedder.tokens for embedder in architecture.embedders), default=0)
+    if not tokens_per_picture:
         _fail(
             "memcheck has no model of this model's tower as it runs, only of one that is resident",
             "where samples are text alone, without pictures and sounds, write `images: {per_sample: 0}`; for the "
@@ -247,39 +262,51 @@ def resolve_idle(training: plan_types.TrainingSpec, a: Architecture, defaults: D
     if stated.per_sample == FILL:
         _fail("the plan does not say how many pictures a sample has", "write `images: {per_sample: 0}`, or how many")
     pictures = defaults.take("training.images.per_sample", _number(stated), 1)
-    if stated.tokens is not None and stated.tokens != pictures * each:
-        _fail(f"{stated.tokens:,} image tokens are not those of {pictures} pictures", f"a picture becomes {each}")
-    patches = sum(stated.patches) if isinstance(stated.patches, tuple) else stated.patches
-    found = Images(pictures, patches or pictures * each, pictures * each)
-    if training.sequence_length is not None and found.tokens >= training.sequence_length:
+    if stated.tokens is not None and stated.tokens != pictures * tokens_per_picture:
         _fail(
-            f"the pictures of a sample become {found.tokens:,} tokens, and sequence_length is "
+            f"{stated.tokens:,} image tokens are not those of {pictures} pictures",
+            f"a picture becomes {tokens_per_picture}",
+        )
+    patches = sum(stated.patches) if isinstance(stated.patches, tuple) else stated.patches
+    images = Images(pictures, patches or pictures * tokens_per_picture, pictures * tokens_per_picture)
+    if training.sequence_length is not None and images.tokens >= training.sequence_length:
+        _fail(
+            f"the pictures of a sample become {images.tokens:,} tokens, and sequence_length is "
             f"{training.sequence_length:,}",
             "sequence_length counts image tokens, too: raise it, or write fewer pictures",
         )
-    return found
+    return images
 
 
 def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
-    """Pictures that are all padded to as many tiles: how many rows of them are real changes nothing.
+    """Return pictures that the processor pads to an equal number of tiles: real and padded rows cost the same.
 
     Numbers that are too many for one sample may be those of all samples of the micro-batch.
     """
-    most = per_sample * vision.tile
-    if patches > most * (training.micro_batch_size or 1):
+    padded = per_sample * vision.tile
+    if patches > padded * (training.micro_batch_size or 1):
         _fail(
             f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
             f"a picture has {vision.tile:,} at most; `per_sample` says how many a sample has",
         )
-    return Images(per_sample if patches else 0, most if patches else 0, tokens)
+    return Images(per_sample if patches else 0, padded if patches else 0, tokens)
 
 
 def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
+    """Return the pictures of a sample as the tower counts them: tiles and crops are pictures of their own.
+
+    ``patches``, ``tokens``: patch rows and image tokens of all pictures of the sample.
+
+    Raises:
+        ResolutionError: the processor cannot make that many patches.
+    """
     if vision.resampled:  # a picture that is split counts as several
         return Images(max(per_sample, tokens // vision.resampled), patches, tokens)
     if vision.budgets:
-        each = -(-patches // max(1, per_sample))
-        rows = next((n * vision.merge for n in vision.budgets if n * vision.merge >= max(each, vision.tile)), 0)
+        patches_per_picture = -(-patches // max(1, per_sample))
+        rows = next(
+            (n * vision.merge for n in vision.budgets if n * vision.merge >= max(patches_per_picture, vision.tile)), 0
+        )
         if not rows:
             _fail(
                 f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
@@ -296,26 +323,26 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
     return Images(per_sample, patches, tokens)
 
 
-def _fitting(training: plan_types.TrainingSpec, vision: Vision, found: Images, defaults: Defaults) -> Images:
-    """The pictures, if the sequence holds their tokens and something to learn from.
+def _fitting(training: plan_types.TrainingSpec, vision: Vision, images: Images, defaults: Defaults) -> Images:
+    """Return ``images``, if a sequence holds their tokens and at least one token of text.
 
     Numbers that are too many for one sample, and not for all samples of the micro-batch together, are those of all.
     """
     sequence, samples = training.longest_row or training.sequence_length, training.micro_batch_size or 1
-    if sequence is None or vision.crosses or found.tokens + vision.separators * found.pictures < sequence:
-        return found
-    share = Images(-(-found.pictures // samples), -(-found.patches // samples), -(-found.tokens // samples))
+    if sequence is None or vision.crosses or images.tokens + vision.separators * images.pictures < sequence:
+        return images
+    share = Images(-(-images.pictures // samples), -(-images.patches // samples), -(-images.tokens // samples))
     stated = training.images
     if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens < sequence:
         if isinstance(stated.per_sample, int) and not vision.tile:
             share = share._replace(pictures=stated.per_sample)
-        why = f"{found.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
+        why = f"{images.tokens:,} are more than a sequence of {sequence:,} holds: read as of all {samples} samples"
         defaults.note("training.images.tokens", share.tokens, why)
         return share
-    if found.tokens < sequence:
-        return found
+    if images.tokens < sequence:
+        return images
     return _fail(
-        f"the pictures of a sample become {found.tokens:,} tokens, and sequence_length is {sequence:,}",
+        f"the pictures of a sample become {images.tokens:,} tokens, and sequence_length is {sequence:,}",
         "sequence_length counts image tokens, too: raise it, or write fewer or smaller pictures",
     )
 

@@ -36,26 +36,22 @@ def reshards(options: Mapping[str, object], pipeline: int) -> tuple[str, bool] |
 
 
 def synchronises(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """The value of ``parallelism.gradient_sync`` that options state, with the option's name; None where no
-    option does.
-    """
+    """Return the option that decides ``parallelism.gradient_sync``, and the value that it implies; else None."""
     each_batch = options.get("sync_each_batch")
     return None if each_batch is None else ("sync_each_batch", "every" if each_batch else "last")
 
 
 def parameter_offload(stated: str | None, options: Mapping[str, object], defaults: Defaults) -> str:
-    """``training.offload.parameters``: where parameters are kept between their uses."""
+    """Return where parameters are kept between their uses (``training.offload.parameters``): ``none``, ``cpu``, ..."""
     chosen = options.get("enable_cpu_offload")
     if not isinstance(chosen, bool):
         return stated or "none"
-    place = "cpu" if chosen else "none"
-    return defaults.take("training.offload.parameters", stated, place, "options.enable_cpu_offload")
+    device = "cpu" if chosen else "none"
+    return defaults.take("training.offload.parameters", stated, device, "options.enable_cpu_offload")
 
 
 def recomputes(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """The mode of ``training.activation_checkpointing`` that options state, with the option's name; None where none
-    does.
-    """
+    """Return the option that decides the mode of activation checkpointing, and the mode that it implies; else None."""
     granularity = options.get("recompute_granularity")
     if isinstance(granularity, str):
         return "recompute_granularity", granularity
@@ -150,12 +146,12 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, def
 
 def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
     """Return the pipeline schedule and the number of virtual stages per rank."""
-    several = 2 if stated.pipeline_schedule == "dualpipe" else 1  # one from each end (torch's ScheduleDualPipeV)
-    virtual = stated.virtual_stages or several
+    usual_stages = 2 if stated.pipeline_schedule == "dualpipe" else 1  # one from each end (torch's ScheduleDualPipeV)
+    virtual = stated.virtual_stages or usual_stages
     usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
     if pipeline == 1:
         return stated.pipeline_schedule or usual, virtual
-    virtual = defaults.take("parallelism.virtual_stages", stated.virtual_stages, several)
+    virtual = defaults.take("parallelism.virtual_stages", stated.virtual_stages, usual_stages)
     schedule = defaults.take("parallelism.pipeline_schedule", stated.pipeline_schedule, usual)
     return schedule, virtual
 

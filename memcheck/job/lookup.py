@@ -17,7 +17,7 @@ _RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
 
 
 def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
-    """The catalog's record, with what the plan states in its place.
+    """Return the catalog's record of a GPU, with the plan's own numbers in place of the catalog's.
 
     A GPU that the catalog does not know is fine as long as the plan gives its memory.
 
@@ -33,7 +33,7 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
         gpu = None
     if gpu is None:
         gpu = Gpu(name=stated.name, memory_bytes=0, source="the plan")
-    changed: dict[str, object] = {r: getattr(stated, r) for r in _RATES if getattr(stated, r) is not None}
+    changed: dict[str, object] = {rate: getattr(stated, rate) for rate in _RATES if getattr(stated, rate) is not None}
     if stated.memory_gib is not None:
         changed["memory_bytes"] = round(stated.memory_gib * GIB)
     if changed:
@@ -42,14 +42,14 @@ def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
 
 
 def _counted(name: str) -> str:
-    """What to write for ``8xH100`` and ``H100:8``; empty for a name without a number of GPUs."""
+    """Say what to write in place of ``8xH100`` or ``H100:8``; empty for a name without a number of GPUs."""
     import re
 
-    ahead = re.fullmatch(r"(?P<count>[0-9]{1,4}) ?[x*] ?(?P<card>.+)", name)
-    found = ahead or re.fullmatch(r"(?P<card>.+?) ?[x:*] ?(?P<count>[0-9]{1,4})", name)
-    if found is None:
+    count_first = re.fullmatch(r"(?P<count>[0-9]{1,4}) ?[x*] ?(?P<card>.+)", name)
+    match = count_first or re.fullmatch(r"(?P<card>.+?) ?[x:*] ?(?P<count>[0-9]{1,4})", name)
+    if match is None:
         return ""
-    card, count = found["card"], found["count"]
+    card, count = match["card"], match["count"]
     try:
         known = find_gpu(card).name
     except AmbiguousNameError as error:
@@ -60,7 +60,7 @@ def _counted(name: str) -> str:
 
 
 def named_card(stated: plan_types.GpuSpec) -> Gpu:
-    """The catalog's card that is named; of several with that name, the one whose memory is nearest to what is stated.
+    """Return the catalog's card of that name; of several, the one whose memory is nearest to the stated memory.
 
     Raises:
         UnknownNameError: there is none, or there are several and no memory is stated.
@@ -75,7 +75,7 @@ def named_card(stated: plan_types.GpuSpec) -> Gpu:
 
 
 def resolve_model(model: plan_types.ModelSpec, *, base_dir: str) -> Architecture | Rough:
-    """The architecture that the plan names; ``base_dir`` is where relative config paths start.
+    """Return the architecture that the plan names; ``base_dir`` is where relative config paths start.
 
     Raises:
         ResolutionError: unknown name, unreadable config.json, or a configuration that no family reads.
@@ -101,7 +101,7 @@ def _name_pointer(model: plan_types.ModelSpec) -> str:
 
 
 def _key_pointer(key: str, model: plan_types.ModelSpec) -> str:
-    """Where the configuration key stands in the plan, if it stands there."""
+    """Return the JSON pointer to a configuration key in the plan, or to what brought the configuration."""
     head = key.split(".", maxsplit=1)[0]
     if model.overrides and head in model.overrides:
         return "/model/overrides/" + key.replace(".", "/")
@@ -115,13 +115,13 @@ PLACE = "/training/teacher"
 
 
 def resolve_teacher(stated: plan_types.TeacherSpec, base_dir: str) -> Architecture | Rough:
-    """The teacher's model.
+    """Return the architecture of the teacher of a distillation.
 
     Raises:
-        ResolutionError: as of the model that is trained, at the teacher's place.
+        ResolutionError: like :func:`resolve_model`, with pointers under ``/training/teacher``.
     """
     try:
         return resolve_model(stated.model, base_dir=base_dir)
     except ResolutionError as error:
-        problems = tuple(p._replace(pointer=PLACE + p.pointer) for p in error.problems)
+        problems = tuple(problem._replace(pointer=PLACE + problem.pointer) for problem in error.problems)
         raise ResolutionError(problems) from None

@@ -138,16 +138,17 @@ def _worst(name: str, architecture: Architecture | Rough, checkpointing: Checkpo
 
 
 def _numbers(version: str | None) -> tuple[int, int] | None:
+    """Return the major and minor number of a version; None if it is not stated or does not begin with a number."""
     if not version:
         return None
     import re
 
-    found = re.match(r"(\d+)(?:\.(\d+))?", version)
-    return None if found is None else (int(found[1]), int(found[2] or 0))
+    match = re.match(r"(\d+)(?:\.(\d+))?", version)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
 def without_autocast(recipe: Recipe, defaults: Defaults) -> Recipe:
-    """The recipe in whose dtypes both models run.
+    """Return the recipe of a distillation, in whose dtypes both models run: without autocast.
 
     The trainer puts a method of its own in the place of the forward around which accelerate has put autocast (TRL 1.16
     models/utils.py, ``_ForwardRedirection``; trainer/distillation_trainer.py, ``compute_loss``).
@@ -165,7 +166,7 @@ DEFAULT_BATCH = 8
 
 
 def resolve_evaluation(stated: plan_types.EvaluationSpec, defaults: Defaults) -> Evaluation:
-    """The pass that the plan states.
+    """Return the evaluation pass that the plan states.
 
     Raises:
         ResolutionError: logits are kept for an unknown number of steps, which they are proportional to.
@@ -198,15 +199,18 @@ def resolve_objective(
     *,
     prepared: bool,
 ) -> Objective:
-    """The loss, and whose code computes it. ``prepared``: by accelerate's ``prepare_model``, as FSDP2's are not."""
+    """Return the objective: the loss, and whose code computes it.
+
+    ``prepared``: accelerate's ``prepare_model`` casts the model's outputs to fp32, which it does not under FSDP2.
+    """
     stated, trainer = training.objective, training.trainer
     if stated is None and trainer is None and training.reference is None:
         return Objective()
     stated = stated or plan_types.ObjectiveSpec()
     name = defaults.take("training.objective", stated.name, "sft")
     if framework.own_objectives and name in framework.objectives:
-        found = _reference(training.reference, name, method, defaults)
-        return own_objective(stated, name, found, recipe, defaults)
+        reference = _reference(training.reference, name, method, defaults)
+        return own_objective(stated, name, reference, recipe, defaults)
 
     usual = "transformers" if name == "sft" else "trl"
     who = defaults.take("training.trainer.name", trainer.name if trainer else None, usual)
@@ -231,6 +235,10 @@ def resolve_objective(
 
 
 def _reference(stated: str | None, name: str, method: str, defaults: Defaults, *, cached: bool = False) -> str:
+    """Return how a preference loss gets the reference's log-probabilities; ``none`` for an objective without one.
+
+    ``cached``: the trainer scores all pairs before the training (open-instruct).
+    """
     if name not in COMPARED:
         return "none"
     if cached:
@@ -249,10 +257,13 @@ def resolve_companions(
     parameter_offload: str,
     teacher: Architecture | Rough | None,
 ) -> tuple[Companion, ...]:
-    """The models in addition to the trained one. A reference is as wide as that; FSDP2 offloads both or none."""
+    """Return the models that a step needs next to the trained one: the teacher, or a second copy as the reference.
+
+    A reference has the dtype of the trained model, and FSDP2's CPU offload applies to both or to none.
+    """
     if objective.name in DISTILLED and isinstance(teacher, Architecture):
-        place = "host" if objective.code == OWN and parameter_offload != "none" else "device"
-        return (Companion(role="teacher", architecture=teacher, place=place, dtype=recipe.params),)
+        device = "host" if objective.code == OWN and parameter_offload != "none" else "device"
+        return (Companion(role="teacher", architecture=teacher, place=device, dtype=recipe.params),)
     if objective.reference not in SECOND_MODELS or not isinstance(architecture, Architecture):
         return ()
     host = objective.reference == "host" or parameter_offload != "none"

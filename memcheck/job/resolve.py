@@ -246,6 +246,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
 def _lookup(
     plan: plan_types.Plan, base_dir: str, problems: list[JobProblem], model: Architecture | Rough | None
 ) -> tuple[Architecture | Rough | None, Gpu | None]:
+    """Return the plan's architecture and GPU, each None if unknown; what is wrong is appended to ``problems``."""
     architecture, gpu = model, None
     try:
         architecture = model or resolve_model(plan.model, base_dir=base_dir)
@@ -415,17 +416,19 @@ def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recip
 
 def _images(
     training: plan_types.TrainingSpec,
-    a: Architecture | Rough,
+    architecture: Architecture | Rough,
     framework: Framework,
     options: dict[str, object],
     defaults: Defaults,
 ) -> Images | None:
-    """Return the pictures of a sample. Plans of text import no module for them."""
-    if training.images is None and (isinstance(a, Rough) or (a.vision is None and not a.others)):
+    """Return the pictures of one sample. A plan of a text model loads no module for them."""
+    if training.images is None and (
+        isinstance(architecture, Rough) or (architecture.vision is None and not architecture.others)
+    ):
         return None
     from memcheck.job.images import resolve_pictures
 
-    return resolve_pictures(training, a, framework, options, defaults)
+    return resolve_pictures(training, architecture, framework, options, defaults)
 
 
 def _target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:

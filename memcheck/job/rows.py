@@ -54,9 +54,9 @@ def resolve_target(training: plan_types.TrainingSpec, architecture: Architecture
             defaults.note("training.target_length", "sequence_length", "not stated: labels as long as the input")
         return 0
     if 0 < architecture.max_position_embeddings < stated:
-        most = architecture.max_position_embeddings
-        message = f"the decoder has {most:,} learned positions, and target_length is {stated:,}"
-        raise ResolutionError((JobProblem("target", PLACE, message, help=f"write {most:,} at most"),))
+        positions = architecture.max_position_embeddings
+        message = f"the decoder has {positions:,} learned positions, and target_length is {stated:,}"
+        raise ResolutionError((JobProblem("target", PLACE, message, help=f"write {positions:,} at most"),))
     return stated
 
 

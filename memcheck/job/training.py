@@ -111,11 +111,11 @@ def resolve_checkpointing(
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpointing:
-    """Recompute mode and its details. ``version``: the framework's."""
+    """Return the activation checkpointing: the plan's, or the framework's. ``version``: version of the framework."""
     stated = stated or plan_types.ActivationCheckpointingSpec()
-    said = recomputes(options)
-    if stated.mode is None and said is not None:
-        option, mode = said
+    implied = recomputes(options)
+    if stated.mode is None and implied is not None:
+        option, mode = implied
         defaults.note("training.activation_checkpointing.mode", mode, f"options.{option}")
     elif stated.mode is None and stated.modules:
         mode = defaults.take("training.activation_checkpointing.mode", None, "selective", "modules are listed")
@@ -144,10 +144,10 @@ def resolve_loss(
     *,
     narrow: bool = False,
 ) -> Loss:
-    """Kind of the loss, and what it does to the logits.
+    """Return the kind of the loss, and what it does to the logits.
 
-    ``version``: the framework's; ``usual``: the kind with which its recipe computes an objective's loss; ``narrow``:
-    the model's own loss takes logits as they are.
+    ``version``: version of the framework. ``usual``: the kind that its recipe uses for the objective. ``narrow``: the
+    loss of the model's own class does not cast the logits to fp32.
     """
     stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, usual or framework.losses.default)
@@ -161,8 +161,8 @@ def resolve_loss(
     why = f"default of {framework.name}"
     upcast = stated.upcast is not False
     if stated.upcast is None:
-        own = "the loss of the model's own class takes logits as they are"
-        defaults.note("training.loss.upcast", upcast and not narrow, own if narrow else why)
+        model_why = "the loss of the model's own class takes logits as they are"
+        defaults.note("training.loss.upcast", upcast and not narrow, model_why if narrow else why)
     keep = bool(stated.keep_logits)
     outputs = kind in ON_LOGITS or (kind == "chunked" and framework.fsdp2.loss_reduces_head)
     if outputs and layout.pipeline > 1 and framework.caches_outputs:
@@ -182,13 +182,13 @@ def resolve_initialization(
 ) -> Initialization:
     """Return on which device the model is initialized, and in which dtype its weights are there."""
     stated = stated or plan_types.InitializationSpec()
-    place, why = framework.made(layout, sharded=shards_parameters(layout, framework))
+    device, why = framework.made(layout, sharded=shards_parameters(layout, framework))
     if held_in in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
-        place, why = "device", "transformers quantizes each tensor on the GPU of its process"
-    place = defaults.take("training.initialization.place", stated.place, place, why)
-    if place in ON_HOST:
-        return Initialization(place, defaults.take("training.initialization.weights", stated.weights, "bf16"))
-    return Initialization(place, stated.weights or "bf16")  # elsewhere nothing depends on it
+        device, why = "device", "transformers quantizes each tensor on the GPU of its process"
+    device = defaults.take("training.initialization.place", stated.place, device, why)
+    if device in ON_HOST:
+        return Initialization(device, defaults.take("training.initialization.weights", stated.weights, "bf16"))
+    return Initialization(device, stated.weights or "bf16")  # elsewhere nothing depends on it
 
 
 def resolve_checkpoint(

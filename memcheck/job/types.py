@@ -179,27 +179,42 @@ class Ground(Record):
 
 
 class Layout(Record):
-    """How the job is cut over ranks. ``world_size == tensor * context * pipeline * data``."""
+    """The parallel layout of a job: ``world_size == tensor * context * pipeline * data`` ranks, one GPU each."""
 
     nodes: int = 1
+    """Machines."""
     gpus_per_node: int = 1
+    """GPUs of one machine."""
     tensor: int = 1
+    """Tensor-parallel degree."""
     sequence: bool = False
+    """Sequence parallelism: hidden states between layers are divided among the tensor ranks."""
     context: int = 1
+    """Context-parallel degree: ranks that share each sequence."""
     pipeline: int = 1
+    """Pipeline-parallel degree: the number of pipeline ranks."""
     pipeline_schedule: str = "1f1b"
+    """``gpipe`` | ``1f1b`` | ``interleaved-1f1b`` | ``zero-bubble`` | ``dualpipe``."""
     virtual_stages: int = 1
+    """Stages (model chunks) per pipeline rank."""
     fewer_layers: tuple[int, int] = (0, 0)
     """How many layers the first and the last stage have less than others."""
     expert: int = 1
+    """Expert-parallel degree: ranks that share out the experts of a layer."""
     expert_tensor: int = 1
+    """Tensor-parallel degree of the experts."""
     data: int = 1
+    """Data-parallel degree: ranks with different samples."""
     zero_stage: int = 0
+    """What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too."""
     shard_group: int = 1
     """Ranks that share one copy of the sharded state; data * context when fully sharded."""
     reshard_after_forward: bool = True
+    """FSDP frees a unit's parameters after its forward, and gathers them again for its backward."""
     gradient_sync: str = "every"
+    """Which micro-batches reduce their gradients over data-parallel ranks: ``every`` | ``last``."""
     gradient_as_bucket_view: bool = False
+    """DDP's ``gradient_as_bucket_view``: gradients are views of the reduction buckets."""
 
     @property
     def world_size(self) -> int:
@@ -219,7 +234,9 @@ class Recipe(Record):
     gradients: str
     """Dtype of the gradients that stay allocated until the optimizer step."""
     master: str
+    """Dtype of the master copy of the parameters that the optimizer updates; or ``none``."""
     optimizer_states: str
+    """Dtype of the optimizer's moments."""
     reduce: str
     """Dtype in which gradients are reduced over data-parallel ranks."""
     autocast: bool
@@ -227,23 +244,28 @@ class Recipe(Record):
 
 
 class Lora(Record):
-    """Low-rank adapters."""
+    """The LoRA adapters of a job, in PEFT's words."""
 
     rank: int = 16
+    """Rank ``r``: A has the shape [r, inputs], B has [outputs, r]."""
     target_modules: str | tuple[str, ...] = "all-linear"
+    """Names of the linear layers that get adapters, a pattern of their paths, or ``all-linear``."""
     dtype: str = "fp32"
+    """Dtype of the adapters' weights."""
     dropout: float = 0.0
+    """``lora_dropout``: the probability of dropout on an adapter's input."""
     dora: bool = False
+    """DoRA: a trained magnitude for each output (``use_dora``)."""
     modules_to_save: tuple[str, ...] = ()
     """``embed_tokens`` and ``lm_head`` that are trained as copies while the frozen originals stay allocated."""
     target_parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names."""
     expert_rank: int = 0
-    """The rank of those; 0: that of the others."""
+    """The rank of the adapters of stacked experts; 0: ``rank``."""
     parts: tuple[str, ...] = ()
     """Parts of a multimodal model that get adapters; empty: all of them."""
     reach: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Names of modules by part, where the targets are a pattern of paths."""
+    """For targets that are a pattern of paths: the names of the modules that it matches, by part of the model."""
 
     def targets_in(self, part: str) -> str | tuple[str, ...]:
         """The targets in a part of the model."""
@@ -266,33 +288,44 @@ class Images(Record):
 
 
 class Optimizer(Record):
-    """Optimizer and how its step is implemented."""
+    """The optimizer of a job, and how its step is implemented."""
 
     name: str
+    """The plan's name of it: ``adamw``, ``adamw-8bit``, ``muon``, ..."""
     implementation: str
     """``foreach`` | ``fused`` | ``for-loop``."""
     offload: str = "none"
+    """Where its states are kept between steps: ``none`` (on the GPU) | ``cpu`` | ``nvme``."""
     in_backward: bool = False
     """Each tensor is stepped as its gradient is made (torchtune ``register_optim_in_bwd_hooks``)."""
 
 
 class Checkpointing(Record):
-    """Activation recompute."""
+    """Activation checkpointing: what backward recomputes instead of reading it from saved tensors."""
 
     mode: str = "none"
+    """``none`` | ``selective`` | ``full``: nothing, some operators or modules, or whole layers."""
     reentrant: bool = False
+    """``torch.utils.checkpoint`` with ``use_reentrant=True``."""
     every_n_layers: int = 1
+    """Every n-th layer is recomputed; 1: all of them."""
     modules: tuple[str, ...] = ()
+    """Modules of a layer that are recomputed, where the mode is ``selective``."""
     offload: str = "none"
+    """Where the saved inputs of layers are kept between forward and backward: ``none`` (on the GPU) | ``cpu``."""
 
 
 class Loss(Record):
     """How the loss is computed from the last hidden state."""
 
     kind: str = "standard"
+    """``standard`` | ``vocab-parallel`` | ``chunked`` | ``fused-linear`` | ``in-place``."""
     chunks: int = 1
+    """Number of chunks of a chunked loss."""
     upcast: bool = True
+    """Logits are cast to fp32 before the loss."""
     keep_logits: bool = False
+    """The training loop refers to the logits until the next micro-batch's replace them."""
     shifts: str = ""
     """What becomes of the logits where they are shifted: ``copied``, or ``rebound`` to their fp32 copy before that;
     empty: labels are shifted instead."""

@@ -26,12 +26,12 @@ def resolve_torch(
     stated = training.torch_version
     if stated is None and framework.own_loop:
         stated = training.framework_version
-    found = behaviour(stated)
+    stated_behaviour = behaviour(stated)
     if not differs(job, framework):
         # all that is left is the order in which FSDP2's forward lets go of a buffer: the older one never needs less
-        return (found or TORCH_2_13,)
-    if found is not None:
-        return (found,)
+        return (stated_behaviour or TORCH_2_13,)
+    if stated_behaviour is not None:
+        return (stated_behaviour,)
     defaults.note("training.torch_version", f"{ALL[0]} to {ALL[-1]}", "unknown: the one that needs more memory")
     return ALL
 
@@ -117,7 +117,7 @@ def is_before(version: str | None, first: tuple[int, ...] | None) -> bool:
     match = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
     if match is None:
         return False
-    numbers = [int(part) for part in match[0].split(".")[: len(first)]]
+    numbers = [int(number) for number in match[0].split(".")[: len(first)]]
     return (*numbers, *[0] * (len(first) - len(numbers))) < first
 
 

@@ -190,37 +190,41 @@ def adds_in_place(job: TrainingJob) -> bool:
 
 
 class Group(Record):
-    """Sizes of one ``fully_shard`` group on one rank, in bytes."""
+    """Bytes on one rank of one ``fully_shard`` parameter group (``FSDPParamGroup``), or of one FSDP1 flat parameter."""
 
     flat: int
-    """The all-gather's flat output."""
+    """Output of the all-gather (``all_gather_output``), from which the parameters are copied out."""
     gathered: int
-    """The unsharded parameters after copy-out."""
+    """The unsharded parameters after copy-out (``unsharded_param``)."""
     reduce_input: int
-    """The reduce-scatter's flat input."""
+    """Flat input of the reduce-scatter (``reduce_scatter_input``), in the reduce dtype."""
     reduce_output: int
-    """The reduce-scatter's output: the new sharded gradients are views of it."""
+    """Output of the reduce-scatter (``reduce_output``): the new sharded gradients are views of it."""
     sharded: int
-    """Bytes of that output in the dtype in which the parameters are stored: the new sharded gradients. The same buffer
-    where it is the dtype of the reduction.
+    """The sharded gradients (``sharded_param.grad``) in the dtype of the parameters. If that is the reduce dtype,
+    they are the reduce-scatter's output itself.
     """
     accumulated: int
-    """Unsharded gradients in the reduce dtype, kept when micro-batches do not synchronise."""
+    """Unsharded gradients of micro-batches that do not synchronise (``unsharded_accumulated_grad``)."""
     copied: int = 0
-    """What the copy-out lays side by side first, of tensors that are cut along another dimension than the first
-    (torch 2.13 _fsdp_collectives.py, foreach_all_gather_copy_out); what is cast of one that a single rank holds, tensor
-    by tensor (_fsdp_param_group.py, wait_for_unshard)."""
+    """Temporaries of the copy-out: chunks of tensors sharded along another dimension than the first (torch 2.13
+    _fsdp_collectives.py, foreach_all_gather_copy_out), and the largest cast of a tensor that a single rank holds
+    (_fsdp_param_group.py, wait_for_unshard).
+    """
     alone: int = 0
-    """Gradients of experts that one rank holds, which FSDP2 leaves alone: they rest as they are made."""
+    """Gradients of experts that one rank holds. FSDP2 does not manage them: they stay as autograd makes them."""
     cast: int = 0
-    """The shards in the dtype of the products, from which the flat output is filled (torch 2.13 _fsdp_collectives.py,
-    _get_param_all_gather_inputs); none where they rest in it."""
+    """The local shards cast to the all-gather dtype, its input (torch 2.13 _fsdp_collectives.py,
+    _get_param_all_gather_inputs); 0 if they are stored in it.
+    """
     last: int = 0
-    """The unsharded gradient of the last parameter: the variable of a loop over all refers to it until the reduction
-    returns (torch 2.13 _fsdp_collectives.py, foreach_reduce)."""
+    """The unsharded gradient of the last parameter: a loop variable refers to it until the reduction returns (torch
+    2.13 _fsdp_collectives.py, foreach_reduce).
+    """
     divided: int = 0
-    """Gradients of tensors that one rank holds, divided by a factor of the framework's: a copy of the reduction's input
-    (torch 2.13 _fsdp_collectives.py, foreach_reduce: "For single GPU")."""
+    """Gradients of parameters that one rank holds, divided by the framework's factor: a copy of the reduction's
+    input (torch 2.13 _fsdp_collectives.py, foreach_reduce: "For single GPU").
+    """
 
 
 def fsdp_group(
