@@ -86,6 +86,8 @@ FRAMES_READ = 12
 MOST_READINGS = 12
 MOST_TOKENS = 2**24
 MOST_SEQUENCES = 4096
+RARE = 50
+"""One of so many random sizes."""
 
 
 class Dimensions(Record):
@@ -116,6 +118,8 @@ class _Open(Record):
     least: int
     most: int
     number: int
+    rare: bool
+    """Whether a random size fits the tensor, with some number, in one of fifty cases at most."""
     round: bool
     """Whether the number is one that so narrow a range holds by chance in a quarter of cases at most."""
 
@@ -134,7 +138,7 @@ class TensorFit(Record):
 class _Row(Record):
     """A reading with its place among the others."""
 
-    key: tuple[int, int, int, int]
+    key: tuple[int, int, int, int, int]
     reading: TensorReading
     same: tuple[str, str]
     """What two readings of one tensor have in common: logits and shifted logits are one."""
@@ -319,10 +323,9 @@ def fit(
             n_bytes = _bytes(candidate)
             closed.setdefault((candidate.group, n_bytes, candidate.dtype), []).append(candidate)
             continue
-        least, most = _open_range(candidate, low, high)
-        limit = MOST_TOKENS if candidate.open == "tokens" else MOST_SEQUENCES
-        if 0 < least <= most and (most <= limit or candidate.open == "square"):
-            opened.append((candidate, _likeliest(candidate, least, most, target, d)))
+        open_ = _likeliest(candidate, bounds, target, d)
+        if open_ is not None:
+            opened.append((candidate, open_))
     fixed = [(same, key[1]) for key, same in closed.items() if low <= key[1] <= high]
     signs = (CODE, *_groups_of(frames))
     stated = bool(d.sequences and d.length)
@@ -472,15 +475,23 @@ def _open_range(candidate: _Candidate, low: int, high: int) -> tuple[int, int]:
     return least, most
 
 
-def _likeliest(candidate: _Candidate, least: int, most: int, target: int, d: Dimensions) -> _Open:
-    """A number of the range: the round one that such a narrow range rarely holds, else the one nearest the figure."""
+def _likeliest(candidate: _Candidate, bounds: tuple[int, int], target: int, d: Dimensions) -> _Open | None:
+    """A number with which the tensor's bytes lie within the bounds: the round one that so narrow a range rarely holds,
+    else the one nearest the figure; None where there is none that a step may have.
+    """
+    low, high = bounds
+    least, most = _open_range(candidate, low, high)
+    limit = MOST_TOKENS if candidate.open == "tokens" else MOST_SEQUENCES
+    if not 0 < least <= most or (most > limit and candidate.open != "square"):
+        return None
+    known = prod([size for size in candidate.shape if size > 0]) * _item(candidate)
+    rare = candidate.open != "square" and RARE * (high - low + 1) < known
     stated = (d.length * max(1, d.sequences), d.length) if candidate.open == "tokens" else ()
     for unit in (*stated, 4096, 2048, 1024):
         if unit and 4 * (most - least) < unit and most // unit * unit >= least:
-            return _Open(least, most, most // unit * unit, round=True)
-    known = prod([size for size in candidate.shape if size > 0]) * _item(candidate)
+            return _Open(least, most, most // unit * unit, rare, round=True)
     number = isqrt(target // known) if candidate.open == "square" else target // known
-    return _Open(least, most, min(max(number, least), most), round=False)
+    return _Open(least, most, min(max(number, least), most), rare, round=False)
 
 
 def _groups_of(frames: Sequence[str]) -> tuple[str, ...]:
@@ -504,17 +515,17 @@ length, or nothing confirms that number.
 LARGEST_BATCH = 64
 
 
-def _rank(c: _Candidate, signs: tuple[str, ...], open_: _Open | None, d: Dimensions) -> tuple[int, int, int, int]:
+def _rank(c: _Candidate, signs: tuple[str, ...], open_: _Open | None, d: Dimensions) -> tuple[int, int, int, int, int]:
     """Smaller is likelier: what the traceback speaks of, how much is known, what is frequent."""
     spoken = signs.index(c.group) if c.group in signs else len(signs) + (c.group == SORT)
     preferred = PREFERRED.index(c.group)
     if open_ is None:
-        return spoken, STATED, preferred, 0
+        return spoken, STATED, 0, preferred, 0
     whole = c.open == "tokens" and bool(d.length) and open_.number % d.length == 0
     batch = open_.number // d.length if whole else open_.number
     alone = whole or (c.open == "sequences" and open_.least == open_.most)
     known = ROUND if alone and batch <= LARGEST_BATCH else OPEN
-    return spoken, known, preferred, c.dtype != "fp32"
+    return spoken, known, not open_.rare, preferred, c.dtype != "fp32"
 
 
 def _closed(same: list[_Candidate], n_bytes: int) -> TensorReading:

@@ -186,3 +186,13 @@ def test_the_ledger_of_a_plan_names_tensors() -> None:
     each = row.bytes // row.copies
     listed = fit((each, each), Dimensions(), (), ledger).readings
     assert any(row.name in reading.tensor for reading in listed)
+
+
+def test_an_exact_size_is_mostly_one_tensor() -> None:
+    """A snapshot's size is exact: wide rows rarely fit by chance, so that those that do come first."""
+    model = dimensions_of(catalog_architecture("llama-3.1-8b"))
+    for columns, tensor in ((14336, "mlp"), (128256, "logits")):
+        exact = Figure(bytes=5021 * columns * 2, resolution_bytes=0, line=1)
+        first = readings(exact, model, exact=True).readings[0]
+        assert tensor in first.tensor.lower()
+        assert first.shape[-1] == columns
