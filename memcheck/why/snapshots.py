@@ -155,8 +155,18 @@ class _Replay:
         self.start, self.last = self._ends()
 
     def _padding(self) -> int:
-        """Bytes that the allocator adds to each request: those of torch_npu where a frame is its own, else none."""
-        return NPU_PADDING if any("torch_npu" in frame.file for frame in self.raw.frames) else 0
+        """Bytes that the allocator adds to a request: torch_npu's where a frame is its own, or all blocks show it."""
+        if any("torch_npu" in frame.file for frame in self.raw.frames):
+            return NPU_PADDING
+        plain = padded = 0
+        for segment in self.segments:
+            for block in segment.blocks:
+                asked = block.requested_bytes
+                without = -(-asked // BLOCK_BYTES) * BLOCK_BYTES
+                if block.state == LIVE and asked + NPU_PADDING > without:
+                    plain += block.bytes == without
+                    padded += block.bytes == without + BLOCK_BYTES
+        return NPU_PADDING if padded and not plain else 0
 
     def rounded(self, requested: int) -> int:
         """Bytes of a block for a request (``round_size``); torch.profiler records tensors as they are."""
@@ -378,6 +388,8 @@ class _Pools:
         """Addresses of blocks by where they end."""
         self.bounds: set[int] = set()
         """Where segments begin and end."""
+        self.taken: set[int] = set()
+        """Addresses of their live blocks: blocks of expandable segments are none of them."""
         used = sorted((address, block[0]) for address, block in live.items())
         place = 0
         for address, size in sorted(segments.items()):
@@ -387,6 +399,7 @@ class _Pools:
                 if used[place][0] >= at:
                     self._put(at, used[place][0] - at)
                     at = used[place][0] + used[place][1]
+                    self.taken.add(used[place][0])
                 place += 1
             self._put(at, address + size - at)
 
@@ -422,6 +435,7 @@ class _Pools:
         if address not in self.free:
             return block or rounded
         size = self._cut(address)
+        self.taken.add(address)
         if not block:
             splits = size - rounded > SMALL_SIZE and rounded < self.max_split
             block = rounded if splits else max(size, rounded)
@@ -430,8 +444,9 @@ class _Pools:
 
     def give(self, address: int, block: int) -> None:
         """A block is free again, and joins its free neighbours of the same segment."""
-        if not block:
+        if not block or address not in self.taken:
             return
+        self.taken.discard(address)
         end = address + block
         if end in self.free and end not in self.bounds:
             end += self._cut(end)

@@ -66,7 +66,7 @@ def test_peaks_of_random_histories(tmp_path: Path, seed: int, layout: str) -> No
     assert shown.reserved_bytes == truth.reserved
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_peaks_of_expandable_segments(tmp_path: Path, seed: int) -> None:
     """Pages are mapped and unmapped; a block is as large as its rounded request."""
     truth = drawn(seed, expandable=True)
@@ -229,6 +229,23 @@ def test_padding_of_torch_npu(tmp_path: Path) -> None:
     free["blocks"] = [{"address": 0, "size": 2 * MIB, "requested_size": 0, "state": "inactive", "frames": []}]
     (shown,) = read_snapshot(save(tmp_path / "s.pickle", {"segments": [free], "device_traces": [events]}))
     assert shown.peak_allocated_bytes == 1024
+
+
+def test_padding_that_blocks_show(tmp_path: Path) -> None:
+    """Where no frame is torch_npu's, its padding shows in blocks that are larger than their request rounded up."""
+    segment = {"device": 0, "address": 0, "total_size": 20 * MIB, "segment_type": "large", "is_expandable": True}
+    live = {"address": 0, "size": MIB + 512, "requested_size": MIB, "state": "active_allocated", "frames": []}
+    free = {"address": MIB + 512, "size": 19 * MIB - 512, "requested_size": 0, "state": "inactive", "frames": []}
+    events = [
+        {"action": "segment_map", "addr": 0, "size": 20 * MIB, "stream": 0, "frames": []},
+        {"action": "alloc", "addr": 0, "size": MIB, "stream": 0, "frames": []},
+        {"action": "alloc", "addr": MIB + 512, "size": 4 * MIB, "stream": 0, "frames": []},
+        {"action": "free_requested", "addr": MIB + 512, "size": 4 * MIB, "stream": 0, "frames": []},
+        {"action": "free_completed", "addr": MIB + 512, "size": 4 * MIB, "stream": 0, "frames": []},
+    ]
+    found = {"segments": [{**segment, "blocks": [live, free]}], "device_traces": [events]}
+    (shown,) = read_snapshot(save(tmp_path / "s.pickle", found))
+    assert shown.peak_allocated_bytes == 5 * MIB + 1024
 
 
 class Attack:
