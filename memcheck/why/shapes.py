@@ -489,9 +489,9 @@ def _likeliest(candidate: _Candidate, bounds: tuple[int, int], target: int, d: D
     stated = (d.length * max(1, d.sequences), d.length) if candidate.open == "tokens" else ()
     for unit in (*stated, 4096, 2048, 1024):
         if unit and 4 * (most - least) < unit and most // unit * unit >= least:
-            return _Open(least, most, most // unit * unit, rare, round=True)
+            return _Open(least=least, most=most, number=most // unit * unit, rare=rare, round=True)
     number = isqrt(target // known) if candidate.open == "square" else target // known
-    return _Open(least, most, min(max(number, least), most), rare, round=False)
+    return _Open(least=least, most=most, number=min(max(number, least), most), rare=rare, round=False)
 
 
 def _groups_of(frames: Sequence[str]) -> tuple[str, ...]:
