@@ -6,6 +6,7 @@ from memcheck.catalog.types import Gpu
 from memcheck.engines.types import EngineSettings
 from memcheck.engines.vllm.defaults import batch_defaults, default_length, default_prefixes
 from memcheck.engines.vllm.versions import enclosing, known, order
+from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import InferenceSpec, ParallelismSpec
@@ -41,6 +42,14 @@ def stray_keys(stated: InferenceSpec, parallelism: ParallelismSpec) -> tuple[Job
     if stated.kv_cache_bytes is not None and stated.gpu_memory_utilization is not None:
         message = "`kv_cache_bytes` replaces `gpu_memory_utilization`, and the plan states both"
         found.append(_conflict("kv_cache_bytes", message, "keep one of the two"))
+    if stated.version is not None and order(stated.version) is None:
+        message = f"`{stated.version}` is no version of {stated.engine}"
+        help = f'write a release such as `version: "{known()[-1].name}"`'
+        found.append(JobProblem("target", "/inference/version", message, help=help))
+    if stated.gpu_memory_utilization is not None and stated.gpu_memory_utilization > 1:
+        message = f"`gpu_memory_utilization: {stated.gpu_memory_utilization:g}` is more than the whole GPU"
+        help = "write a share of the GPU, such as `gpu_memory_utilization: 0.9`"
+        found.append(JobProblem("target", "/inference/gpu_memory_utilization", message, help=help))
     if stated.enforce_eager and stated.graphs_gib:
         message = "`enforce_eager: true` makes no CUDA graphs, and `graphs_gib` states their size"
         found.append(_conflict("graphs_gib", message, "keep one of the two"))
@@ -66,12 +75,20 @@ def resolve_engine(
     """Return the settings of the plan's engine. ``world``: GPUs of the plan.
 
     Raises:
-        ResolutionError: the model is a rough one, the version is none, or the model states no longest request.
+        ResolutionError: the model is a rough one or reads no images, or it states no longest request.
+        UnsupportedError: memcheck has no model of the engine on that GPU.
     """
     if isinstance(a, Rough):
         message = "`rough` models have no attention shape, so that no engine's KV cache can be computed"
         help = "describe the model by name, config or architecture"
         raise ResolutionError((JobProblem("conflict", "/model/rough", message, help=help),))
+    if stated.images and a.vision is None and not a.others:
+        message = f"`images: true`, and {a.model_type} reads no images"
+        problem = JobProblem("conflict", "/inference/images", message, help="remove the key")
+        raise ResolutionError((problem,))
+    if gpu.arch is not None and not gpu.arch.startswith("sm_"):
+        message = f"memcheck has no model of vLLM on {gpu.name}: its attention backends and profile run are others"
+        raise UnsupportedError(message, "name an NVIDIA GPU, or size the model without an engine", "/hardware/gpu")
     newest = known()[-1].name
     version = defaults.take("inference.version", stated.version, newest, "the newest version that memcheck knows")
     near = enclosing(version)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.catalog.types import Gpu
+from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
 from memcheck.job.head import resolve_head, with_head
@@ -100,6 +101,12 @@ def _engine_job(
 
     degrees = plan_types.ParallelismSpec(tensor=inference.tensor, pipeline=inference.pipeline)
     layout = resolve_layout(plan.hardware, degrees, None, defaults)
+    if layout.nodes > 1 and layout.tensor * layout.pipeline > layout.gpus_per_node:
+        raise UnsupportedError(
+            "memcheck has no model of one vLLM server over several nodes",
+            "size a server that one node holds, or size the model without an engine",
+            "/hardware/nodes",
+        )
     settings = resolve_engine(inference, architecture, gpu, layout.world_size, defaults)
     return InferenceJob(
         architecture=architecture,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Formula, TensorGroup
 from memcheck.autograd import rounded
 from memcheck.autograd.curve import Inventory
-from memcheck.job.types import InferenceJob
+from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.models.types import Attention, Block, LatentAttention, ParameterTensor
 from memcheck.record import Record
 
@@ -115,19 +115,22 @@ def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
 
 
 def _cache_formula(job: InferenceJob, block: Block, size: int) -> tuple[str, str, str]:
-    """Formula, its numbers and its source for one layer of ``size`` bytes."""
-    sequences, tokens = f"{job.batch_size} sequences", f"{job.context_length:,} tokens"
-    mixer = block.mixer
+    """Formula, its numbers and its source for one layer of ``size`` bytes.
+
+    The tokens are those for which the layer has room: whole blocks, with the tokens in flight of a window, and padding.
+    """
+    mixer, item, sequences = block.mixer, DTYPE_BYTES[job.kv_cache], job.batch_size
     if isinstance(mixer, Attention):
-        what = "tokens of the window and in flight" if mixer.window else "tokens"
-        formula = (
-            f"blocks of 16 {what} x 2 x kv heads / tensor x head_dim x bytes, padded to the group's page, per layer"
-        )
-        return formula, f"{sequences} of {tokens}, {size:,} B", CACHE
+        heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
+        kept = size // (sequences * 2 * heads * mixer.head_dim * item)
+        formula = "sequences x tokens in whole blocks x 2 x kv heads / tensor x head_dim x bytes, per layer"
+        return formula, f"{sequences} x {kept:,} x 2 x {heads} x {mixer.head_dim} x {item} B", CACHE
     if isinstance(mixer, LatentAttention):
-        formula = "blocks of tokens x (kv_lora_rank + qk_rope_head_dim) x bytes, per layer"
-        return formula, f"{sequences} of {tokens}, {size:,} B", LATENT
-    return "pages of the recurrent state, as large as attention's, per layer", f"{sequences}, {size:,} B", STATE
+        width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+        formula = "sequences x tokens in whole blocks x (kv_lora_rank + qk_rope_head_dim) x bytes, per layer"
+        numbers = f"({mixer.kv_lora_rank} + {mixer.qk_rope_head_dim})"
+        return formula, f"{sequences} x {size // (sequences * width * item):,} x {numbers} x {item} B", LATENT
+    return "sequences x pages of the state, as large as attention's, per layer", f"{sequences} sequences", STATE
 
 
 def _kind(block: Block) -> str:

@@ -96,8 +96,8 @@ def test_account_changes_no_figure(model: str) -> None:
 
 
 def test_cache_formula_has_the_numbers() -> None:
-    """The factors that are shown multiply to the bytes that are shown: Llama with two of eight heads on a rank."""
+    """The factors that are shown multiply to the bytes that are shown, in whole blocks of 16 tokens: Llama with two of eight heads on a rank."""
     found = estimate(job("llama-3.1-8b", Layout(gpus_per_node=4, tensor=4)), GPU, inventory=True)
     (cache,) = [formula for formula in found.formulas if formula.component == "kv_cache"]
-    assert cache.numbers == "32 layers x 3 x 1,000 x 2 x 2 x 128 x 2 B"
-    assert cache.bytes == 32 * 3 * 1000 * 2 * 2 * 128 * 2
+    assert cache.numbers == "32 layers x 3 x 1,008 x 2 x 2 x 128 x 2 B"
+    assert cache.bytes == 32 * 3 * 1008 * 2 * 2 * 128 * 2

@@ -83,8 +83,9 @@ def _of_layer(
         if isinstance(mixer, ReusingAttention) or mixer is None:
             continue
         if isinstance(mixer, Attention | LatentAttention):
-            if isinstance(mixer, LatentAttention) and isinstance(mixer.extension, Indexer) and mixer.extension.heads:
-                caches.append(_index_cache(mixer.extension, block))
+            own = mixer.extension
+            if isinstance(own, Indexer) and (own.heads or not version.shares_indices):
+                caches.append(_index_cache(own, block))
             caches.append(_cache(mixer, block, settings, version, arch, a.model_type))
         elif isinstance(mixer, Mixer):
             caches.append(_state(mixer, a, sizes, settings, version, arch))

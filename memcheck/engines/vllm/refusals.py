@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from memcheck.engines.types import EngineSettings, Refusal
 from memcheck.engines.vllm.versions import Version
+from memcheck.errors import UnsupportedError
 from memcheck.models.attention_types import Attention, LatentAttention
 from memcheck.models.types import Architecture
 
@@ -16,6 +17,8 @@ BLOCK_STEP = 16
 
 def refused(a: Architecture, settings: EngineSettings, version: Version) -> Refusal | None:
     """The first error with which the engine ends before it looks at memory; None: it looks."""
+    if a.model_type in version.absent:
+        return Refusal("setup", version.words["absent"], pointer="/model")
     mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer) if isinstance(m, Attention | LatentAttention)]
     t = settings.tensor
     for m in mixers:
@@ -33,6 +36,32 @@ def refused(a: Architecture, settings: EngineSettings, version: Version) -> Refu
         words = f"No valid attention backend found: block_size {settings.block} is no multiple of {BLOCK_STEP}"
         return _setup(words, "block_size")
     return None
+
+
+def require_modelled(a: Architecture, version: Version) -> None:
+    """Check that memcheck knows how this version lays the model out.
+
+    Raises:
+        UnsupportedError: it is an encoder, or its modules differ from those that memcheck computes.
+    """
+    mixers = [b.mixer for b, _ in a.blocks]
+    encoder = any(isinstance(m, Attention) and m.bidirectional for m in mixers)
+    if encoder or (a.encoder is not None and a.model_type not in ENCODED) or a.model_type in version.unmodelled:
+        raise UnsupportedError(
+            f"memcheck has no model of vLLM {version.name} with {a.model_type}",
+            "size the model without an engine, or exclude the plan",
+            "/model",
+        )
+    if a.vision is not None and a.vision.crosses:
+        raise UnsupportedError(
+            f"memcheck has no model of vLLM {version.name} with layers that read pictures by cross attention",
+            "size its language model alone: `model: {part: language}`",
+            "/model",
+        )
+
+
+ENCODED = ("whisper",)
+"""Encoder-decoders whose cross attention memcheck computes."""
 
 
 def _setup(words: str, key: str) -> Refusal:

@@ -11,7 +11,7 @@ from memcheck.engines.types import CacheGroup, EngineAnswer, EngineSettings, KvP
 from memcheck.engines.vllm.caches import layer_caches
 from memcheck.engines.vllm.defaults import capture_sizes
 from memcheck.engines.vllm.planner import block_bytes, gib, grouped, longest_length, on_rank, pages_of, planned
-from memcheck.engines.vllm.refusals import refused
+from memcheck.engines.vllm.refusals import refused, require_modelled
 from memcheck.engines.vllm.terms import Transients, terms_of
 from memcheck.engines.vllm.versions import Version, enclosing, known, order
 from memcheck.engines.vllm.weights import rank_bytes, stages
@@ -66,6 +66,7 @@ def verdict(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Tr
 def _of_version(
     a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
 ) -> EngineAnswer:
+    require_modelled(a, version)
     early = refused(a, settings, version)
     ways = settings if early is None else settings._replace(tensor=1, pipeline=1)
     built = _build(a, ways, card, seen, version)

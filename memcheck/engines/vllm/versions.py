@@ -31,6 +31,8 @@ class Version(Record):
     """Batches are scheduled while the one before runs: windows keep the tokens of both."""
     pads_pages: bool
     """Pages that do not divide the largest are padded."""
+    shares_indices: bool
+    """Layers that use an earlier indexer's choice have none of their own (GLM 5.2)."""
     caches_hybrid_prefixes: bool
     """Prefix caching is on for models with recurrent states, which then hold several pages of a state."""
     profile: str
@@ -51,6 +53,10 @@ class Version(Record):
     """Model types whose prompts are not cut into chunks, so that a pass takes the longest request."""
     no_pipeline: tuple[str, ...]
     """Model types that cannot be divided over pipeline ranks."""
+    unmodelled: tuple[str, ...]
+    """Model types whose modules hold more than memcheck computes: their plans are refused."""
+    absent: tuple[str, ...]
+    """Model types that the version cannot run."""
     stretched_rotation: tuple[str, ...]
     """Model types with a rotary table of four times the positions (``MRotaryEmbedding``)."""
     mask_of_positions: tuple[str, ...]
