@@ -151,3 +151,14 @@ class EngineAnswer(Record):
     """Blocks that the demand of the plan takes at once."""
     enclosing: tuple[tuple[str, str], ...] = ()
     """(version, answer) of the known versions around one that memcheck does not know."""
+
+    @property
+    def demand_held(self) -> bool | None:
+        """Whether the expected pool holds the plan's demand, without the block that the engine keeps for itself.
+
+        None without a demand; false where the engine does not boot, or takes no request of that length.
+        """
+        if self.settings.demand is None:
+            return None
+        pool = self.pool
+        return pool is not None and self.settings.demand[1] <= pool.length and self.demand_pages < pool.blocks

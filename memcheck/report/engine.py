@@ -9,9 +9,6 @@ def engine_record(answer: EngineAnswer) -> dict[str, object]:
     """The answer with its groups and terms; lists have one entry for each pipeline rank."""
     settings, pool = answer.settings, answer.pool
     boots = pool is not None and answer.answer != "does_not_boot"
-    demand = None
-    if settings.demand is not None:
-        demand = pool is not None and answer.demand_pages <= pool.blocks
     return {
         "name": settings.name,
         "version": settings.version,
@@ -32,7 +29,7 @@ def engine_record(answer: EngineAnswer) -> dict[str, object]:
         "towers_bytes": [_bytes(terms, "towers") for terms in answer.ranks],
         "terms": [[term_record(term) for term in terms] for terms in answer.ranks],
         "share_needed": answer.share_needed,
-        "demand_held": demand,
+        "demand_held": answer.demand_held,
         "enclosing": [list(pair) for pair in answer.enclosing],
         "defaults": {
             "gpu_memory_utilization": settings.share,

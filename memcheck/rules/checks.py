@@ -56,6 +56,8 @@ CHECKS: tuple[Gated, ...] = (
     Gated("MEM606", "mem606_interval_required", when.governed, needs_estimate=True),
     Gated("MEM701", "mem701_engine_does_not_boot", when.engine_fails, needs_estimate=True),
     Gated("MEM702", "mem702_boot_depends", when.boot_depends, needs_estimate=True),
+    Gated("MEM703", "mem703_demand_not_held", when.overcrowded, needs_estimate=True),
+    Gated("MEM704", "mem704_kv_heads_replicated", when.serves_divided),
 )
 
 BEYOND_GATE = {

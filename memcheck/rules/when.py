@@ -101,6 +101,18 @@ def serves(context: RuleContext) -> bool:
     return isinstance(job, InferenceJob) and job.engine is not None
 
 
+def overcrowded(context: RuleContext) -> bool:
+    """Whether the plan states requests that a serving engine shall hold at once, and it does not."""
+    answer = None if context.estimate is None else context.estimate.engine
+    return answer is not None and answer.demand_held is False
+
+
+def serves_divided(context: RuleContext) -> bool:
+    """Whether a serving engine divides layers over several GPUs."""
+    job = context.job
+    return isinstance(job, InferenceJob) and job.engine is not None and job.engine.tensor > 1
+
+
 def split(context: RuleContext) -> bool:
     """Whether a layer is divided over ranks."""
     layout = context.layout
