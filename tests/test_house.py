@@ -95,6 +95,7 @@ ARROWS: dict[str, set[str]] = {
         "autograd",
         "catalog",
         "edge",
+        "engines",
         "errors",
         "finding",
         "frameworks",

@@ -21,6 +21,7 @@ UNVARIED = {
     "hardware.gpus_per_node": MACHINE,
     "hardware.nodes": MACHINE,
     "inference.batch_size": EXPERIMENT,
+    "inference.chunk": UNKNOWN,
     "model": "it is a fact about the model, and no key",
     "parallelism.data": FOLLOWS,
     "parallelism.expert_tensor": FOLLOWS,
