@@ -95,7 +95,6 @@ ARROWS: dict[str, set[str]] = {
         "autograd",
         "catalog",
         "edge",
-        "engines",
         "errors",
         "finding",
         "frameworks",
