@@ -111,6 +111,7 @@ ARROWS: dict[str, set[str]] = {
         "catalog",
         "config",
         "edge",
+        "engines",
         "errors",
         "families",
         "finding",

@@ -58,11 +58,16 @@ _STARTED = re.compile(r"\b(?:python[\d.]*|torchrun|deepspeed|accelerate|swift|me
 
 
 def load_arguments(
-    path: str, text: str, lists: frozenset[str] = frozenset(), defines: Mapping[str, str] = NO_DEFINES
+    path: str,
+    text: str,
+    lists: frozenset[str] = frozenset(),
+    defines: Mapping[str, str] = NO_DEFINES,
+    short: Mapping[str, str] = NO_DEFINES,
 ) -> ConfigFile:
     """Arguments by name, without their dashes; a switch is True.
 
-    ``lists``: those that take several words. ``defines``: variables that the script leaves to its caller.
+    ``lists``: those that take several words. ``defines``: variables that the script leaves to its caller. ``short``:
+    the long names of arguments with one dash.
 
     Raises:
         ConfigError: a YAML file that is none.
@@ -70,7 +75,7 @@ def load_arguments(
     if re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return _from_yaml(path, text)
     text, documents = split_documents(text)
-    found = _from_text(path, text, lists, defines)
+    found = _from_text(path, text, lists, defines, short)
     found.documents = {plain(resolved(name, found.variables)): each for name, each in documents.items()}
     return found
 
@@ -260,9 +265,11 @@ class _Script:
         return held if not word.hangs else [each._replace(hangs=True) for each in held]
 
 
-def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str, str]) -> ConfigFile:
+def _from_text(
+    path: str, text: str, lists: frozenset[str], defines: Mapping[str, str], short: Mapping[str, str]
+) -> ConfigFile:
     lines = split_lines(text)
-    reading = _Reading(path, lists, _Script({**scheduled(lines), **defines}, defines, ScriptGrowth(path)))
+    reading = _Reading(path, lists, short, _Script({**scheduled(lines), **defines}, defines, ScriptGrowth(path)))
     for number, line in enumerate(lines, 1):
         reading.line(number, line)
     reading.end()
@@ -277,7 +284,7 @@ def _from_text(path: str, text: str, lists: frozenset[str], defines: Mapping[str
 class _Reading:
     """Gives the words of a script to the arguments that they belong to."""
 
-    def __init__(self, path: str, lists: frozenset[str], script: _Script) -> None:
+    def __init__(self, path: str, lists: frozenset[str], short: Mapping[str, str], script: _Script) -> None:
         self.script = script
         self.positionals = Positionals()
         self.values: dict[str, Any] = {}
@@ -287,6 +294,7 @@ class _Reading:
         self.loose: dict[str, Location] = {}
         self._path = path
         self._lists = lists
+        self._short = short
         self._more: dict[str, list[str]] = {}
         """The further values of an argument that takes several."""
         self._name, self._behind = "", False
@@ -295,7 +303,7 @@ class _Reading:
         """Read the next line."""
         for word in self.script.words(number, line):
             place = Location(self._path, Span(word.line, word.column, word.line, word.column + len(word.text)))
-            flag = _FLAG.match(word.text)
+            flag = _FLAG.match(self._long(word.text))
             if flag is not None:
                 self._name, self._behind = flag[1], True
                 self.positionals.begun = True
@@ -309,6 +317,11 @@ class _Reading:
             self._name, self._behind = "", False
             self.positionals.end()
         self.script.inside = self.positionals.begun
+
+    def _long(self, word: str) -> str:
+        """A word with the long name of an argument with one dash: ``-tp=4`` as ``--tensor-parallel-size=4``."""
+        name, equals, value = word.partition("=")
+        return f"--{self._short[name]}{equals}{value}" if name in self._short else word
 
     def end(self) -> None:
         """Join the values of the arguments that take several."""

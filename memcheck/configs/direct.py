@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.configs.answers import ASKS, FLAGS, LENGTH, STATED_LENGTH, Beside, length_keys
+from memcheck.configs.answers import ENGINE, FLAGS, LENGTH, STATED_LENGTH, Beside, asks, length_keys
 from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.launch_devices import GPU
@@ -47,14 +47,14 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
     except ConfigError as error:
         error = of_python(path, "", stated) or error
         return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
-    launch = launch_inside(path, text)
+    launch = launch_inside(path, text, stated)
     if launch is not None:
         machine, at = launch.machine, launch.location
         lines = list(split_lines(text))
         lines[at.span.line - 1] = launch.words  # as it is read: with its arguments in one line, and variables filled in
         for counted in (machine.stated(stated), machine._replace(gpus_per_node=0, nodes=1).stated(stated)):
-            found = _of_text(path, launch.text, {**stated, **counted.said}, at)
-            if found is not None and not any(each.severity == "error" for each in found.findings):
+            found = _of_text(path, launch.text, {**launch.release, **stated, **counted.said}, at)
+            if found is not None and (launch.serves or not any(each.severity == "error" for each in found.findings)):
                 return found._replace(sources={**found.sources, path: tuple(lines)})
     return _of_text(path, text, stated, Location(path, Span(1, 1, 1, 1)))
 
@@ -120,7 +120,11 @@ def _mapping(value: object) -> dict[str, Any]:
 
 def unstated(document: Document) -> frozenset[str]:
     """The keys of :data:`ASKS` that neither a config nor the command line states."""
-    return frozenset(key for key, _, _ in ASKS if value_at(document.values, key) is None)
+    return frozenset(key for key, _, _ in asks(serves=_serves(document)) if value_at(document.values, key) is None)
+
+
+def _serves(document: Document) -> bool:
+    return value_at(document.values, ENGINE) is not None
 
 
 def _length(document: Document, stated: Mapping[str, object]) -> dict[str, object]:
@@ -129,6 +133,8 @@ def _length(document: Document, stated: Mapping[str, object]) -> dict[str, objec
     That of a project's configuration is for configs that state none.
     """
     length = stated.get(STATED_LENGTH)
+    if _serves(document):
+        return {}
     if length is not None:
         return length_keys(document.values, length)
     usual = stated.get(DEFAULT_LENGTH)
@@ -164,7 +170,7 @@ def _missing(document: Document) -> list[Any]:
         codes.UNUSABLE_SOURCE.at(
             at, f"the config does not say {what}", help=f"{help}, or {CONFIGURED}" if key == GPU else help
         )
-        for key, what, help in ASKS
+        for key, what, help in asks(serves=_serves(document))
         if key in keys
     ]
 

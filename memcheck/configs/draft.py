@@ -32,6 +32,8 @@ class Reader(Record):
     """Gives the config in the plan's words; the number is that of the GPUs, where it is known."""
     lists: frozenset[str] = frozenset()
     """Arguments of a command line that take several words."""
+    short: Mapping[str, str] = {}
+    """The long names of arguments of a command line that have one dash."""
     trains: Callable[[str], str] | None = None
     """Gives a script without the commands that train nothing; None: all commands are read."""
 

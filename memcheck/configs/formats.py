@@ -57,7 +57,7 @@ class Format(Record):
         usable = syntax if syntax in self.syntaxes else self.syntaxes[0]
         if usable == ARGUMENTS:
             text = without_installers(text if reader.trains is None else reader.trains(text))
-        return load_config(path, text, usable, reader.lists, defines)
+        return load_config(path, text, usable, reader.lists, defines, reader.short)
 
     def write(self, export: Export) -> Written:
         """The config that says what a plan says. Only formats with ``frameworks`` have a writer."""
@@ -82,6 +82,7 @@ FORMATS = {
         Format("accelerate", "Accelerate YAML", (YAML, JSON), frameworks=("huggingface", "deepspeed")),
         Format("torchtitan", "torchtitan TOML", (TOML,), frameworks=("torchtitan",)),
         Format("megatron", "Megatron-LM arguments", (ARGUMENTS,), frameworks=("megatron",)),
+        Format("vllm", "vLLM arguments", (ARGUMENTS,)),
     )
 }
 """By name, in the order in which a config is offered to them: the first format that finds its evidence reads it."""

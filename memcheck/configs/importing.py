@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memcheck.configs.answers import ASKS, LENGTH, NOTHING_BESIDE, Beside, read_beside
+from memcheck.configs.answers import ENGINE, LENGTH, NOTHING_BESIDE, Beside, asks, read_beside
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
@@ -34,6 +34,7 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "hardware": plan_types.HardwareSpec._fields,
     "parallelism": plan_types.ParallelismSpec._fields,
     "training": plan_types.TrainingSpec._fields,
+    "inference": plan_types.InferenceSpec._fields,
 }
 
 
@@ -92,7 +93,7 @@ def import_config(
     if beside.images and not problems and not any(each.why == STATED for each in settings.values()):
         help = f"leave {STATED} out"
         problems.append(ConfigProblem(start, f"the job does not train on pictures, and {STATED} was given", help))
-    for key, what, help in ASKS:
+    for key, what, help in asks(serves=ENGINE in settings):
         if not any(_within(each, key) for each in settings) and not any(key in each.keys for each in problems):
             problems.append(ConfigProblem(start, f"the config does not say {what}", help, keys=(key,)))
     imported = Imported(

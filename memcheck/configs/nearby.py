@@ -87,12 +87,12 @@ def _configs(paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 def _is_config(path: str, text: str) -> bool:
     """Whether a text is a framework's config, or a platform's file with a launch in it."""
-    return launch_inside(path, text) is not None or bool(detect(path, text))
+    return launch_inside(path, text, {}) is not None or bool(detect(path, text))
 
 
 def _options(path: str, data: bytes, stated: Mapping[str, object]) -> dict[str, object] | None:
     """Examples for what a config leaves to options of ``check``; None where it leaves open something else."""
-    if launch_inside(path, parse_text(path, data)) is not None:
+    if launch_inside(path, parse_text(path, data), {}) is not None:
         return _options_of_launch(path, data, stated)
     document = config_document(path, data, stated)
     if document is None:

@@ -215,11 +215,12 @@ def _whole(value: object) -> int:
 
 
 _BEFORE_SERVER = r"(?:^|[\s;&|\"'(=/])"
+VLLM = "a vLLM server"
 SERVERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (title, re.compile(_BEFORE_SERVER + pattern))
     for title, pattern in (
         (
-            "a vLLM server",
+            VLLM,
             r"(?:vllm\s+serve\b|-m\s+vllm\.entrypoints\.[\w.]*(?:api_server|serve)\b|vllm/vllm-openai\b)",
         ),
         ("an SGLang server", r"(?:sglang\s+serve\b|-m\s+sglang(?:_router)?\.launch_server\b|lmsysorg/sglang\b)"),

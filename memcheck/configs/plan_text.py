@@ -9,7 +9,7 @@ from typing import Any
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.libyaml import yaml
 
-SECTIONS = ("name", "model", "hardware", "parallelism", "training", "policy")
+SECTIONS = ("name", "model", "hardware", "parallelism", "training", "inference", "policy")
 WIDTH = 40
 """Column at which comments start, as far as values leave room."""
 

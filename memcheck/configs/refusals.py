@@ -7,11 +7,12 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from memcheck.configs import python_source
+from memcheck.configs import python_source, serve_python
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.launch_lines import Command, commands_of, in_container
 from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
-from memcheck.configs.other_jobs import RlJob, named, of_keys, of_launch, server, stated_by, way_on
+from memcheck.configs.other_jobs import VLLM, RlJob, named, of_keys, of_launch, server, stated_by, way_on
+from memcheck.configs.serve_lines import version_in
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
 from memcheck.configs.trainer_script import overridden
@@ -53,7 +54,7 @@ def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
     Raises:
         ConfigError: the file is one of them.
     """
-    python = of_python(path, text, beside)
+    python = None if text.startswith(LAUNCH) else of_python(path, text, beside)
     if python is not None:
         raise python
     if syntax_of(path, text) == YAML and _PLATFORM.search(text):
@@ -63,35 +64,57 @@ def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
 
 
 class InsideLaunch(Record):
-    """The launch of a platform's file."""
+    """The launch of a platform's file, or of a call in Python."""
 
     text: str
     """A script in which the launch is on its own line, and every other line is empty."""
     words: str
     location: Location
     machine: Machine
+    serves: bool = False
+    """Whether it starts a server that a reader reads."""
+    release: Mapping[str, str] = {}
+    """``framework_version`` where the file names it, as in the tag of an image."""
 
 
-def launch_inside(path: str, text: str) -> InsideLaunch | None:
-    """The launch of a platform's file, and the machine that the file asks for.
+def launch_inside(path: str, text: str, beside: Mapping[str, object]) -> InsideLaunch | None:
+    """The launch of a platform's file, and the machine that the file asks for; the call that starts vLLM in Python.
 
-    None for every other file, and for a launch that no reader has: of reinforcement learning, of a server, with a
-    variable that the file does not set.
+    ``beside``: what the command line states. None for every other file, and for a launch that no reader has: of
+    reinforcement learning, of another server, with a variable that the file does not set.
     """
-    if python_source.kind_of(path, text) or syntax_of(path, text) != YAML or not _PLATFORM.search(text):
+    if python_source.kind_of(path, text):
+        call = serve_python.call_of(text)
+        if call is None:
+            return None
+        words = serve_python.as_text(call, str(beside.get("gpu", "")))
+        return _alone(path, words, call.line, len("vllm"), NO_MACHINE)._replace(serves=True)
+    if syntax_of(path, text) != YAML or not _PLATFORM.search(text):
         return None
     found = wrapped(path, text)
-    if found is None or not found.titled or not found.words or found.job is not None or found.server is not None:
+    if found is None or not found.titled or not found.words or found.job is not None:
+        return None
+    if found.server is not None and found.server.title != VLLM:
         return None
     line = found.location.span.line
+    if found.server is not None:
+        launch = _alone(path, _joined(found.words), line, len(found.words[0]), found.machine)
+        version = found.version or version_in(" ".join(found.words))
+        return launch._replace(serves=True, release={"framework_version": version} if version else {})
     if line < 2 or any("$" in word for word in found.words):
         return None
-    words = shlex.join(found.words)
+    return _alone(path, shlex.join(found.words), line, len(found.words[0]), found.machine)
+
+
+def _joined(words: tuple[str, ...]) -> str:
+    """Words as a shell's line, in which variables stay variables."""
+    return " ".join(word if "$" in word and " " not in word else shlex.quote(word) for word in words)
+
+
+def _alone(path: str, words: str, line: int, length: int, machine: Machine) -> InsideLaunch:
+    text = LAUNCH + "\n" * max(line - 1, 1) + words + "\n"
     return InsideLaunch(
-        text=LAUNCH + "\n" * (line - 1) + words + "\n",
-        words=words,
-        location=Location(path, Span(line, 1, line, len(found.words[0]) + 1)),
-        machine=found.machine,
+        text=text, words=words, location=Location(path, Span(line, 1, line, length + 1)), machine=machine
     )
 
 

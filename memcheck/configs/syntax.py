@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from memcheck.configs.arguments import YAML_SECTION, load_arguments
 from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
 from memcheck.configs.launch_lines import without_containers
+from memcheck.configs.serve_lines import is_dockerfile
 from memcheck.configs.types import NO_DEFINES
 
 COMMAND = "<command>"
@@ -34,6 +35,8 @@ def syntax_of(path: str, text: str) -> str:
         return found
     if text.lstrip().startswith("{"):
         return JSON
+    if is_dockerfile(text):
+        return ARGUMENTS
     if text.startswith("#!") or _FLAG.search(text):
         return ARGUMENTS
     return TOML if _TABLE.search(text) else YAML
@@ -45,10 +48,12 @@ def load_config(
     syntax: str,
     lists: frozenset[str] = frozenset(),
     defines: Mapping[str, str] = NO_DEFINES,
+    short: Mapping[str, str] = NO_DEFINES,
 ) -> ConfigFile:
     """The flat keys of a config with their places.
 
-    ``lists``: arguments of a command line that take several words; ``defines``: variables of its caller.
+    ``lists``: arguments of a command line that take several words; ``defines``: variables of its caller; ``short``: the
+    long names of arguments with one dash.
 
     Raises:
         ConfigError: the text is not of that syntax.
@@ -58,5 +63,5 @@ def load_config(
     if syntax == TOML:
         return load_toml(path, text)
     if syntax == ARGUMENTS:
-        return load_arguments(path, without_containers(text), lists, defines)
+        return load_arguments(path, without_containers(text), lists, defines, short)
     return load_yaml(path, text)

@@ -36,6 +36,8 @@ def release_key(format: str, release: str, framework: object) -> str:
     ``framework``: that of the plan. DeepSpeed's and PyTorch's own releases are no transformers', which builds the model
     there, too.
     """
+    if format == "vllm":
+        return "inference.version"
     if not is_transformers(release):
         return "training.trainer.version" if format in TRAINERS else "training.framework_version"
     profile = FRAMEWORKS.get(str(framework))

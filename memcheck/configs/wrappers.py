@@ -15,6 +15,7 @@ from memcheck.configs.arguments import load_arguments
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
 from memcheck.configs.next_command import Machine, gpu_named
 from memcheck.configs.other_jobs import RlJob, Server, of_launch, server, split, started
+from memcheck.configs.serve_lines import STARTS, version_in
 from memcheck.configs.shell_values import resolved
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
@@ -83,6 +84,8 @@ class WrappedLaunch(Record):
     machine: Machine
     job: RlJob | None = None
     server: Server | None = None
+    version: str = ""
+    """The version that the tag of the server's image names."""
     titled: bool = True
     """Whether the file has the keys of a platform."""
 
@@ -146,7 +149,9 @@ def _inside(
     machine, everywhere = _machine(values), _environment(values)
     for pointer, holder in _mappings(values):
         environment = {**everywhere, **_environment(holder)}
+        image = str(holder.get("image", ""))
         for key, script in _scripts(holder):
+            script = f"vllm serve {script}" if _of_entry_point(image, script) else script
             mark = marks.get(f"{pointer}/{escape(key)}")
             if mark is None:
                 continue
@@ -166,11 +171,20 @@ def _inside(
                             location=at,
                             words=words,
                             machine=machine,
+                            version=version_in(image),
                             job=None if job is None else job._replace(location=at),
                             server=None if served is None else served._replace(location=at, words=words),
                         ),
                     )
     return None if best is None else best[1]
+
+
+def _of_entry_point(image: str, script: str) -> bool:
+    """Whether a command is arguments of an image that starts vLLM: options, or a model's id before them."""
+    first = script.split(maxsplit=1)[:1]
+    if not STARTS.search(image) or not first or STARTS.search(script[:RANKED]):
+        return False
+    return first[0].startswith("--") or re.fullmatch(r"[\w.-]+/[\w.-]+", first[0]) is not None
 
 
 def _rank(text: str) -> int:

@@ -31,6 +31,12 @@ def batch_defaults(gpu: Gpu, version: Version) -> tuple[int, int]:
     return 2048, 256
 
 
+def offline_tokens(gpu: Gpu) -> int:
+    """``max_num_batched_tokens`` of the class ``LLM`` on a GPU, where nothing states it."""
+    large = gpu.memory_bytes >= LARGE * GIB and not gpu.name.lower().startswith(SMALL_TIER)
+    return 16384 if large else 8192
+
+
 def default_length(a: Architecture) -> int:
     """``max_model_len`` where the plan states none: the positions of the configuration."""
     return a.max_position_embeddings or STATE_LENGTH
