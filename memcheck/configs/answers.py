@@ -21,6 +21,7 @@ from memcheck.job.types import UNPACKED, Layout
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
 from memcheck.plan.places import Document
+from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 MOST = 16
@@ -100,6 +101,7 @@ def _read(kind: Format, data: bytes, asked: Asked, read: Callable[[str], bytes])
         config.version, config.images = asked.version, asked.images
         config.gpus_per_node, config.method = asked.gpus_per_node, asked.method
         reading = read_gpu(kind.read(config, asked.world), config)
+        reading = reading._replace(sources={**reading.sources, asked.path: split_lines(parse_text(asked.path, data))})
     except ConfigError as problem:
         error = problem
     finally:
@@ -124,6 +126,8 @@ BOTH = ("model", "hardware")
 CUTS = frozenset({"tensor", "pipeline", "expert", "expert_tensor"})
 """Keys of ``parallelism`` that a served model has."""
 SERVING = "inference"
+ENGINE = "inference.engine"
+"""The key of configs that start a server."""
 
 
 def taken(key: str, format: str, *, serving: bool) -> bool:
@@ -141,6 +145,7 @@ def taken(key: str, format: str, *, serving: bool) -> bool:
 
 def reading_for(reading: ReadConfig, *, serving: bool) -> ReadConfig:
     """A config as one kind of plan reads it: without what is the other's. What is not carried over stays said."""
+    serving = serving or ENGINE in reading.settings
 
     def own(key: str) -> bool:
         return taken(key, reading.format, serving=serving)
@@ -194,6 +199,16 @@ ASKS = (
     ("training.micro_batch_size", "how many sequences a GPU takes at once", "state them: --micro-batch-size 1"),
 )
 """What a plan cannot do without: its key, what it is, how to state it."""
+
+
+def asks(*, serves: bool) -> tuple[tuple[str, str, str], ...]:
+    """The rows of :data:`ASKS` for a config. ``serves``: it starts a server, which has no batch of its own."""
+    if not serves:
+        return ASKS
+    return tuple((key, what.replace("trains", "serves"), help) for key, what, help in ASKS if key in SERVED)
+
+
+SERVED = ("model", "hardware.gpu", "hardware.gpus_per_node")
 
 
 class Beside(Record):

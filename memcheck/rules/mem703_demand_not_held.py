@@ -32,8 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.finding import Finding
-from memcheck.rules.place import stated
-from memcheck.rules.types import MEASURED, Rule, RuleContext
+from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import overcrowded
 
 

@@ -63,6 +63,8 @@ from memcheck.rules import (
     mem606_interval_required,
     mem701_engine_does_not_boot,
     mem702_boot_depends,
+    mem703_demand_not_held,
+    mem704_kv_heads_replicated,
     plan_rules,
     text_rules,
 )
@@ -154,5 +156,7 @@ RULES: tuple[Rule, ...] = (
     config_rules.MEM607,
     mem701_engine_does_not_boot.RULE,
     mem702_boot_depends.RULE,
+    mem703_demand_not_held.RULE,
+    mem704_kv_heads_replicated.RULE,
 )
 """In the order of their codes."""
