@@ -32,6 +32,7 @@ SHORT: dict[str, str] = dict(KEYS.words["short"])
 _COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kKmMgGtT])\Z")
 _POWERS = "kmgt"
 MODEL = "model"
+POOL, SHARE = "inference.kv_cache_bytes", "inference.gpu_memory_utilization"
 
 
 def recognise(config: ConfigFile) -> str:
@@ -130,6 +131,8 @@ def _counts(draft: Draft) -> None:
         power = _POWERS.index(found[2].lower()) + 1
         scale = 1000**power if found[2].islower() else 1024**power
         draft.set(row.key, int(float(found[1]) * scale), path)
+    if POOL in draft.settings:
+        draft.settings.pop(SHARE, None)  # the engine takes no share where the pool is stated
 
 
 def _switches(draft: Draft) -> None:
