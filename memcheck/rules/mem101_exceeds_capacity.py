@@ -26,6 +26,8 @@ those that change the result, then other hardware. In short:
 - do not materialise the logits: `training.loss: fused-linear`;
 - lower `training.micro_batch_size` and accumulate.
 
+If the job has died already, `memcheck why job.out --plan plan.yaml` compares its log with the plan.
+
 ## Options
 
 `hardware.gpu` may carry its own `memory_gib`; `policy.overhead` replaces the itemised overhead by a flat fraction.

@@ -12,6 +12,8 @@ import re
 from memcheck.edge.text import one_line
 from memcheck.errors import UsageError
 from memcheck.record import Record
+from memcheck.why.evidence import ALLOCATED, DEVICE, TRIED
+from memcheck.why.log import read_log as read_messages
 
 METRICS = ("allocated", "reserved", "device")
 UNITS = {
@@ -96,11 +98,6 @@ PATTERNS = (
     _pattern("nvidia-smi", rf"\| +{NUMBER}MiB +/ +[0-9]+MiB", "device", MIB),
 )
 
-OUT_OF_MEMORY = re.compile(
-    rf"Tried to allocate {NUMBER} (GiB|MiB).*?{NUMBER} (GiB|MiB) is allocated by PyTorch", re.DOTALL
-)
-"""c10/cuda/CUDACachingAllocator.cpp. What was live plus what was asked for is a lower bound of the peak."""
-
 TRAINER = re.compile(
     r"\b(before_init_mem_gpu|(?:init|train)_mem_gpu_(?:alloc|peaked)_delta)'?\s*[=:]\s*([0-9]{1,18}(?![0-9]))(MB)?"
 )
@@ -125,9 +122,14 @@ def read_log(text: str, source: str) -> list[MemoryReading]:
     trainer = _trainer(text, source)
     if trainer is not None:
         keep(trainer)
-    for match in OUT_OF_MEMORY.finditer(text):
-        asked, held = (float(match[i]) * {"GiB": GIB, "MiB": MIB}[match[i + 1]] for i in (1, 3))
-        keep(MemoryReading("allocated", int(asked + held), f"{source}, an out-of-memory error", at_least=True))
+    for message in read_messages(text.encode("utf-8", "replace")).messages:
+        held, tried = message.figures.get(ALLOCATED), message.figures.get(TRIED)
+        if held is not None and message.kind == DEVICE:
+            place = f"{source}, an out-of-memory error" + (
+                "" if message.gpu_index is None else f" of GPU {message.gpu_index}"
+            )
+            asked = tried.bytes if tried is not None else 0
+            keep(MemoryReading(metric="allocated", bytes=held.bytes + asked, source=place, at_least=True))
     return list(found.values())
 
 

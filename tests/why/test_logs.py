@@ -93,3 +93,17 @@ def test_out_of_memory_is_a_lower_bound() -> None:
 def test_a_log_without_figures(text: str) -> None:
     """Nothing is made up."""
     assert read_log(text, "x") == []
+
+
+def test_messages_are_not_mixed() -> None:
+    """What one message asked for and what another had live are not added; torch 1.x prints other words."""
+    old = (
+        "RuntimeError: CUDA out of memory. Tried to allocate 786.00 MiB (GPU 0; 14.73 GiB total capacity; 13.33 GiB already"
+        " allocated; 575.88 MiB free; 13.38 GiB reserved in total by PyTorch)\n"
+    )
+    without = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 58.15 GiB. GPU 1 has a total capacity of 139.8\n"
+    )
+    (reading,) = read_log(without + old, "x")
+    assert reading.bytes == round((786 * 2**20) + 13.33 * GIB)
+    assert read_log(without, "x") == []
