@@ -180,7 +180,7 @@ class Estimate(Record):
 
     @property
     def shown(self) -> Estimate:
-        """The same without the tensors that reports do not show: verdicts are kept from run to run."""
+        """An estimate without the tensors that reports do not show: verdicts are kept from run to run."""
         return self._replace(ranks=tuple([rank._replace(ledger=rank.largest) for rank in self.ranks]))
 
     @property

@@ -88,7 +88,7 @@ class Diagnosis(Record):
     notes: tuple[str, ...] = ()
     """What could not be read or said, and why."""
     devices: tuple[DeviceMemory, ...] = ()
-    """Of a snapshot."""
+    """Devices of a snapshot."""
     mapped: Mapped | None = None
     """Live blocks of the device that failed next to the plan's ledger; None without a plan or a snapshot."""
 

@@ -34,10 +34,10 @@ def device_sections(devices: Sequence[DeviceMemory], mapped: Mapped | None) -> l
     found = [Section("devices", "What the snapshot recorded", (Facts(tuple(map(_fact, devices))),))]
     if device.growth:
         told = [
-            Prose(f"{size(g.bytes)} left behind over {plural(g.steps, 'step')}: {place_of(g.stack)}", "bad")
+            Prose(f"{size(g.bytes)} never freed over {plural(g.steps, 'step')}: {place_of(g.stack)}", "bad")
             for g in device.growth[:3]
         ]
-        found.insert(0, Section("growth", "Memory that steps leave behind", tuple(told)))
+        found.insert(0, Section("growth", "Memory that steps do not free", tuple(told)))
     if mapped is not None:
         rows = tuple(
             (gib(row.bytes), f"{row.count:,}", words(row.component), row.tensor or "not in the plan", row.where)

@@ -102,7 +102,7 @@ def answer(
 
 
 def _growth(data: bytes, devices: tuple[DeviceMemory, ...]) -> int:
-    """Bytes by which the memory rose that the end of a log prints, or that steps leave behind in a snapshot."""
+    """Bytes by which the memory rose that the end of a log prints, or that steps of a snapshot do not free."""
     device = failing(devices)
     if device is not None:
         return sum(left.bytes for left in device.growth)

@@ -35,7 +35,7 @@ FREE = "inactive"
 NPU_PADDING = 32
 """Bytes that torch_npu adds to each request (``torch_npu/csrc/core/npu/NPUCachingAllocator.cpp``, ``round_size``)."""
 LEAKED_STEPS = 3
-"""Steps in each of which a place left a block behind before that is called growth."""
+"""Steps in each of which a place left a block unfreed before that is called growth."""
 
 
 class LiveBlocks(Record):
@@ -68,12 +68,12 @@ class FailedAllocation(Record):
 
 
 class LeftBehind(Record):
-    """Blocks of one place that steps leave behind."""
+    """Blocks of one place that steps do not free."""
 
     stack: tuple[Frame, ...]
     steps: int
     bytes: int
-    """Sum of all blocks left behind."""
+    """Sum of all blocks that stay."""
 
 
 class DeviceMemory(Record):

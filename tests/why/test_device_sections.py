@@ -66,7 +66,7 @@ def test_without_a_plan(snapshot: str) -> None:
     assert text.startswith("The GPU ran out of memory.")
     assert "12.70 GiB exactly" in text
     assert "on_step_end (callbacks.py:41)" in text
-    assert "left behind over" in text
+    assert "never freed over" in text
     assert "component" in text
     assert "not in the plan" not in text
 
