@@ -54,15 +54,15 @@ def _is_linear(name: str) -> bool:
     return "linear" in name or "in_proj" in name or "out_proj" in name
 
 
-def demand_whole_rank(rank: int, ways: int) -> None:
+def demand_whole_rank(rank: int, tensor_ranks: int) -> None:
     """Check that the tensor ranks divide an adapter's rank evenly.
 
     Raises:
         UnsupportedError: Megatron-core's layers do not divide it (``ensure_divisibility``).
     """
-    if rank % ways:
-        message = f"adapters of rank {rank} are not divided by {ways} tensor ranks"
-        raise UnsupportedError(message, f"choose a multiple of {ways}", "/training/lora/rank")
+    if rank % tensor_ranks:
+        message = f"adapters of rank {rank} are not divided by {tensor_ranks} tensor ranks"
+        raise UnsupportedError(message, f"choose a multiple of {tensor_ranks}", "/training/lora/rank")
 
 
 def tensors_with_adapters(
@@ -163,15 +163,19 @@ def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, te
 
 
 def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Value:
-    """Add the LoRA adapter's output to the output of a layer that every rank holds whole, for its own tokens."""
+    """Add the LoRA adapter's output to the output of a replicated layer, for this rank's tokens: [tokens, outputs].
+
+    ``x``: [tokens, inputs]. ``base``: the layer's own output. Each tensor rank computes its columns of both adapter
+    products, which are then gathered.
+    """
     if is_bridged(ctx.setting):
         return bridged_whole(ctx, x, base, weight.name)
-    tape, adapter, rows, ways = ctx.tape, _adapter(ctx), x.shape[0], ctx.tp
-    low_rank = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // ways)
+    tape, adapter, rows, tensor_ranks = ctx.tape, _adapter(ctx), x.shape[0], ctx.tp
+    low_rank = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // tensor_ranks)
     del x
-    low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank)) if ways > 1 else low_rank
-    update = _product(ctx, low_rank, weight.name + OUT, -(-weight.shape[0] // ways))
-    return _add_scaled(ctx, base, _gather_columns(ctx, update, (rows, weight.shape[0])) if ways > 1 else update)
+    low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank)) if tensor_ranks > 1 else low_rank
+    update = _product(ctx, low_rank, weight.name + OUT, -(-weight.shape[0] // tensor_ranks))
+    return _add_scaled(ctx, base, _gather_columns(ctx, update, (rows, weight.shape[0])) if tensor_ranks > 1 else update)
 
 
 def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
@@ -198,6 +202,7 @@ def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str)
     del stats
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the sum of the layer's and the adapter's input gradients, reduce-scattered, then the norm's dX."""
         layer_dx = tape.new(gathered_shape, dtype, label + " dX")
         summed_dx = tape.new(gathered_shape, dtype, label + " dX + adapter's")
         del layer_dx

@@ -91,6 +91,9 @@ def normalised_column(ctx: Context, x: Value, projection: Projection, label: str
     del stats
 
     def normalise(grad: Storage) -> list[Storage | None]:
+        """Backward of norm and product, when both have their gradients: dX of the product, the adapter's added, the
+        norm's dX.
+        """
         dx = tape.new(gathered_shape, dtype, label + " dX")
         reduced = tape.new(shape, dtype, label + " reduce-scatter") if gathers_input else dx
         del dx
@@ -102,6 +105,7 @@ def normalised_column(ctx: Context, x: Value, projection: Projection, label: str
         return [norm_dx, *(None for _ in norm_parameters)]
 
     def multiply(grad: Storage) -> list[Storage | None]:
+        """Keep the product's gradient alive until the norm's backward runs."""
         product_gradient.append(grad)
         return [None]
 

@@ -112,7 +112,7 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     (``pytorch/csrc/quantizer.cpp``, Float8Quantizer::create_tensor).
     """
     master = {"none": 0, REMAINDERS: 2, **DTYPE_BYTES}[names.master]
-    states = tuple(DTYPE_BYTES[s] * (1 + (s == "fp8")) for s in names.states)
+    states = tuple(DTYPE_BYTES[name] * (1 + (name == "fp8")) for name in names.states)
     return Dtypes(
         parameter=DTYPE_BYTES[names.parameter], gradient=DTYPE_BYTES[names.gradient], master=master, states=states
     )
@@ -158,7 +158,14 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
                 on_device * sum([t.times * rounded(int(t.numel * element_bytes.master)) for t in tensors])
             ),
             optimizer_states=int(
-                on_device * sum([t.times * rounded(t.numel * s) for t in tensors for s in element_bytes.states])
+                on_device
+                * sum(
+                    [
+                        t.times * rounded(t.numel * state_item_bytes)
+                        for t in tensors
+                        for state_item_bytes in element_bytes.states
+                    ]
+                )
             ),
         )
     ranks = optimizer_ranks(job, expert=expert)
@@ -168,7 +175,9 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
         parameters=rounded(numel * element_bytes.parameter),
         gradients=rounded(numel * element_bytes.gradient),
         master_weights=int(on_device * rounded(int(shard * element_bytes.master))),
-        optimizer_states=int(on_device * sum(rounded(shard * s) for s in element_bytes.states)),
+        optimizer_states=int(
+            on_device * sum(rounded(shard * state_item_bytes) for state_item_bytes in element_bytes.states)
+        ),
     )
 
 
@@ -271,7 +280,9 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
     sgd = job._replace(optimizer=job.optimizer._replace(name="sgd-momentum"))
     if not distributed(job):
         momentum_bytes = group_bytes(sgd, matrices, expert=expert)
-        gradients = rounded(elements(tensors) * dtypes(job).gradient)  # all are in one buffer
+        gradients = rounded(
+            elements(tensors) * dtypes(job).gradient
+        )  # gradients of matrices and other tensors share one buffer
         return adam_bytes.plus(momentum_bytes)._replace(gradients=gradients)
     element_bytes, ranks = dtypes(sgd), optimizer_ranks(job, expert=expert)
     smallest_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks) if job.option("overlap_grad_reduce") else 0
@@ -289,7 +300,7 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
             parameters=rounded(ranks * shard_elements * element_bytes.parameter),
             gradients=rounded(ranks * shard_elements * element_bytes.gradient),
             master_weights=int(largest_load * element_bytes.master),
-            optimizer_states=sum(largest_load * s for s in element_bytes.states),
+            optimizer_states=sum(largest_load * state_item_bytes for state_item_bytes in element_bytes.states),
         )
     )
 
@@ -320,9 +331,14 @@ def fullest_shard(
     ``matrices``: (elements, rows, count), which are taken to lie layer by layer. ``smallest_bucket``: elements; 0 for
     one bucket. Source: LayerWiseDistributedOptimizer._compute_per_buffer_param_layout.
     """
-    order = [(numel, rows) for i in range(max(m[2] for m in matrices)) for numel, rows, times in matrices if i < times]
+    order = [
+        (numel, rows)
+        for i in range(max(matrix[2] for matrix in matrices))
+        for numel, rows, times in matrices
+        if i < times
+    ]
     divisor = math.lcm(64, math.lcm(world, 128, alignment) // world)
-    ranks = min(world, len(order))  # no other is given one
+    ranks = min(world, len(order))  # further ranks get no matrix
     loads, rank_elements, shard = [0.0] * ranks, [0] * ranks, 0
     for bucket in _buckets(order[::-1], world, smallest_bucket, divisor):
         assigned, largest_part = assign_bucket(
@@ -344,22 +360,22 @@ def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float)
     by_load = [(load, rank) for rank, load in enumerate(loads)]
     heapify(by_load)
     by_cursor = [(0, rank) for rank in range(len(loads))]
-    for n, rows in sorted(bucket, key=_newton_schulz_cost, reverse=True):
+    for numel, rows in sorted(bucket, key=_newton_schulz_cost, reverse=True):
         while part_ends[by_cursor[0][1]] != by_cursor[0][0]:
             heappop(by_cursor)
         rank, skipped = by_cursor[0][1], list[tuple[float, int]]()
-        while _round_up(by_cursor[0][0], 64) + n <= cap:  # somebody has room
+        while _round_up(by_cursor[0][0], 64) + numel <= cap:  # somebody has room
             load, rank = heappop(by_load)
             if loads[rank] != load:
                 continue
-            if _round_up(part_ends[rank], 64) + n <= cap:
+            if _round_up(part_ends[rank], 64) + numel <= cap:
                 break
             skipped.append((load, rank))
         for entry in skipped:
             heappush(by_load, entry)
-        part_ends[rank] = _round_up(part_ends[rank], 64) + n
-        loads[rank] += _newton_schulz_cost((n, rows))
-        elements[rank] = elements.get(rank, 0) + n
+        part_ends[rank] = _round_up(part_ends[rank], 64) + numel
+        loads[rank] += _newton_schulz_cost((numel, rows))
+        elements[rank] = elements.get(rank, 0) + numel
         heappush(by_load, (loads[rank], rank))
         heappush(by_cursor, (part_ends[rank], rank))
     return elements, max(part_ends)
@@ -374,22 +390,30 @@ def _newton_schulz_cost(matrix: tuple[int, int]) -> int:
 def _buckets(
     order: list[tuple[int, int]], ranks: int, smallest_bucket: int, divisor: int
 ) -> list[list[tuple[int, int]]]:
-    """Split matrices into buckets; one is closed when it is large enough and the next matrix would enlarge its largest
-    part.
+    """Split matrices into buckets, each a list of (elements, rows) in backward order.
+
+    A bucket is closed when it has enough elements and the next matrix would enlarge its largest rank's part.
+    ``smallest_bucket``: elements; 0 for one bucket. ``divisor``: elements to which a rank's part is padded.
     """
     if not smallest_bucket:
         return [order]
     buckets: list[list[tuple[int, int]]] = [[]]
     part_sizes, largest_part, elements, largest_matrix = [0] * min(ranks, len(order)), 0, 0, 0
-    for n, rows in order:
-        enough = bool(buckets[-1]) and elements >= max(smallest_bucket, int(ranks * largest_matrix * BUCKET_FILL_FLOOR))
-        if enough and _round_up(part_sizes[0], 64) + n > _round_up(largest_part, divisor):
+    for numel, rows in order:
+        is_full = bool(buckets[-1]) and elements >= max(
+            smallest_bucket, int(ranks * largest_matrix * BUCKET_FILL_FLOOR)
+        )
+        if is_full and _round_up(part_sizes[0], 64) + numel > _round_up(largest_part, divisor):
             buckets.append([])
             part_sizes, largest_part, elements, largest_matrix = [0] * len(part_sizes), 0, 0, 0
-        buckets[-1].append((n, rows))
-        part = _round_up(heappop(part_sizes), 64) + n
-        heappush(part_sizes, part)
-        largest_part, elements, largest_matrix = max(largest_part, part), elements + n, max(largest_matrix, n)
+        buckets[-1].append((numel, rows))
+        part_size = _round_up(heappop(part_sizes), 64) + numel
+        heappush(part_sizes, part_size)
+        largest_part, elements, largest_matrix = (
+            max(largest_part, part_size),
+            elements + numel,
+            max(largest_matrix, numel),
+        )
     return buckets
 
 

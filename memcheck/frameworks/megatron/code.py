@@ -31,17 +31,21 @@ def attention_mask(job: TrainingJob, _setting: Setting) -> int:
 
 
 def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
-    """Contiguous buffers, or Megatron-FSDP's."""
+    """Return the bytes of parameters, gradients, master weights and optimizer states on one rank, and the step's
+    temporaries.
+
+    They are in DDP's contiguous buffers, or in Megatron-FSDP's. ``tensors``: the rank's parameters with their counts.
+    """
     if job.optimizer.name == "muon":
         from memcheck.frameworks.megatron.buffers import require_muon_supported
 
         require_muon_supported(job)
     sharded = fsdp.is_sharded(job)
-    found = fsdp.state_bytes(job, tensors) if sharded else buffers.state_bytes(job, tensors)
-    gradient = fsdp.sharded_gradient(job) if sharded else None
+    state_bytes = fsdp.state_bytes(job, tensors) if sharded else buffers.state_bytes(job, tensors)
+    sharded_gradient_dtype = fsdp.sharded_gradient(job) if sharded else None
     names = ("parameters", "gradients", "master_weights", "optimizer_states")
-    components = tuple((name, getattr(found, name)) for name in names)
-    return ResidentStates(components, "optimizer step", buffers.step_temporaries(job, tensors, gradient))
+    components = tuple((name, getattr(state_bytes, name)) for name in names)
+    return ResidentStates(components, "optimizer step", buffers.step_temporaries(job, tensors, sharded_gradient_dtype))
 
 
 CODE = OwnCode(

@@ -64,81 +64,85 @@ def ring_ranks(setting: Setting) -> int:
     return prod(sizes[1:]) if sizes else setting.context_parallel
 
 
-def context_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+def context_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
     """Compute the attention of this rank's queries over the whole sequence: [tokens, heads * v_dim].
 
     ``cp_comm_type`` selects the exchange; each queries, keys and values tensor is [tokens, width].
     """
     kind = exchange(ctx.setting)
     if kind == "all_gather":
-        return _all_gather_attention(ctx, widths, q, key, value)
+        return _all_gather_attention(ctx, widths, query, key, value)
     if kind == "p2p":
-        return _ring_attention(ctx, widths, q, key, value)
+        return _ring_attention(ctx, widths, query, key, value)
     if not kind:
-        return _full_sequence_attention(ctx, widths, q, key, value)
-    q, key, value = _to_heads(ctx.tape, (q, key, value))
+        return _full_sequence_attention(ctx, widths, query, key, value)
+    query, key, value = _to_heads(ctx.tape, (query, key, value))
     attend = _ring_attention if kind == "a2a+p2p" else _full_sequence_attention
-    out = attend(ctx, widths, q, key, value)
-    del q, key, value
+    out = attend(ctx, widths, query, key, value)
+    del query, key, value
     return _to_tokens(ctx.tape, out)
 
 
-def _attention_backward(tape: Tape, widths: AttentionWidths, q: Value, key: Value, value: Value) -> list[Storage]:
+def _attention_backward(tape: Tape, widths: AttentionWidths, query: Value, key: Value, value: Value) -> list[Storage]:
     """Allocate what one call of the backward kernel makes, and return dQ, dK and dV.
 
     dQ is accumulated in fp32 (cuDNN's workspace, FlashAttention's dq_accum). A kernel that expands grouped heads writes
     dK and dV per query head first.
     """
-    tokens = q.shape[0]
+    tokens = query.shape[0]
     accumulator = tape.new((tokens, widths.heads * widths.qk_dim), "fp32", "dQ accumulator")
-    gradients = [tape.new(t.shape, t.dtype, "attention backward") for t in (q, key, value)]
+    gradients = [tape.new(t.shape, t.dtype, "attention backward") for t in (query, key, value)]
     if widths.expands:
         expanded = [
-            tape.new((key.shape[0], widths.heads * d), key.dtype, "expanded dK, dV")
-            for d in (widths.qk_dim, widths.v_dim)
+            tape.new((key.shape[0], widths.heads * head_dim), key.dtype, "expanded dK, dV")
+            for head_dim in (widths.qk_dim, widths.v_dim)
         ]
         del expanded
     del accumulator
     return gradients
 
 
-def _full_sequence_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+def _full_sequence_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
     """Compute attention over the whole sequence for this rank's heads, after an all-to-all or without context ranks.
 
     A share of the heads has the same sizes as a share of the sequence. Saves q, k, v, the output and softmax
     statistics.
     """
     tape = ctx.tape
-    out = tape.value((q.shape[0], widths.heads * widths.v_dim), q.dtype, "attention output")
-    stats = tape.new((q.shape[0], widths.heads), "fp32", "softmax statistics")
-    saved = (q.storage, key.storage, value.storage, out.storage, stats)
-    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
+    out = tape.value((query.shape[0], widths.heads * widths.v_dim), query.dtype, "attention output")
+    stats = tape.new((query.shape[0], widths.heads), "fp32", "softmax statistics")
+    saved = (query.storage, key.storage, value.storage, out.storage, stats)
+    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (query, key, value))
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dQ, dK and dV of one kernel."""
         return list(_attention_backward(tape, widths, *qkv_shapes))
 
-    return tape.record(out, (q, key, value), run, saves=saved)
+    return tape.record(out, (query, key, value), run, saves=saved)
 
 
-def _ring_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+def _ring_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
     """Compute attention in a ring: each step has its own buffer of k and v, its own output and statistics.
 
     Saves q, the last buffer of k and v, the summed output and its statistics.
     """
     tape, steps = ctx.tape, ring_ranks(ctx.setting)
-    tokens, kv_elements = q.shape[0], key.numel + value.numel
+    tokens, kv_elements = query.shape[0], key.numel + value.numel
     output_shape = (tokens, widths.heads * widths.v_dim)
     buffers = [tape.new((kv_elements,), key.dtype, "k and v ring buffer") for _ in range(steps)]
-    step_outputs = [tape.new(output_shape, q.dtype, "attention output of a ring step") for _ in range(steps)]
+    step_outputs = [tape.new(output_shape, query.dtype, "attention output of a ring step") for _ in range(steps)]
     step_stats = [tape.new((tokens, widths.heads), "fp32", "softmax statistics of a ring step") for _ in range(steps)]
     stats = tape.new((tokens, widths.heads), "fp32", "softmax statistics")
-    out = tape.value(output_shape, q.dtype, "attention output")
-    saved = (q.storage, buffers[-1], out.storage, stats)
+    out = tape.value(output_shape, query.dtype, "attention output")
+    saved = (query.storage, buffers[-1], out.storage, stats)
     dtype = key.dtype
-    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
+    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (query, key, value))
     del buffers, step_outputs, step_stats
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward ring: dQ stays here, while two buffers of k, v, dK and dV travel; returns views of the last
+        received.
+        """
         dq = tape.new(qkv_shapes[0].shape, qkv_shapes[0].dtype, "dQ")
         # two buffers of (k, v) and (dK, dV); the gradients that leave are views of one of them
         send_buffer = tape.new((2 * kv_elements,), dtype, "ring buffer of k, v and their gradients")
@@ -147,33 +151,34 @@ def _ring_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value,
         del step_gradients, send_buffer
         return [dq, receive_buffer, receive_buffer]
 
-    return tape.record(out, (q, key, value), run, saves=saved)
+    return tape.record(out, (query, key, value), run, saves=saved)
 
 
-def _all_gather_attention(ctx: Context, widths: AttentionWidths, q: Value, key: Value, value: Value) -> Value:
+def _all_gather_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
     """Gather k and v of the whole sequence and attend in two halves of the queries.
 
     Saves the local q, k, v and the output; backward gathers k and v again.
     """
     tape, ranks = ctx.tape, ctx.setting.context_parallel
-    tokens = q.shape[0]
+    tokens = query.shape[0]
     output_shape = (tokens, widths.heads * widths.v_dim)
     stats = [tape.new((tokens, widths.heads), "fp32", "softmax statistics")]
     gathered_kv = _gather_kv(tape, ranks, key, value)
-    out = tape.value(output_shape, q.dtype, "attention output")
-    half_outputs = [tape.new(output_shape, q.dtype, "attention output of both halves") for _ in range(2)]
+    out = tape.value(output_shape, query.dtype, "attention output")
+    half_outputs = [tape.new(output_shape, query.dtype, "attention output of both halves") for _ in range(2)]
     del gathered_kv, half_outputs
-    saved = (q.storage, key.storage, value.storage, out.storage, *stats)
-    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (q, key, value))
+    saved = (query.storage, key.storage, value.storage, out.storage, *stats)
+    qkv_shapes = tuple(Value(None, t.shape, t.dtype) for t in (query, key, value))
     del stats
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: gather k and v again, run the kernel for both halves of the queries, reduce-scatter dK and dV."""
         local_q, k, v = qkv_shapes
         dq = tape.new(local_q.shape, local_q.dtype, "dQ")
         dk, dv = (tape.new(_gathered_shape(t.shape, ranks), t.dtype, "dK, dV of the whole sequence") for t in (k, v))
         gathered_kv = _gather_kv(tape, ranks, k, v)
         half = Value(None, (-(-local_q.shape[0] // 2), local_q.shape[1]), local_q.dtype)
-        # the two halves together see (2 ways + 1) / 2 ways of the sequence, and both gradients wait
+        # the two halves together see (2 ranks + 1) / (2 ranks) of the sequence, and the gradients of both wait
         visible_kv = [Value(None, (t.shape[0] * ranks + -(-t.shape[0] // 2), t.shape[1]), t.dtype) for t in (k, v)]
         half_gradients = _attention_backward(tape, widths, half, *visible_kv)
         first_half_dq = tape.new(half.shape, half.dtype, "attention backward")
@@ -184,7 +189,7 @@ def _all_gather_attention(ctx: Context, widths: AttentionWidths, q: Value, key: 
         del dk, dv, gathered_kv, half_gradients, first_half_dq
         return results
 
-    return tape.record(out, (q, key, value), run, saves=saved)
+    return tape.record(out, (query, key, value), run, saves=saved)
 
 
 def _gathered_shape(shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:

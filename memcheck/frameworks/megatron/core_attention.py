@@ -31,22 +31,22 @@ class Kernel(Record):
     dropout: float = 0.0
 
 
-def core_attention(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> Value:
+def core_attention(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value) -> Value:
     """Compute attention over all heads of this rank with the backend that the plan names: [tokens, heads * v_dim].
 
-    ``q``: [tokens, heads * qk_dim]. ``key``, ``value``: [tokens, kv_heads * dim].
+    ``query``: [tokens, heads * qk_dim]. ``key``, ``value``: [tokens, kv_heads * dim].
     """
     backend = ctx.setting.attention
     if not uses_te(ctx.setting) or backend == "local":
-        return _unfused(ctx, kernel, q, key, value, local=True)
+        return _unfused(ctx, kernel, query, key, value, local=True)
     if backend in ("unfused", "eager"):
-        return _unfused(ctx, kernel, q, key, value, local=False)
+        return _unfused(ctx, kernel, query, key, value, local=False)
     if not kernel.packed:
-        # get_qkv_layout: anything but views of one buffer, or three tensors of their own, is made contiguous
+        # get_qkv_layout accepts views of one buffer or three separate tensors; others are made contiguous
         key, value = contiguous(ctx.tape, key, "contiguous k"), contiguous(ctx.tape, value, "contiguous v")
     if backend == "flash":
-        return _flash(ctx, kernel, q, key, value)
-    return _fused(ctx, kernel, q, key, value)
+        return _flash(ctx, kernel, query, key, value)
+    return _fused(ctx, kernel, query, key, value)
 
 
 def contiguous(tape: Tape, x: Value, label: str) -> Value:
@@ -56,7 +56,7 @@ def contiguous(tape: Tape, x: Value, label: str) -> Value:
     return copy(tape, x, label)
 
 
-def _flash(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> Value:
+def _flash(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value) -> Value:
     """Compute attention with FlashAttention, which takes [batch, sequence, heads, head_dim].
 
     Batches larger than one are transposed into copies. Version 2 has one width for queries, keys and values: narrower
@@ -69,9 +69,9 @@ def _flash(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> 
         kernel = kernel._replace(v_dim=kernel.qk_dim)
     transposes = ctx.setting.batch > 1
     if transposes or kernel.packed:
-        q, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (q, key, value))
-    out = _saving_kernel(ctx, kernel, q, key, value, grouped_backward=True)
-    del q, key, value
+        query, key, value = (copy(tape, t, "transpose(0, 1).contiguous()") for t in (query, key, value))
+    out = _saving_kernel(ctx, kernel, query, key, value, grouped_backward=True)
+    del query, key, value
     if transposes:
         out = copy(tape, out, "transpose(0, 1).contiguous()")
     return (
@@ -84,13 +84,13 @@ def _resize_heads(tape: Tape, x: Value, width: int, label: str) -> Value:
     return operator(tape, tape.value((x.shape[0], width), x.dtype, label), x, label + " backward")
 
 
-def _fused(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value) -> Value:
+def _fused(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value) -> Value:
     """cuDNN's fused attention in [sequence, batch, heads, head_dim]."""
-    return _saving_kernel(ctx, kernel, q, key, value, grouped_backward=False)
+    return _saving_kernel(ctx, kernel, query, key, value, grouped_backward=False)
 
 
 def _saving_kernel(
-    ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value, *, grouped_backward: bool
+    ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value, *, grouped_backward: bool
 ) -> Value:
     """Run a fused attention kernel that saves q, k, v, the output and fp32 softmax statistics.
 
@@ -102,10 +102,10 @@ def _saving_kernel(
         v_dim=kernel.v_dim,
         expands=grouped_backward and kernel.kv_heads != kernel.heads,
     )
-    return context_attention(ctx, widths, q, key, value)
+    return context_attention(ctx, widths, query, key, value)
 
 
-def _unfused(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value, *, local: bool) -> Value:
+def _unfused(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value, *, local: bool) -> Value:
     """Compute attention as separate kernels: scores, scaled masked softmax, dropout and the product with the values.
 
     The scores are [batch, heads, sequence, sequence]. ``local``: Megatron's own module, whose ``baddbmm`` input is the
@@ -115,17 +115,18 @@ def _unfused(ctx: Context, kernel: Kernel, q: Value, key: Value, value: Value, *
     batch, length = setting.batch, setting.sequence
     if not kernel.packed and not local:
         key, value = contiguous(tape, key, "contiguous k"), contiguous(tape, value, "contiguous v")
-    caller_kv = key, value  # the caller's, to the end
+    caller_kv = key, value  # the caller's variables keep both alive until forward() returns
     mask = None if local else tape.new((length, length), "bool", "get_full_mask")
     if kernel.kv_heads != kernel.heads:
         key, value = (
-            _repeat_kv_heads(tape, t, kernel.heads * d) for t, d in ((key, kernel.qk_dim), (value, kernel.v_dim))
+            _repeat_kv_heads(tape, t, kernel.heads * head_dim)
+            for t, head_dim in ((key, kernel.qk_dim), (value, kernel.v_dim))
         )
     scores_shape = (batch, kernel.heads, length, length)
     # local: the first argument of baddbmm is the global memory buffer; TE allocates one
-    baddbmm_input = None if local else tape.new(scores_shape, q.dtype, "matmul input buffer")
-    scores = batched(tape, q, key, scores_shape, "attention scores")  # a local variable to the end of forward()
-    del baddbmm_input, q, key
+    baddbmm_input = None if local else tape.new(scores_shape, query.dtype, "matmul input buffer")
+    scores = batched(tape, query, key, scores_shape, "attention scores")  # a local variable to the end of forward()
+    del baddbmm_input, query, key
     weights = dropout(tape, _scaled_softmax(ctx, kernel, scores, value.dtype), kernel.dropout)
     out = batched(tape, weights, value, (batch * length, kernel.heads * kernel.v_dim), "attention output")
     out = copy(tape, out, "contiguous")
@@ -166,6 +167,7 @@ def _fill_mask(ctx: Context, x: Value, *, through_view: bool) -> Value:
     mask = tape.new(shape[-2:], "bool", "attention mask") if uses_te(ctx.setting) else None
 
     def fill(grad: Storage) -> list[Storage | None]:
+        """Backward: masked_fill's gradient, or what CopySlices allocates in its place."""
         if not through_view:
             return [tape.new(shape, dtype, "masked_fill backward")]
         full_gradient = tape.new(shape, dtype, "CopySlices result")

@@ -35,24 +35,27 @@ from memcheck.models.types import Mixer, Norm
 from memcheck.record import Record
 
 
-def to_heads(tape: Tape, x: Value, ways: int) -> Value:
+def to_heads(tape: Tape, x: Value, context_ranks: int) -> Value:
     """Exchange [this rank's tokens, all heads] for [all tokens, this rank's heads] over the context group.
 
-    The caller's variable still holds ``x``. ``ways``: context ranks.
+    The caller's variable still holds ``x``. ``context_ranks``: context ranks.
     """
     ordered = _reorder(tape, x, x.shape, "index_select of heads")
-    shape = (x.shape[0] * ways, x.shape[1] // ways)
+    shape = (x.shape[0] * context_ranks, x.shape[1] // context_ranks)
     by_rank = _reorder(tape, ordered, x.shape, "cat of heads")
     exchanged = _reorder(tape, by_rank, shape, "all-to-all")
     del by_rank
     return _reorder(tape, exchanged, shape, "tokens in order")
 
 
-def to_tokens(tape: Tape, x: Value, ways: int) -> Value:
-    """Exchange [all tokens, this rank's heads] for [its tokens, all heads] over the context group."""
+def to_tokens(tape: Tape, x: Value, context_ranks: int) -> Value:
+    """Exchange [all tokens, this rank's heads] for [its tokens, all heads] over the context group.
+
+    ``context_ranks``: ranks of that group.
+    """
     balanced = _reorder(tape, x, x.shape, "tokens by rank")
     exchanged = _reorder(tape, balanced, x.shape, "all-to-all")
-    return _reorder(tape, exchanged, (x.shape[0] // ways, x.shape[1] * ways), "cat of heads")
+    return _reorder(tape, exchanged, (x.shape[0] // context_ranks, x.shape[1] * context_ranks), "cat of heads")
 
 
 def _reorder(tape: Tape, x: Value, shape: tuple[int, ...], label: str) -> Value:
@@ -73,24 +76,25 @@ class Heads(Record):
     value: int
 
 
-def chunks(ctx: Context, ways: int) -> int:
-    """Return the number of chunks of all sequences of a micro-batch. ``ways``: context ranks that cut the sequence."""
-    return ctx.batch * -(-ctx.sequence * ways // CHUNK)
+def chunks(ctx: Context, context_ranks: int) -> int:
+    """Return the number of chunks of all sequences of a micro-batch. ``context_ranks``: those that cut the sequence."""
+    return ctx.batch * -(-ctx.sequence * context_ranks // CHUNK)
 
 
-def convolution(ctx: Context, x: Value, weight: Parameter, ways: int = 1) -> Value:
+def convolution(ctx: Context, x: Value, weight: Parameter, context_ranks: int = 1) -> Value:
     """Compute the causal convolution with SiLU, which saves its input [tokens, channels].
 
-    Backward computes the convolution again, and sums the weight's gradient over chunks in fp32. ``ways``: context
-    ranks, each of which copies its channels out of the weight.
+    Backward computes the convolution again, and sums the weight's gradient over chunks in fp32. ``context_ranks``:
+    ranks that divide the channels, each of which copies its own out of the weight.
     """
     tape = ctx.tape
-    local_shape = (weight.shape[0] // ways, *weight.shape[1:])
-    local_weight = tape.new(local_shape, weight.dtype, "conv1d weight of own heads") if ways > 1 else None
+    local_shape = (weight.shape[0] // context_ranks, *weight.shape[1:])
+    local_weight = tape.new(local_shape, weight.dtype, "conv1d weight of own heads") if context_ranks > 1 else None
     out = tape.value(x.shape, x.dtype, "causal_conv1d")
-    shape, dtype, chunk_shape = x.shape, x.dtype, (chunks(ctx, ways), *local_shape)
+    shape, dtype, chunk_shape = x.shape, x.dtype, (chunks(ctx, context_ranks), *local_shape)
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the convolution again, dX, and dW summed over chunks."""
         recomputed = tape.new(shape, dtype, "causal_conv1d again")
         dx = tape.new(shape, dtype, "causal_conv1d backward")
         chunk_gradients = tape.new(chunk_shape, "fp32", "causal_conv1d dW of chunks")
@@ -112,23 +116,24 @@ def l2norm(ctx: Context, x: Value, heads: int) -> Value:
 
 
 def gated_delta_rule(
-    ctx: Context, heads: Heads, inputs: tuple[Value, Value, Value, Value, Value], ways: int = 1
+    ctx: Context, heads: Heads, inputs: tuple[Value, Value, Value, Value, Value], context_ranks: int = 1
 ) -> Value:
     """Compute the chunked gated delta rule: [tokens, heads * value].
 
     ``inputs``: queries and keys [tokens, heads * key], values [tokens, heads * value], decay (fp32) and beta [tokens,
     heads]. Saves its inputs, the decay summed within chunks in place of the decay, and the inverse of each chunk.
-    Backward computes the states between chunks again, and their gradients.
+    Backward computes the states between chunks again, and their gradients. ``context_ranks``: those that divide the
+    heads, each with all tokens of the sequence.
     """
     tape = ctx.tape
-    q, k, v, _, beta = inputs
-    tokens, dtype = q.shape[0], q.dtype
+    query, key, value, _, beta = inputs
+    tokens, dtype = query.shape[0], query.dtype
     key_shape, value_shape, head_shape = (
         (tokens, heads.number * heads.key),
         (tokens, heads.number * heads.value),
         (tokens, heads.number),
     )
-    state_shape = (chunks(ctx, ways), heads.number, heads.key, heads.value)
+    state_shape = (chunks(ctx, context_ranks), heads.number, heads.key, heads.value)
     summed_decay = tape.new(head_shape, "fp32", "decay summed in chunks")
     inverses = tape.new((tokens, heads.number, CHUNK), dtype, "inverses of chunks")
     forward_temporaries = [tape.new(key_shape, dtype, "w"), tape.new(value_shape, dtype, "u")]
@@ -138,10 +143,14 @@ def gated_delta_rule(
     ]
     out = tape.value(value_shape, dtype, "delta rule")
     del forward_temporaries
-    saved = (q.storage, k.storage, v.storage, beta.storage, summed_decay, inverses)
+    saved = (query.storage, key.storage, value.storage, beta.storage, summed_decay, inverses)
     del summed_decay, inverses
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward, in the order of the kernels: states again, then dQ, dK, dV, the decay's and beta's gradients.
+
+        A name that is assigned again frees its earlier tensor.
+        """
         backward_temporaries = [tape.new(key_shape, dtype, "w"), tape.new(value_shape, dtype, "u")]
         backward_temporaries += [
             tape.new(state_shape, dtype, "states of chunks"),
@@ -207,13 +216,15 @@ def local_widths(mixer: Mixer, tensor: int, context: int = 1) -> DeltaWidths:
     Raises:
         UnsupportedError: the ranks do not divide its heads (transformer_config.py, __post_init__).
     """
-    key_heads, ways = mixer.key_heads or mixer.heads, tensor * context
+    key_heads, ranks = mixer.key_heads or mixer.heads, tensor * context
     for heads in (key_heads, mixer.heads):
-        if heads % ways:
+        if heads % ranks:
             degree = "context" if context > 1 else "tensor"
-            message = f"{heads} heads of a delta net are not divided by {ways} tensor and context ranks"
+            message = f"{heads} heads of a delta net are not divided by {ranks} tensor and context ranks"
             raise UnsupportedError(message, f"choose a divisor of {heads}", f"/parallelism/{degree}")
-    return DeltaWidths(key_heads=key_heads // ways, heads=mixer.heads // ways, key=mixer.key_dim, value=mixer.head_dim)
+    return DeltaWidths(
+        key_heads=key_heads // ranks, heads=mixer.heads // ranks, key=mixer.key_dim, value=mixer.head_dim
+    )
 
 
 def demand_delta_net(ctx: Context, sizes: DeltaWidths) -> None:
@@ -247,9 +258,9 @@ def delta_net(
     path = "self_attention."
     projected = column(ctx, x, projection(ctx, path + "in_proj", widths.width, ctx.hidden), "in_proj", spec)
     bridged, proj = is_bridged(ctx.setting), projection(ctx, path + "out_proj", ctx.hidden, widths.values, adds=False)
-    ways = ctx.setting.context_parallel
-    if ways > 1:  # from here on every rank has some heads of all tokens
-        widths, projected = local_widths(mixer, ctx.tp, ways), to_heads(ctx.tape, projected, ways)
+    context_ranks = ctx.setting.context_parallel
+    if context_ranks > 1:  # from here on every rank has some heads of all tokens
+        widths, projected = local_widths(mixer, ctx.tp, context_ranks), to_heads(ctx.tape, projected, context_ranks)
     rows = projected.shape[0]
     qkv, gate, beta, alpha = ctx.tape.views(
         projected, (rows, widths.mixed), (rows, widths.values), (rows, widths.heads), (rows, widths.heads)
@@ -257,14 +268,14 @@ def delta_net(
     if bridged:  # heads of different groups are not adjacent: each reshape is a copy
         gate, beta, alpha = (copy(ctx.tape, t, "reshape") for t in (gate, beta, alpha))
         qkv = copy(ctx.tape, qkv, "reshape qkv") if widths.key_heads > 1 else qkv
-    conv_weight = ctx.parameter(path + "conv1d.weight", (widths.mixed * ways, mixer.kernel))
-    qkv = convolution(ctx, qkv, conv_weight, ways)
+    conv_weight = ctx.parameter(path + "conv1d.weight", (widths.mixed * context_ranks, mixer.kernel))
+    qkv = convolution(ctx, qkv, conv_weight, context_ranks)
     inputs = (_bridged_inputs if bridged else _prepared_inputs)(ctx, widths, qkv, beta, alpha)
     del beta
     if not bridged:
         gate = copy(ctx.tape, gate, "contiguous gate")
     head_norm = _head_norm(widths, spec)
-    out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), inputs, ways)
+    out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), inputs, context_ranks)
     discarded = Discarded(ctx) if "gdn_norm_out" in modules and not bridged else None
     if discarded is not None:
         (out,) = discarded.run(lambda c, t: (_gated_norm(c, widths, head_norm, t[0], t[1]),), (out, gate))
@@ -318,13 +329,15 @@ def _repeat_heads(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
     return operator(tape, tape.value((x.shape[0], sizes.heads * sizes.key), x.dtype, "repeat_interleave"), x, "sum")
 
 
-def _compiled_decay(ctx: Context, alpha: Value, ways: int) -> Value:
+def _compiled_decay(ctx: Context, alpha: Value, context_ranks: int) -> Value:
     """Compute ``-A_log.exp() * softplus(alpha.float() + dt_bias)`` [tokens, heads] in one compiled kernel.
 
-    Saves alpha and the two vectors. ``ways``: context ranks; the vectors have the heads of all of them.
+    Saves alpha and the two vectors. ``context_ranks``: context ranks; the vectors have the heads of all of them.
     """
     tape = ctx.tape
-    vectors = [ctx.parameter(f"self_attention.{name}", (alpha.shape[-1] * ways,)) for name in ("A_log", "dt_bias")]
+    vectors = [
+        ctx.parameter(f"self_attention.{name}", (alpha.shape[-1] * context_ranks,)) for name in ("A_log", "dt_bias")
+    ]
     out = tape.value(alpha.shape, "fp32", "decay")
     return operator(tape, out, (alpha, *map(tape.parameter, vectors)), "decay backward", saves=(alpha,))
 

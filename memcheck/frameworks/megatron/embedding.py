@@ -40,59 +40,66 @@ def megatron_embedding_curve(
     *,
     inventory: bool = False,
 ) -> Curve:
-    """Replay the embedding. Its output belongs to the first layer; ``saved`` is what else it keeps.
+    """Replay the embedding and return its memory curve. Its output belongs to the first layer.
 
-    ``forward``: :func:`embedding_forward`, or another folder's.
+    ``saved_bytes`` of the curve is what the embedding keeps besides its output. ``forward``: :func:`embedding_forward`,
+    or another framework's.
     """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
-    y = (forward or embedding_forward)(ctx, embedding)
+    output = (forward or embedding_forward)(ctx, embedding)
     forward_high = high(tape)
-    output = (y.shape, y.dtype)
-    held = y.storage.bytes if embedding.waits and y.storage is not None else 0
-    y.storage = None
+    output_spec = (output.shape, output.dtype)
+    kept_output_bytes = output.storage.bytes if embedding.waits and output.storage is not None else 0
+    output.storage = None
     saved = turn(tape)
-    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
-    gradients = tape.by_component.get("gradients", 0)
+    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.origin is not None else [])
+    gradient_bytes = tape.by_component.get("gradients", 0)
     return Curve(
         saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
         saved_components=saved.components,
-        autocast_cache_bytes=held,
+        autocast_cache_bytes=kept_output_bytes,
         forward_peak=forward_high,
         backward_peak=high(tape),
-        gradient_bytes=gradients,
+        gradient_bytes=gradient_bytes,
     )
 
 
 def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
-    """Word embeddings, with learned positions where there are any, as the first layer takes them."""
+    """Compute word embeddings, with learned positions if the model has any: [this rank's tokens, hidden].
+
+    Under sequence parallelism each tensor rank has 1/tp of the tokens afterwards.
+    """
     tape, setting, tp = ctx.tape, ctx.setting, ctx.tp
-    scattered = scatters(ctx)
+    scatters_tokens = scatters(ctx)
     # the embedding reduce-scatters by itself unless positions are added in between
-    at_once = scattered and embedding.positions == 0
+    scatters_first = scatters_tokens and embedding.positions == 0
     x = _table(ctx, embedding)
     shape, dtype = x.shape, x.dtype
-    if at_once:
+    if scatters_first:
         x = _scatter(ctx, _transposed(ctx, x))
     elif tp > 1:
         x = operator(tape, x, x, GRAD_UNCHANGED)  # all-reduced in place
     if embedding.positions:
-        where = ctx.parameter("position_embeddings", (embedding.positions, setting.hidden))
+        position_table = ctx.parameter("position_embeddings", (embedding.positions, setting.hidden))
         looked_up = tape.value((ctx.tokens, setting.hidden), dtype, "position embeddings")
-        position = operator(tape, looked_up, tape.parameter(where), "embedding backward")
+        position = operator(tape, looked_up, tape.parameter(position_table), "embedding backward")
         summed = tape.value(shape, dtype, "word + position")
         x = operator(tape, summed, (x, position), GRAD_UNCHANGED)
         del position, looked_up, summed
-    if not at_once:
+    if not scatters_first:
         x = _transposed(ctx, x)
-        if scattered:
+        if scatters_tokens:
             x = _split(ctx, x)
     return dropout(tape, x, hidden_dropout(ctx, embedding.dropout))
 
 
 def _table(ctx: Context, embedding: MegatronEmbedding) -> Value:
-    """Rows of the vocabulary shard: keeps the masked token ids and their mask."""
+    """Look up word embeddings in this rank's vocabulary shard: [tokens, hidden].
+
+    With several tensor ranks, autograd saves the masked token ids and their mask.
+    """
     tape, setting = ctx.tape, ctx.setting
     weight = Parameter(
         "word_embeddings",
@@ -106,10 +113,11 @@ def _table(ctx: Context, embedding: MegatronEmbedding) -> Value:
     mask = tape.new((ctx.tokens,), "bool", "token mask") if ctx.tp > 1 else None
     out = tape.value((ctx.tokens, setting.hidden), setting.compute_dtype, "word embeddings")
     shape, dtype = weight.shape, weight.dtype
-    kept = (ids, mask)
+    saved = (ids, mask)
     tied = embedding.tied
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the gradient of the whole shard, which is added to the output layer's if the table is tied."""
         table = tape.new(shape, dtype, "embedding backward")
         if tied:
             # summed with the output layer's gradient, which others still reference
@@ -118,7 +126,7 @@ def _table(ctx: Context, embedding: MegatronEmbedding) -> Value:
             return [summed]
         return [table]
 
-    return tape.record(out, (tape.parameter(weight),), run, saves=kept)
+    return tape.record(out, (tape.parameter(weight),), run, saves=saved)
 
 
 def _transposed(ctx: Context, x: Value) -> Value:

@@ -13,27 +13,30 @@ from memcheck.models.types import Architecture
 
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
-    """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known.
+    """Return the bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known.
 
-    Contiguous buffers hold the gradients all step, too.
+    These are the model's states. They include the gradients, whose contiguous buffers exist all step.
     """
     if job.freeze or job.option("mtp_num_layers") or job.method != "full":
         return 0
-    layers, worst = architecture.layers(), 0
+    layers, highest_bytes = architecture.layers(), 0
     code = code_of(job.framework.style)
-    of_block = {
+    tensors_by_block = {
         id(block): tuple(block_tensors(block, job, architecture.hidden_size)) for block, _ in architecture.blocks
     }
-    held = stages(architecture.num_layers, job)
-    contents = [tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank]) for rank in held]
+    chunks_by_rank = stages(architecture.num_layers, job)
+    contents = [
+        tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank])
+        for rank in chunks_by_rank
+    ]
     for rank in ranks_with_highest_peak(job, contents):
         units: list[tuple[LocalTensor, ...]] = []
-        chunks = held[rank]
+        chunks = chunks_by_rank[rank]
         shares = architecture.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
         for chunk in chunks:
             units += [tuple(embedding_tensors(architecture, job))] if chunk.embedding else []
-            units += [of_block[id(layers[i])] for i in chunk.layers]
+            units += [tensors_by_block[id(layers[i])] for i in chunk.layers]
             units += [tuple(head_tensors(architecture, job, shares=shares))] if chunk.head else []
         tensors = counted(units)
-        worst = max(worst, sum(n_bytes for _, n_bytes in code.resident(job, tensors).components))
-    return worst
+        highest_bytes = max(highest_bytes, sum(n_bytes for _, n_bytes in code.resident(job, tensors).components))
+    return highest_bytes

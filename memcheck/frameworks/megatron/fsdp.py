@@ -71,8 +71,8 @@ def sharded_gradient(job: TrainingJob) -> str:
     return job.recipe.params if stated == "auto" else stated
 
 
-def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1) -> int:
-    """Return the bytes of the weight buffers over ``ways`` ranks.
+def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ranks: int = 1) -> int:
+    """Return the bytes of the weight buffers over ``ranks`` ranks.
 
     MXFP8 has a second buffer, by columns (fp8_need_transpose_data).
     """
@@ -80,7 +80,7 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ways: int = 1)
     if has_fp8_weights(job):
         linear_bytes = 2 if job.option("fp8_recipe") == "mxfp8" else 1
     total = sum([t.times * t.numel * (linear_bytes if t.linear else element_bytes) for t in tensors])
-    return -(-total // ways)
+    return -(-total // ranks)
 
 
 def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
@@ -95,14 +95,16 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
         numel = elements([t for t in group if t.trained])
         if not group:
             continue
-        ways = optimizer_ranks(job, expert=expert)
-        shard = -(-numel // ways)
+        ranks = optimizer_ranks(job, expert=expert)
+        shard = -(-numel // ranks)
         total = total.plus(
             StateBytes(
-                parameters=rounded(parameter_bytes(job, group, ways if strategy(job) == "optim_grads_params" else 1)),
+                parameters=rounded(parameter_bytes(job, group, ranks if strategy(job) == "optim_grads_params" else 1)),
                 gradients=rounded(shard * element_bytes.gradient),
                 master_weights=int(on_device * rounded(int(shard * element_bytes.master))),
-                optimizer_states=int(on_device * sum(rounded(shard * s) for s in element_bytes.states)),
+                optimizer_states=int(
+                    on_device * sum(rounded(shard * state_item_bytes) for state_item_bytes in element_bytes.states)
+                ),
             )
         )
     return total
@@ -138,13 +140,13 @@ def unit_size(job: TrainingJob, units: list[Unit]) -> int:
     stated = job.option("suggested_communication_unit_size")
     if stated:
         return int(str(stated))
-    blocks = [u for u in units if u.kind == "block"]
-    mean = elements(counted([u.tensors for u in blocks])) // len(blocks) if blocks else 0
+    blocks = [block for block in units if block.kind == "block"]
+    mean = elements(counted([block.tensors for block in blocks])) // len(blocks) if blocks else 0
     return max(MINIMUM_UNIT, 2 * mean)
 
 
 def root_bytes(job: TrainingJob, units: list[Unit]) -> int:
-    """Parameters outside the units, gathered all step."""
+    """Return the bytes of parameters outside the layers, which stay gathered all step under ``optim_grads_params``."""
     if strategy(job) != "optim_grads_params":
         return 0
     return rounded(sum(parameter_bytes(job, counted([u.tensors])) for u in units if u.kind != "block"))
@@ -175,22 +177,25 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
         return _double_buffered(units, layers, gradient_item_bytes)
     unit_extras: list[Extra] = []
-    gradients = [*accumulate((layers[b].gradient for b in reversed(blocks)), initial=0)]  # of the last 1, 2, ... blocks
+    gradients = [
+        *accumulate((layers[b].gradient for b in reversed(blocks)), initial=0)
+    ]  # summed over the last 0, 1, 2, ... layers
     layers_done = 0
     outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
-        earlier_layers = (layers[blocks[place]] for place in range(layers_done - 1, -1, -1))
+        earlier_layers = (layers[blocks[position]] for position in range(layers_done - 1, -1, -1))
         layers_done += i in layers
-        later_layers = (layers[blocks[place]] for place in range(layers_done, len(blocks)))
-        own = layers.get(i, GatheredLayer(0, 0, 0))
-        forward = own.parameter + _prefetched_bytes(later_layers, limit // 2)
+        later_layers = (layers[blocks[position]] for position in range(layers_done, len(blocks)))
+        layer = layers.get(i, GatheredLayer(0, 0, 0))
+        forward = layer.parameter + _prefetched_bytes(later_layers, limit // 2)
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
         prefetches = unit.kind in ("block", "embedding")
-        backward = own.parameter + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
-        unreduced = min(gradient_item_bytes * (limit + own.elements), gradients[len(blocks) - layers_done])
+        backward = layer.parameter + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
+        unreduced = min(gradient_item_bytes * (limit + layer.elements), gradients[len(blocks) - layers_done])
         unit_extras.append(
             Extra(
-                rounded(forward), rounded(backward + own.gradient + unreduced + gradient_item_bytes * outer_elements[i])
+                rounded(forward),
+                rounded(backward + layer.gradient + unreduced + gradient_item_bytes * outer_elements[i]),
             )
         )
     return unit_extras
@@ -204,15 +209,15 @@ def _double_buffered(units: list[Unit], layers: dict[int, GatheredLayer], gradie
     """
     sizes = list(layers.values())
     empty = GatheredLayer(0, 0, 0)
-    common = max(sizes, key=lambda c: (sizes.count(c), c.elements), default=empty)
+    common = max(sizes, key=lambda layer: (sizes.count(layer), layer.elements), default=empty)
     pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
     unit_extras: list[Extra] = []
     for i, outer_elements in enumerate(_outer_gradient_elements(units)):
         unpooled_neighbours = [layers[b] for b in (i - 1, i, i + 1) if layers.get(b, common) != common]
-        own = layers[i] if layers.get(i, common) != common else empty
-        forward = pool + sum(c.parameter for c in unpooled_neighbours[:2])
+        unpooled = layers[i] if layers.get(i, common) != common else empty
+        forward = pool + sum(layer.parameter for layer in unpooled_neighbours[:2])
         unit_extras.append(
-            Extra(rounded(forward), rounded(forward + own.gradient + gradient_item_bytes * outer_elements))
+            Extra(rounded(forward), rounded(forward + unpooled.gradient + gradient_item_bytes * outer_elements))
         )
     return unit_extras
 

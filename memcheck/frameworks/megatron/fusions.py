@@ -13,27 +13,32 @@ from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
-def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: Value, p: float) -> Value:
+def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: Value, probability: float) -> Value:
     """Compute ``residual + dropout(x + bias)`` [tokens, hidden]: one fused kernel, or three operators.
 
-    The fused kernel (``bias_dropout_fusion``, on by default) saves the dropout mask alone. ``p``: dropout probability.
+    The fused kernel (``bias_dropout_fusion``, on by default) saves the dropout mask alone. ``probability``: dropout's.
     """
     tape = ctx.tape
     if not bool(ctx.setting.option("bias_dropout_fusion", True)):
         if bias is not None:
             x = add_bias(tape, x, tape.parameter(bias), "bias")
-        x = dropout(tape, x, p)
+        x = dropout(tape, x, probability)
         return add(tape, residual, x, "residual")
     out = tape.value(residual.shape, residual.dtype, "bias-dropout-add")
-    mask = tape.new(x.shape, "bool", "dropout mask") if p > 0 else None
-    own = GRAD_UNCHANGED if p == 0 and x.dtype == residual.dtype else "bias-dropout-add backward"
+    mask = tape.new(x.shape, "bool", "dropout mask") if probability > 0 else None
+    branch_gradient = GRAD_UNCHANGED if probability == 0 and x.dtype == residual.dtype else "bias-dropout-add backward"
     if bias is None:
-        return operator(tape, out, (x, residual), [own, GRAD_UNCHANGED], saves=(mask,))
-    return operator(tape, out, (x, residual, tape.parameter(bias)), [own, GRAD_UNCHANGED, "sum"], saves=(mask,))
+        return operator(tape, out, (x, residual), [branch_gradient, GRAD_UNCHANGED], saves=(mask,))
+    return operator(
+        tape, out, (x, residual, tape.parameter(bias)), [branch_gradient, GRAD_UNCHANGED, "sum"], saves=(mask,)
+    )
 
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
-    """``bias_activation_fusion`` as ``arguments.py`` sets it: bias_swiglu_fusion or bias_gelu_fusion."""
+    """Whether Megatron fuses the activation with the bias (bias_swiglu_fusion, bias_gelu_fusion).
+
+    ``arguments.py`` sets both from ``bias_activation_fusion``. GeLU without a gate is only fused if there is a bias.
+    """
     if gated and activation in ("silu", "swish"):
         return bool(setting.option("bias_swiglu_fusion", True))
     fits = activation == "quick_gelu" if gated else activation.startswith("gelu") and bias
@@ -41,7 +46,11 @@ def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool)
 
 
 def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, activation: str) -> Value:
-    """The activation of a dense MLP: one kernel that keeps its input, or operators."""
+    """Compute the activation of a dense MLP: one fused kernel that saves its input, or separate operators.
+
+    ``x``: [tokens, width], where a gated MLP has gate and up side by side and returns half the width. ``bias``: of the
+    linear layer before it, which is added first.
+    """
     if fuses_activation(ctx.setting, gated, activation, bias is not None):
         return _fused(ctx, x, bias, gated=gated)
     tape = ctx.tape
@@ -52,11 +61,11 @@ def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, act
     half = (*x.shape[:-1], x.shape[-1] // 2)
     gate, up = tape.views(x, half, half)
     del x
-    acted = unary(tape, gate, "silu" if activation == "swish" else activation)
+    activated = unary(tape, gate, "silu" if activation == "swish" else activation)
     del gate
     # x_linear + glu_linear_offset: a copy even when the offset is 0.0
     up = add_offset(tape, up)
-    return mul(tape, acted, up, "glu")
+    return mul(tape, activated, up, "glu")
 
 
 def add_offset(tape: Tape, x: Value) -> Value:
@@ -72,29 +81,35 @@ def relu_squared(tape: Tape, x: Value) -> Value:
 
 
 def _fused(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool) -> Value:
-    """SwiGLUFunction, BiasSwiGLUFunction, GeLUFunction: keep the input of the activation."""
+    """Compute an activation in one kernel, which saves its input (SwiGLUFunction, BiasSwiGLUFunction, GeLUFunction)."""
     tape = ctx.tape
-    kept = store(ctx, x)
+    saved_input = store(ctx, x)
     width = x.shape[-1] // 2 if gated else x.shape[-1]
     out = tape.value((*x.shape[:-1], width), x.dtype, "activation")
-    wide = [(x.shape, x.dtype, "input from fp8")] if kept is not x.storage else []
+    wide = [(x.shape, x.dtype, "input from fp8")] if saved_input is not x.storage else []
     if bias is None:
-        return operator(tape, out, x, "activation backward", saves=(kept,), temporaries=wide)
+        return operator(tape, out, x, "activation backward", saves=(saved_input,), temporaries=wide)
     inputs = (x, tape.parameter(bias))
-    return operator(tape, out, inputs, ["activation backward", "sum"], saves=(kept,), temporaries=wide)
+    return operator(tape, out, inputs, ["activation backward", "sum"], saves=(saved_input,), temporaries=wide)
 
 
 def store(ctx: Context, x: Value) -> Storage | None:
-    """What a fused activation keeps of its input: the input, or an fp8 copy (activation_func_fp8_input_store)."""
+    """Return what a fused activation saves of its input ``x``: the input, or an fp8 copy of it.
+
+    The option ``activation_func_fp8_input_store`` asks for the copy.
+    """
     if ctx.tape.grad_enabled and bool(ctx.setting.option("activation_func_fp8_input_store")):
         return ctx.tape.new(x.shape, "fp8", "fp8 input")
     return x.storage
 
 
-def weighted_swiglu(ctx: Context, x: Value, probs: Value) -> Value:
-    """WeightedSwiGLUFunction of routed experts: keeps its input and the routing weights of its tokens."""
+def weighted_swiglu(ctx: Context, x: Value, routing_weights: Value) -> Value:
+    """Compute WeightedSwiGLUFunction of routed experts: [copies, width / 2]; saves its input and the routing weights.
+
+    ``x``: [copies, width]. ``routing_weights``: [copies], one for each copy of a token.
+    """
     tape = ctx.tape
-    kept = (store(ctx, x), probs.storage)
+    saved = (store(ctx, x), routing_weights.storage)
     shape, dtype = x.shape, x.dtype
     out = tape.value((*shape[:-1], shape[-1] // 2), dtype, "weighted swiglu")
-    return operator(tape, out, (x, probs), "weighted swiglu backward", saves=kept)
+    return operator(tape, out, (x, routing_weights), "weighted swiglu backward", saves=saved)

@@ -55,14 +55,14 @@ class Use(Record):
 
 
 def exchanges(job: TrainingJob) -> Use:
-    """What of a job decides which groups there are."""
-    stated = job.option("use_distributed_optimizer")
+    """Read from the job's options and model what decides which communicators a rank has."""
+    stated_distributed = job.option("use_distributed_optimizer")
     dispatcher = str(job.option("moe_token_dispatcher_type", "allgather"))
     deepep = dispatcher == "flex" and job.option("moe_flex_dispatcher_backend", "deepep") == "deepep"
     model = job.architecture
     return Use(
         dispatcher=dispatcher,
-        distributed=job.layout.zero_stage >= 1 if stated is None else bool(stated),
+        distributed=job.layout.zero_stage >= 1 if stated_distributed is None else bool(stated_distributed),
         instances=int(str(job.option("num_distributed_optimizer_instances") or 1)),
         tied=isinstance(model, Architecture) and model.tie_word_embeddings,
         sends_ring=job.option("cp_comm_type", "p2p") == "p2p",
@@ -72,7 +72,10 @@ def exchanges(job: TrainingJob) -> Use:
 
 
 def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
-    """Every communicator of one rank, as far as a step uses it."""
+    """Return every communicator of one rank that a step uses: world, tensor, context, data, pipeline, experts.
+
+    ``use``: the job's settings that decide which groups exist.
+    """
     if layout.world_size == 1:
         return ()
     world = ProcessGroup(
@@ -83,49 +86,65 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
     if context is not None and use.sends_ring:
         context = context._replace(peers=min(2, layout.context - 1))
     data = spread("data", layout.data * layout.context, layout.tensor, layout)
-    found = [world, *(g for g in (tensor, context, data) if g is not None)]
+    groups = [world, *(group for group in (tensor, context, data) if group is not None)]
     if layout.pipeline > 1:
-        stride = layout.world_size // layout.pipeline
-        local = min(max(1, layout.gpus_per_node // stride), layout.pipeline)
-        nodes = -(-layout.pipeline // local)
-        found.append(
+        ranks_per_stage = layout.world_size // layout.pipeline
+        stages_per_node = min(max(1, layout.gpus_per_node // ranks_per_stage), layout.pipeline)
+        nodes = -(-layout.pipeline // stages_per_node)
+        groups.append(
             ProcessGroup(
-                kind="pipeline", local=local, nodes=nodes, collectives=False, peers=min(2, layout.pipeline - 1)
+                kind="pipeline",
+                local=stages_per_node,
+                nodes=nodes,
+                collectives=False,
+                peers=min(2, layout.pipeline - 1),
             )
         )
         if use.tied:
-            found.append(ProcessGroup("embedding", min(local, 2), 2 // min(local, 2), collectives=True))
-    found += _sums(layout, use)
-    return (*found, *_experts(layout, use))
+            groups.append(
+                ProcessGroup("embedding", min(stages_per_node, 2), 2 // min(stages_per_node, 2), collectives=True)
+            )
+    groups += _sums(layout, use)
+    return (*groups, *_experts(layout, use))
 
 
 def _sums(layout: Layout, use: Use) -> list[ProcessGroup]:
-    """Where single numbers are added up: over one copy of the model, and over a distributed optimizer's ranks."""
-    found = []
+    """Return the communicators that add up single numbers: over one copy of the model, and over an optimizer's
+    instance.
+
+    The first one agrees whether a step succeeded. The second sums the squares of the gradients' norm.
+    """
+    groups = []
     ranks = layout.tensor * layout.pipeline
     if ranks > 1:
-        local = min(ranks, layout.gpus_per_node if layout.data * layout.context == 1 else layout.tensor)
-        found.append(ProcessGroup("model", local, -(-ranks // local), collectives=True, small=True))
+        ranks_per_node = min(ranks, layout.gpus_per_node if layout.data * layout.context == 1 else layout.tensor)
+        groups.append(ProcessGroup("model", ranks_per_node, -(-ranks // ranks_per_node), collectives=True, small=True))
     ranks = layout.world_size // use.instances
     if use.distributed and ranks > 1:
-        local = min(ranks, layout.gpus_per_node)
-        found.append(ProcessGroup("gradient norm", local, -(-ranks // local), collectives=True, small=True))
-    return found
+        ranks_per_node = min(ranks, layout.gpus_per_node)
+        groups.append(
+            ProcessGroup("gradient norm", ranks_per_node, -(-ranks // ranks_per_node), collectives=True, small=True)
+        )
+    return groups
 
 
 def _experts(layout: Layout, use: Use) -> list[ProcessGroup]:
+    """Return the communicators of routed experts; none without experts or with all of them on each rank.
+
+    They are expert, expert-tensor and expert-data parallel groups, and the joint group that gathers tokens.
+    """
     groups: list[ProcessGroup] = []
     ranks = layout.expert * layout.expert_tensor
     if ranks == 1 or not use.routed:
         return groups
-    exchange = spread("expert", layout.expert, layout.expert_tensor, layout)
-    parts = spread("expert tensor", layout.expert_tensor, 1, layout)
-    whole = spread("expert tokens", ranks, 1, layout)
+    expert_group = spread("expert", layout.expert, layout.expert_tensor, layout)
+    expert_tensor_group = spread("expert tensor", layout.expert_tensor, 1, layout)
+    token_group = spread("expert tokens", ranks, 1, layout)
     if use.dispatcher == "alltoall":
-        groups += [] if exchange is None else [exchange._replace(collectives=False, peers=layout.expert - 1)]
-        groups += [] if parts is None else [parts]
-    if whole is not None:
-        groups.append(whole._replace(small=True))  # gathered and scattered: rings alone
-    copies = layout.data * layout.context * layout.tensor // ranks
-    replicas = spread("expert data", copies, ranks, layout)
-    return [*groups, *([replicas] if replicas is not None else [])]
+        groups += [] if expert_group is None else [expert_group._replace(collectives=False, peers=layout.expert - 1)]
+        groups += [] if expert_tensor_group is None else [expert_tensor_group]
+    if token_group is not None:
+        groups.append(token_group._replace(small=True))  # all-gather and reduce-scatter connect ring neighbours alone
+    replicas = layout.data * layout.context * layout.tensor // ranks
+    expert_data_group = spread("expert data", replicas, ranks, layout)
+    return [*groups, *([expert_data_group] if expert_data_group is not None else [])]

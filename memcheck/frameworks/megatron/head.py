@@ -30,7 +30,7 @@ class MegatronHead(Record):
     trained: bool = True
     main_gradient: str | None = None
     """Dtype of the buffer that takes the weight's gradient, where it is made for each backward (Megatron-FSDP)."""
-    beside: int = 0
+    other_elements: int = 0
     """Elements of other parameters in that buffer."""
 
 
@@ -43,8 +43,8 @@ def megatron_head_curve(
 ) -> Curve:
     """Replay the final norm, output layer and loss, and return the memory curve of this last unit.
 
-    ``forward``: :func:`head_forward`, or another framework's. ``lingers`` of the curve: a tied weight's gradient that
-    waits for the embedding's.
+    ``forward``: :func:`head_forward`, or another framework's. ``until_backward_ends`` of the curve: bytes of a tied
+    weight's gradient that waits for the embedding's.
     """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
@@ -63,8 +63,8 @@ def megatron_head_curve(
     token_shape = (ctx.tokens,)
     backward(tape, loss, [tape.new(token_shape, "fp32", "gradient of the loss per token")])
     backward_peak = high(tape)
-    lingers = sum(s.bytes for s in tied_gradients)
-    gradients = tape.by_component.get("gradients", 0)
+    waiting_bytes = sum(storage.bytes for storage in tied_gradients)
+    gradient_bytes = tape.by_component.get("gradients", 0)
     main_gradients.clear()  # counted with the gradients that wait to be reduced from here on
     del input_leaf
     return Curve(
@@ -74,8 +74,8 @@ def megatron_head_curve(
         autocast_cache_bytes=0,
         forward_peak=forward_peak,
         backward_peak=backward_peak,
-        gradient_bytes=gradients,
-        until_backward_ends=lingers,
+        gradient_bytes=gradient_bytes,
+        until_backward_ends=waiting_bytes,
     )
 
 
@@ -126,6 +126,7 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
     saved_input = hidden.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX, reduce-scattered under sequence parallelism, and dW unless it is added to the main gradient."""
         dx = tape.new(gathered_shape, dtype, "output layer dX")
         reduced = tape.new(shape, dtype, "output layer reduce-scatter") if gathers_input else dx
         dw = None if fuses_wgrad(setting) or not needs_weight_grad else tape.new(weight.shape, dtype, "output layer dW")
@@ -140,5 +141,5 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
 def _make_main_gradient(tape: Tape, weight: Parameter, head: MegatronHead, gradients: Gradients) -> None:
     """Allocate Megatron-FSDP's main-gradient buffer of the output layer, if it makes one for each backward."""
     if head.main_gradient is not None:
-        shape = (prod(weight.shape) + head.beside,) if head.beside else weight.shape
+        shape = (prod(weight.shape) + head.other_elements,) if head.other_elements else weight.shape
         gradients.made.append(tape.new(shape, head.main_gradient, "main gradient of the output layer"))

@@ -7,26 +7,35 @@ from memcheck.job.types import TrainingJob
 
 
 def loaded(job: TrainingJob, total: int) -> int:
-    """``--use-cpu-initialization`` makes each rank's own part (tensor_parallel/layers.py)."""
+    """Return the bytes of host memory that each rank fills when it creates its part of the model's ``total`` bytes.
+
+    Source: ``--use-cpu-initialization`` (tensor_parallel/layers.py).
+    """
     return -(-total // (job.layout.tensor * job.layout.pipeline))
 
 
-def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
-    """torch_dist: every rank moves the part that it writes to the host; the legacy format: rank 0 of a group, all."""
+def saving(job: TrainingJob, model_bytes: ModelStateBytes) -> Saving:
+    """Return what moves to a node's host memory when a checkpoint is saved: a description, and bytes by component.
+
+    Under torch_dist every rank moves what it writes. In the legacy format the first rank of each data-parallel group
+    gathers the optimizer's states of its model shard. ``model_bytes``: bytes of the whole model's states.
+    """
     layout = job.layout
     if job.checkpoint.state_dict == "sharded":
-        if job.optimizer.offload != "none":  # is there already
-            whole = whole._replace(master_weights=0, optimizer_states=0)
+        if job.optimizer.offload != "none":  # offloaded states are in host memory already
+            model_bytes = model_bytes._replace(master_weights=0, optimizer_states=0)
         share = layout.gpus_per_node, layout.world_size
-        parts = tuple((name, count * share[0] // share[1]) for name, count in whole._asdict().items())
-        return "every rank moving what it writes to the host", tuple(part for part in parts if part[1])
-    stages = max(1, layout.gpus_per_node * layout.pipeline // layout.world_size)  # that share a node
-    first = min(layout.gpus_per_node, layout.tensor * stages)
-    models = layout.tensor * layout.pipeline
-    master = (whole.master_weights or whole.parameters) if job.checkpoint.optimizer else 0
-    states = whole.optimizer_states * first // models
-    found = (("master_weights", master * first // models), ("optimizer_states", states))
-    return "rank 0 of each data-parallel group gathering the optimizer states", tuple(part for part in found if part[1])
+        written = tuple((name, count * share[0] // share[1]) for name, count in model_bytes._asdict().items())
+        return "every rank moving what it writes to the host", tuple(component for component in written if component[1])
+    stages_per_node = max(1, layout.gpus_per_node * layout.pipeline // layout.world_size)
+    gathered_shards = min(layout.gpus_per_node, layout.tensor * stages_per_node)
+    model_shards = layout.tensor * layout.pipeline
+    master = (model_bytes.master_weights or model_bytes.parameters) if job.checkpoint.optimizer else 0
+    states = model_bytes.optimizer_states * gathered_shards // model_shards
+    gathered = (("master_weights", master * gathered_shards // model_shards), ("optimizer_states", states))
+    return "rank 0 of each data-parallel group gathering the optimizer states", tuple(
+        component for component in gathered if component[1]
+    )
 
 
 HOST = HostMemory(loaded=loaded, laid_out=lambda _job, _total, _room: (), states=optimizer_on_host, saving=saving)

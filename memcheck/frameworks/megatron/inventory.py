@@ -61,28 +61,43 @@ def with_inventory(job: TrainingJob, estimate: RankEstimate, rank: Rank, schedul
 
 
 def states(job: TrainingJob) -> tuple[State, ...]:
-    """List the resident states of a rank by kind; the bytes are those of ``buffers`` and ``fsdp.state_bytes``."""
+    """List the resident states of a rank by kind; the bytes are those of ``buffers`` and ``fsdp.state_bytes``.
+
+    Each kind is divided over two numbers of ranks: those of dense parameters, and those of experts.
+    """
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
-    size = buffers.dtypes_of(names)
-    ways = tuple(buffers.optimizer_ranks(job, expert=e) for e in (False, True))
-    whole = (1, 1)
-    optimizer = ways if sharded or buffers.distributed(job) else whole
+    item_bytes = buffers.dtypes_of(names)
+    shard_ranks = tuple(buffers.optimizer_ranks(job, expert=expert) for expert in (False, True))
+    unsharded = (1, 1)
+    optimizer = shard_ranks if sharded or buffers.distributed(job) else unsharded
     name = job.optimizer.name
     on_device = buffers.on_device_share(job)
     rows = [
-        State("parameters", "", (names.parameter,), (size.parameter,), *(ways if _shards_parameters(job) else whole)),
-        State("gradients", "main gradient of ", (names.gradient,), (size.gradient,), *(ways if sharded else whole)),
-        State("master_weights", "master copy of ", (names.master,), (size.master * on_device,), *optimizer),
+        State(
+            "parameters",
+            "",
+            (names.parameter,),
+            (item_bytes.parameter,),
+            *(shard_ranks if _shards_parameters(job) else unsharded),
+        ),
+        State(
+            "gradients",
+            "main gradient of ",
+            (names.gradient,),
+            (item_bytes.gradient,),
+            *(shard_ranks if sharded else unsharded),
+        ),
+        State("master_weights", "master copy of ", (names.master,), (item_bytes.master * on_device,), *optimizer),
         State(
             "optimizer_states",
             f"{name} states of ",
             names.states,
-            tuple(s * on_device for s in size.states),
+            tuple(state_item_bytes * on_device for state_item_bytes in item_bytes.states),
             *optimizer,
         ),
     ]
-    return tuple(r for r in rows if any(r.sizes))
+    return tuple(row for row in rows if any(row.sizes))
 
 
 def _shards_parameters(job: TrainingJob) -> bool:
@@ -96,11 +111,11 @@ def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFl
         return []
     moment = step.pass_at(index)
     saving: list[UnitsInFlight] = []
-    for c, units in enumerate(rank.chunks):
-        passes = c == moment.of.chunk
+    for chunk_index, units in enumerate(rank.chunks):
+        passes = chunk_index == moment.of.chunk
         for unit in units:
             passes = passes and unit.name != running_unit
-            times = moment.counts[c] + passes
+            times = moment.counts[chunk_index] + passes
             if times and unit.first_curve.saved_bytes:
                 saving.append(UnitsInFlight(unit, times))
     return saving
@@ -127,8 +142,10 @@ def _ledger(
         for t in tensors:
             for row in rows if t.trained else rows[:1]:
                 dtypes = "+".join(dict.fromkeys(row.dtypes))
-                part = f"1/{ways} of " if (ways := row.parts(t)) > 1 else ""
-                add_group(row.label + t.name, f"{part}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times)
+                fraction = f"1/{ranks} of " if (ranks := row.parts(t)) > 1 else ""
+                add_group(
+                    row.label + t.name, f"{fraction}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times
+                )
     for _, same_units in groupby(saving_units, key=lambda units: id(units.unit.first_curve.saved_inventory)):
         equal_units = list(same_units)
         for label, shape, dtype, n_bytes, component, _ in equal_units[0].unit.first_curve.saved_inventory:
@@ -191,15 +208,15 @@ def _formulas(
 
 def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor, int]], n_bytes: int) -> Formula:
     """Write one kind of state as elements / ranks x bytes."""
-    parts = []
-    for expert, ways in ((False, row.ways), (True, row.expert_ways)):
+    terms = []
+    for expert, ranks in ((False, row.ways), (True, row.expert_ways)):
         includes_frozen = row.component == "parameters"
         elements = sum(times * t.numel for t, times in tensors if t.expert == expert and (t.trained or includes_frozen))
         if elements:
             noun = "expert elements" if expert else "elements"
-            parts.append(f"{elements:,} {noun}" + (f" / {ways} ranks" if ways > 1 else ""))
+            terms.append(f"{elements:,} {noun}" + (f" / {ranks} ranks" if ranks > 1 else ""))
     bytes_per_element = " + ".join(f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.sizes, strict=True))
-    numbers = f"({' + '.join(parts)}) x " if len(parts) > 1 else f"{''.join(parts)} x "
+    numbers = f"({' + '.join(terms)}) x " if len(terms) > 1 else f"{''.join(terms)} x "
     source = SHARDED if fsdp.is_sharded(job) else DISTRIBUTED if buffers.distributed(job) else PLAIN
     return Formula(
         row.component,

@@ -102,28 +102,31 @@ def latent_attention(
 
 
 def _rotate(
-    ctx: Context, attention: LatentAttention, heads: int, q: Value, kv: Value, k_rotary: Value
+    ctx: Context, attention: LatentAttention, heads: int, query_states: Value, kv: Value, k_rotary: Value
 ) -> tuple[Value, Value, Value]:
-    """Rotate q and k, and assemble them from their parts: [tokens, heads * dim] of query, key and value.
+    """Rotate queries and keys, and assemble them from their parts: [tokens, heads * dim] of query, key and value.
 
-    ``kv``: the output of the kv up projection. TE's fused kernel rotates q in place; otherwise each step is an
+    ``query_states``: [tokens, heads * (nope + rope dims)]. ``kv``: the output of the kv up projection. ``k_rotary``:
+    the part of the keys that all heads share. TE's fused kernel rotates queries in place; otherwise each step is an
     operator.
     """
     tape = ctx.tape
-    rows = q.shape[0]
+    rows = query_states.shape[0]
     key_shape, value_shape = (
         (rows, heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)),
         (rows, heads * attention.v_head_dim),
     )
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
-        q = operator(tape, Value(q.storage, q.shape, q.dtype), q, GRAD_UNCHANGED)
-        return (q, *_fused_key_value(ctx, kv, k_rotary, key_shape, value_shape))
+        query_states = operator(
+            tape, Value(query_states.storage, query_states.shape, query_states.dtype), query_states, GRAD_UNCHANGED
+        )
+        return (query_states, *_fused_key_value(ctx, kv, k_rotary, key_shape, value_shape))
     q_plain, q_part = tape.views(
-        q, (rows, heads * attention.qk_nope_head_dim), (rows, heads * attention.qk_rope_head_dim)
+        query_states, (rows, heads * attention.qk_nope_head_dim), (rows, heads * attention.qk_rope_head_dim)
     )
     k_plain, value = tape.views(kv, (rows, heads * attention.qk_nope_head_dim), value_shape)
-    shape = q.shape
-    del q, kv
+    shape = query_states.shape
+    del query_states, kv
     q_part = rotary(ctx, q_part, attention.qk_rope_head_dim)
     k_rotary = rotary(ctx, k_rotary, attention.qk_rope_head_dim)
     query = cat(tape, (q_plain, q_part), shape, "cat query")

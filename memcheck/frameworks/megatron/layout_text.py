@@ -22,9 +22,10 @@ _WORDS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def stages_of_layout(layout: object) -> list[str]:
-    """``Et*3|(tt|)*29m|L``: E embedding, t layer, m prediction layer, L loss, | the end of a stage; or lists of words.
+    """Return one text of letters for each stage of a layout, over all ranks and virtual stages.
 
-    One text of such letters for each stage, over all ranks and virtual stages; none where it is neither.
+    Letters: E embedding, t layer, m prediction layer, L loss. ``layout``: such a text as ``Et*3|(tt|)*29m|L``, where |
+    ends a stage, or a list of words for each stage. The result is empty for anything else.
 
     Raises:
         UnsupportedError: repetitions make it longer than any model is deep.
@@ -32,28 +33,34 @@ def stages_of_layout(layout: object) -> list[str]:
     if isinstance(layout, str):
         return list(_stages(layout))
     if isinstance(layout, (list, tuple)):
-        lists = [p if isinstance(p, (list, tuple)) else [p] for p in layout]
-        return ["".join(_WORDS.get(str(w), str(w)) for w in p) for p in lists]
+        stage_words = [stage if isinstance(stage, (list, tuple)) else [stage] for stage in layout]
+        return ["".join(_WORDS.get(str(word), str(word)) for word in stage) for stage in stage_words]
     return []
 
 
 @lru_cache(maxsize=64)
 def _stages(text: str) -> tuple[str, ...]:
+    """Write all repetitions of a layout's text out, and split it into its stages."""
     text = text.replace(",", "").replace(" ", "")
     while True:
-        wider = _repeated(_REPEAT, _repeated(_GROUP, text))
-        if wider == text:
+        expanded = _repeated(_REPEAT, _repeated(_GROUP, text))
+        if expanded == text:
             return tuple(text.split("|"))
-        text = wider
+        text = expanded
 
 
-def _repeated(what: str, text: str) -> str:
-    """The text with each repetition written out, as long as it stays within bounds."""
+def _repeated(pattern: str, text: str) -> str:
+    """Return the text with each match of ``pattern``, (letters)*(times), written out.
+
+    Raises:
+        UnsupportedError: the text gets more than :data:`MAX_LETTERS` letters.
+    """
     import re
 
     length = len(text)
 
     def written(match: re.Match[str]) -> str:
+        """Return the letters of one match as often as it says."""
         nonlocal length
         times = match[2].lstrip("0")
         if len(times) <= len(str(MAX_LETTERS)):
@@ -66,4 +73,4 @@ def _repeated(what: str, text: str) -> str:
             "/training/options/pipeline_model_parallel_layout",
         )
 
-    return re.sub(what, written, text)
+    return re.sub(pattern, written, text)

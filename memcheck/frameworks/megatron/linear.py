@@ -92,7 +92,7 @@ def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: 
     tape = ctx.tape
     out = tape.value(x.shape, x.dtype, kind)
     saves = (out, tape.new(x.shape[:-1], "fp32", kind + " rstd"))
-    inputs = (x, *(tape.parameter(p) for p in (weight, bias) if p is not None))
+    inputs = (x, *(tape.parameter(parameter) for parameter in (weight, bias) if parameter is not None))
     return operator(tape, out, inputs, kind + " backward", saves=saves)
 
 
@@ -162,6 +162,7 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
     norm_parameters = [n for n in (norm_weight, norm_bias) if n is not None]
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: gather the input again, dX, dW and bias gradient, then reduce-scatter and the norm's backward."""
         gathered = (
             [tape.new(gathered_shape, input_dtype, label + " all-gather")]
             if gathers_input and needs_weight_grad
@@ -213,6 +214,7 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
     saved_input = x.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX, reduce-scattered under sequence parallelism, then dW and the bias gradient."""
         dx = tape.new(gathered_shape, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
         dw = _weight_gradient(ctx, weight, label)
@@ -244,7 +246,7 @@ def in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage:
 
 
 def gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
-    """The output gradient quantised by rows for dX and by columns for dW."""
+    """Quantise the output gradient by rows for dX and by columns for dW; nothing without fp8."""
     if not quantizes(ctx.setting):
         return []
     return [in_fp8(ctx, grad.shape, label + " gradient in fp8") for _ in range(2)]
@@ -272,6 +274,7 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
     del rowwise_input
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: gather the output gradient under sequence parallelism, then dX and dW."""
         gathered = tape.new(full_shape, dtype, label + " all-gather") if scattered else None
         cast = gradient_in_fp8(ctx, gathered or grad, label)
         dx = tape.new(x_shape, dtype, label + " dX") if needs_input_grad else None
@@ -289,6 +292,7 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
 
 
 def _saved_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> Storage | None:
+    """Return what a row-parallel layer saves of its input: the input itself, or its copy in fp8."""
     keeps_original = keeps_input and ctx.setting.option("fp8_recipe", "delayed") != "delayed"
     if not quantizes(ctx.setting) or keeps_original or not ctx.tape.grad_enabled:
         return x.storage

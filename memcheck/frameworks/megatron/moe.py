@@ -223,6 +223,7 @@ class _AllToAllCombine(_Combine):
         self.sent, self.received, self.dtype = sent, received, dtype
 
     def preprocess(self, out: Value) -> Value:
+        """Restore the order in which copies arrived, and reduce-scatter them over the expert-tensor group."""
         tape, setting = self.ctx.tape, self.ctx.setting
         if self.m.experts // setting.expert_parallel > 1:
             out = _new_rows(tape, out, out.shape[0], "unsort chunks")
@@ -231,6 +232,7 @@ class _AllToAllCombine(_Combine):
         return out
 
     def communicate(self, out: Value) -> Value:
+        """Return the copies to the ranks of their tokens by an all-to-all."""
         return (
             _new_rows(self.ctx.tape, out, self.sent, "combine all-to-all")
             if self.ctx.setting.expert_parallel > 1
@@ -238,6 +240,7 @@ class _AllToAllCombine(_Combine):
         )
 
     def postprocess(self, out: Value) -> Value:
+        """Add up the copies of each token: [tokens, hidden]."""
         return unpermute(self.ctx, self.m, out, self.rows)
 
 
@@ -255,7 +258,7 @@ def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
     if setting.expert_parallel > 1:
         tokens = _new_rows(tape, tokens, received, "dispatch all-to-all")
         weights = _new_rows(tape, weights, received, "dispatch all-to-all")
-    held = (permuted, tokens)
+    alive = (permuted, tokens)
     if setting.expert_tensor_parallel > 1:
         gathered_rows = received * setting.expert_tensor_parallel
         tokens = _new_rows(tape, tokens, gathered_rows, "all-gather over the expert-tensor group")
@@ -263,7 +266,7 @@ def _dispatch_all_to_all(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
     if moe.experts // setting.expert_parallel > 1:
         tokens = _new_rows(tape, tokens, tokens.shape[0], "sort chunks by expert")
         weights = _new_rows(tape, weights, weights.shape[0], "sort chunks by expert")
-    return tokens, weights, _AllToAllCombine(ctx, moe, x.shape[0], held, sent, received, probs.dtype)
+    return tokens, weights, _AllToAllCombine(ctx, moe, x.shape[0], alive, sent, received, probs.dtype)
 
 
 class _AllGatherCombine(_Combine):
@@ -276,10 +279,12 @@ class _AllGatherCombine(_Combine):
         self.dtype = dtype
 
     def preprocess(self, out: Value) -> Value:
+        """Add up the local copies of each token of the whole expert group."""
         setting = self.ctx.setting
         return unpermute(self.ctx, self.m, out, self.rows * setting.expert_parallel * setting.expert_tensor_parallel)
 
     def communicate(self, out: Value) -> Value:
+        """Reduce-scatter the sums over the expert group: [this rank's tokens, hidden]."""
         tape, setting = self.ctx.tape, self.ctx.setting
         if setting.expert_parallel * setting.expert_tensor_parallel == 1:
             return out
@@ -314,9 +319,11 @@ class _FlexCombine(_Combine):
         self.received = received
 
     def preprocess(self, out: Value) -> Value:
+        """Add up the copies of each received token on the expert's rank."""
         return unpermute(self.ctx, self.m, out, self.received)
 
     def communicate(self, out: Value) -> Value:
+        """Return the sums to the ranks of their tokens by DeepEP's fused combine."""
         single_rank = self.ctx.setting.expert_parallel * self.ctx.setting.expert_tensor_parallel == 1
         return out if single_rank else _new_rows(self.ctx.tape, out, self.rows, "fused combine")
 
@@ -325,15 +332,15 @@ def _dispatch_flex(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched
     """Send each token once to every rank that has one of its experts, and copy it there (flex dispatcher, DeepEP).
 
     Every rank of an expert-tensor group has a part of the expert, so the routing map names all of them
-    (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``). With ``ways`` expert ranks a token
-    reaches ``ways * (1 - (1 - 1 / ways) ** top_k)`` of them on average.
+    (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``). With n expert ranks a token
+    reaches ``n * (1 - (1 - 1 / n) ** top_k)`` of them on average.
     """
     tape, setting = ctx.tape, ctx.setting
-    ways, tensor_ways = setting.expert_parallel, setting.expert_tensor_parallel
-    exchanges = ways * tensor_ways > 1
+    expert_ranks, expert_tensor_ranks = setting.expert_parallel, setting.expert_tensor_parallel
+    exchanges = expert_ranks * expert_tensor_ranks > 1
     rows = x.shape[0]
-    ranks_per_token = ways * (1 - (1 - 1 / ways) ** moe.experts_per_token) if ways > 1 else 1.0
-    load_factor = tensor_ways * (setting.expert_imbalance if ways > 1 else 1.0)
+    ranks_per_token = expert_ranks * (1 - (1 - 1 / expert_ranks) ** moe.experts_per_token) if expert_ranks > 1 else 1.0
+    load_factor = expert_tensor_ranks * (setting.expert_imbalance if expert_ranks > 1 else 1.0)
     received = int(rows * ranks_per_token * load_factor)
     received_tokens = _new_rows(tape, x, received, "fused dispatch") if exchanges else x
     received_probs = _new_rows(tape, probs, received, "fused dispatch") if exchanges else probs

@@ -25,37 +25,46 @@ from memcheck.models.types import Architecture, Block, Norm
 def prediction_units(
     job: TrainingJob, architecture: Architecture, depth: int, setting: Setting, *, embeds: bool, inventory: bool = False
 ) -> list[Unit]:
-    """``depth`` prediction layers, and after them the logits and the loss of each. The layer is the model's last one.
+    """Return the units of ``depth`` multi-token prediction layers, then those of their logits and losses.
 
-    ``mtp_use_repeated_layer``: all depths share one layer's weights.
-
-    ``embeds``: this rank needs a copy of the embedding (language_module.py, setup_embeddings_and_output_layer).
+    A prediction layer has the structure of the model's last layer. With ``mtp_use_repeated_layer`` all depths share one
+    layer's weights. ``embeds``: this rank needs a copy of the embedding (language_module.py,
+    setup_embeddings_and_output_layer).
     """
     block = architecture.blocks[-1][0]
     # with the method "block" prediction layers are not recomputed (multi_token_prediction.py, _checkpointed_forward)
-    full = setting.option("recompute_granularity") == "full" and setting.option("recompute_method") != "block"
-    curve = _layer(block, architecture.final_norm, setting, full, inventory)
+    recomputes = setting.option("recompute_granularity") == "full" and setting.option("recompute_method") != "block"
+    curve = _layer(block, architecture.final_norm, setting, recomputes, inventory)
     head = MegatronHead(padded_vocabulary(architecture.vocab_size, job), None, tied=False)
-    logits = _logits(head, setting, inventory)
+    loss_curve = _logits(head, setting, inventory)
     tensors = prediction_tensors(job, architecture, block)
     units: list[Unit] = []
     losses: list[Unit] = []
-    for i in range(depth):
-        own = embedding_tensors(architecture, job) if embeds and i == 0 else ()
-        layer = () if i > 0 and job.option("mtp_use_repeated_layer") else tensors
+    for index in range(depth):
+        embedding_copy = embedding_tensors(architecture, job) if embeds and index == 0 else ()
+        layer_tensors = () if index > 0 and job.option("mtp_use_repeated_layer") else tensors
         units.append(
             Unit(
-                kind="block", name=f"prediction layer {i}", tensors=(*own, *layer), first_curve=curve, later_curve=curve
+                kind="block",
+                name=f"prediction layer {index}",
+                tensors=(*embedding_copy, *layer_tensors),
+                first_curve=curve,
+                later_curve=curve,
             )
         )
         losses.append(
-            Unit(kind="loss", name=f"prediction loss {i}", tensors=(), first_curve=logits, later_curve=logits)
+            Unit(
+                kind="loss", name=f"prediction loss {index}", tensors=(), first_curve=loss_curve, later_curve=loss_curve
+            )
         )
     return units + losses
 
 
 def prediction_tensors(job: TrainingJob, architecture: Architecture, block: Block) -> tuple[LocalTensor, ...]:
-    """The two input norms, the projection of [embedding, hidden], the layer, its final norm."""
+    """Return the tensors of a prediction layer on one rank.
+
+    They are two input norms, the projection of [embedding, hidden], a layer like ``block``, and a final norm.
+    """
     hidden = architecture.hidden_size
     rows = -(-hidden // job.layout.tensor)
     norms = [LocalTensor(f"mtp.{n}.weight", (hidden,), True) for n in ("enorm", "hnorm", "final_layernorm")]
@@ -65,12 +74,18 @@ def prediction_tensors(job: TrainingJob, architecture: Architecture, block: Bloc
 
 @lru_cache(maxsize=128)
 def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, inventory: bool) -> Curve:
+    """Replay one prediction layer and return its memory curve. ``final``: the model's final norm, whose kind its norms
+    have.
+
+    ``recompute``: the layer is checkpointed as a whole.
+    """
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
         rows //= setting.tensor_parallel
     spec = final or Norm("rmsnorm", setting.hidden)
 
     def forward(ctx: Context, x: Value) -> Value:
+        """Normalise and join hidden states and the next tokens' embedding, project both to hidden, run the layer."""
         tape = ctx.tape
         embedded = tape.leaf(x.shape, x.dtype, "embedding of the next tokens")
         both = cat(
@@ -79,17 +94,17 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
             (x.shape[0], 2 * setting.hidden),
             "cat embedding and hidden states",
         )
-        eh = projection(ctx, "mtp.linear_eh_proj", -(-setting.hidden // ctx.tp), 2 * setting.hidden)
-        h = column(ctx, both, eh, "eh_proj")
+        eh_proj = projection(ctx, "mtp.linear_eh_proj", -(-setting.hidden // ctx.tp), 2 * setting.hidden)
+        hidden = column(ctx, both, eh_proj, "eh_proj")
         del embedded, both
         if ctx.tp > 1:
-            h = _gather_features(ctx, h, x.shape)
-        h = megatron_layers(ctx, (block,), h, recompute=recompute)
-        return norm(ctx, spec, h, "mtp.final_layernorm")
+            hidden = _gather_features(ctx, hidden, x.shape)
+        hidden = megatron_layers(ctx, (block,), hidden, recompute=recompute)
+        return norm(ctx, spec, hidden, "mtp.final_layernorm")
 
-    found = replay(forward, setting, (rows, setting.hidden), setting.compute_dtype, inventory=inventory)
-    # its checkpoint has two inputs, hidden states and embedding
-    return found._replace(until_backward_ends=2 * found.until_backward_ends) if recompute else found
+    curve = replay(forward, setting, (rows, setting.hidden), setting.compute_dtype, inventory=inventory)
+    # the checkpoint saves two inputs, hidden states and embedding; replay counts one of them
+    return curve._replace(until_backward_ends=2 * curve.until_backward_ends) if recompute else curve
 
 
 def _gather_features(ctx: Context, hidden: Value, shape: tuple[int, ...]) -> Value:

@@ -81,12 +81,12 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device
     from memcheck.frameworks.megatron.inventory import with_inventory
 
     estimates = megatron_ranks(job, architecture, device)
-    worst = max(estimates, key=lambda r: r.peak.allocated_bytes)
+    worst = max(estimates, key=lambda estimate: estimate.peak.allocated_bytes)
     index = worst.pipeline_rank
     chunks = stages(architecture.num_layers, job)[index]
     contents = _RankBuilder(job, architecture, device, inventory=True).outline(index, chunks)
     detailed = with_inventory(job, worst, contents.rank, _schedule(job, index, len(chunks)))
-    return tuple(detailed if r is worst else r for r in estimates)
+    return tuple(detailed if estimate is worst else estimate for estimate in estimates)
 
 
 def step_key(job: TrainingJob, num_layers: int) -> TrainingJob:
@@ -117,8 +117,8 @@ def distinct_micro_batches(job: TrainingJob, num_layers: int) -> Callable[[int],
     """
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
-    place = _pipeline_place(job, 0, len(stages(num_layers, job)[0]))
-    return lambda steps: settled(place, steps)
+    first_rank = _pipeline_place(job, 0, len(stages(num_layers, job)[0]))
+    return lambda steps: settled(first_rank, steps)
 
 
 class MegatronRank(RankPeak):
@@ -215,8 +215,10 @@ def _rank_contents(
     contents: list[Hashable] = []
     for rank, chunks in enumerate(rank_chunks):
         has_steady_phase = warm_up(_pipeline_place(job, rank, len(chunks))) < len(chunks) * micro_batches
-        parts = tuple((c.embedding, c.head, c.mtp, tuple([layers[i] for i in c.layers])) for c in chunks)
-        contents.append((rank == 0, rank == last, has_steady_phase, parts))
+        chunk_contents = tuple(
+            (chunk.embedding, chunk.head, chunk.mtp, tuple([layers[i] for i in chunk.layers])) for chunk in chunks
+        )
+        contents.append((rank == 0, rank == last, has_steady_phase, chunk_contents))
     return contents
 
 
@@ -234,25 +236,29 @@ class _RankBuilder:
     """Builds the ranks of one job; what several ranks have in common is built once."""
 
     def __init__(self, job: TrainingJob, architecture: Architecture, device: Device, *, inventory: bool) -> None:
+        """``inventory``: name each tensor and saved activation, so that layers are not shared between ranks."""
         self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
         self.setting = megatron_setting(job, architecture, device.arch)
         self.alike = SharedLayers(architecture.layers(), {})
         self.identities = list(map(id, self.alike.layers))
         self.outlines: dict[tuple[object, ...], RankContents] = {}
         self.chunks: dict[tuple[object, ...], list[Unit]] = {}
-        every = job.checkpointing.every_n_layers
-        self.numbered = bool(job.freeze or every > 1 or self.setting.option("first_last_layers_bf16"))
+        every_n_layers = job.checkpointing.every_n_layers
+        self.numbered = bool(job.freeze or every_n_layers > 1 or self.setting.option("first_last_layers_bf16"))
         """Whether the number of a layer decides more than its name."""
 
     def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> RankContents:
         """Return what ``rank`` holds and runs, without its schedule."""
-        embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
-        units = tuple(tuple(self._units(c, embedding, head)) for c in chunks)
+        embedding, head = any(chunk.embedding for chunk in chunks), any(chunk.head for chunk in chunks)
+        units = tuple(tuple(self._units(chunk, embedding, head)) for chunk in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
-        parts = tuple(
-            [tuple([(id(u.first_curve), id(u.tensors), times) for u, times in runs_of(chunk)]) for chunk in units]
+        unit_runs = tuple(
+            [
+                tuple([(id(u.first_curve), id(u.tensors), times) for u, times in runs_of(chunk_units_of)])
+                for chunk_units_of in units
+            ]
         )
-        key = (parts, embedding, head, sends_back, sends_on)
+        key = (unit_runs, embedding, head, sends_back, sends_on)
         contents = self.outlines.get(key)
         if contents is None:
             contents = self.outlines[key] = self._outline(key, chunks, units)
@@ -260,11 +266,12 @@ class _RankBuilder:
 
     def names_of(self, chunks: tuple[Chunk, ...]) -> Callable[[int, int], str]:
         """Return a function from (chunk index, unit index) to the unit's name, which is made when it is asked for."""
-        embedding, head = any(c.embedding for c in chunks), any(c.head for c in chunks)
+        embedding, head = any(chunk.embedding for chunk in chunks), any(chunk.head for chunk in chunks)
 
-        def name(index: int, place: int) -> str:
-            layers = name_of(self.job, self.setting, chunks[index], place)
-            return layers or self._units(chunks[index], embedding, head)[place].name
+        def name(index: int, unit_index: int) -> str:
+            """Name the unit at ``unit_index`` of the chunk at ``index``: its layers, or embedding, head or loss."""
+            layer_names = name_of(self.job, self.setting, chunks[index], unit_index)
+            return layer_names or self._units(chunks[index], embedding, head)[unit_index].name
 
         return name
 
@@ -302,11 +309,14 @@ class _RankBuilder:
         """
         job, architecture = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
-        all_units = [u for chunk in units for u in chunk]
+        all_units = [unit for chunk in units for unit in chunk]
         unit_runs = runs_of(all_units)
         tensors_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-        for u, times in unit_runs:
-            tensors_by_id[id(u.tensors)] = (u.tensors, tensors_by_id.get(id(u.tensors), (u.tensors, 0))[1] + times)
+        for unit, times in unit_runs:
+            tensors_by_id[id(unit.tensors)] = (
+                unit.tensors,
+                tensors_by_id.get(id(unit.tensors), (unit.tensors, 0))[1] + times,
+            )
         tensors = [(t, count) for of_unit, count in tensors_by_id.values() for t in of_unit]
         layers = [self.alike.layers[i] for c in chunks for i in c.layers]
         distinct_layers = dict(zip(map(id, layers), layers, strict=True))
@@ -330,9 +340,9 @@ class _RankBuilder:
             # the first rank receives no input at the end of its warm-up
             keeps_warm_input=bool(interleaved and sends_back and overlaps_p2p),
             exchanged=1 + overlaps_p2p if interleaved else 0,
-            extras=tuple(tuple(fsdp.extras(job, list(u))) for u in units) if is_fsdp else (),
+            extras=tuple(tuple(fsdp.extras(job, list(unit))) for unit in units) if is_fsdp else (),
         )
-        resident = interned([(u.tensors, times) for u, times in unit_runs])
+        resident = interned([(unit.tensors, times) for unit, times in unit_runs])
         return RankContents(key, rank, resident, sum(count * t.numel for t, count in tensors))
 
 

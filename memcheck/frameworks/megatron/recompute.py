@@ -40,9 +40,12 @@ def checkpoint(
     del first
 
     def run(box: list[Storage]) -> list[Storage | None]:
-        leaves = [Leaf() if s[3] else None for s in input_specs]
+        """Backward: run the function again with a graph, then its backward. ``box``: the incoming gradient."""
+        leaves = [Leaf() if spec[3] else None for spec in input_specs]
         component, tape.component = tape.component, "activations"
-        recompute_inputs = [Value(s[0], s[1], s[2], leaf) for s, leaf in zip(input_specs, leaves, strict=True)]
+        recompute_inputs = [
+            Value(spec[0], spec[1], spec[2], leaf) for spec, leaf in zip(input_specs, leaves, strict=True)
+        ]
         if shards_input:
             recompute_inputs[0].storage = tape.new(
                 recompute_inputs[0].shape, recompute_inputs[0].dtype, "gathered layer input"
@@ -65,9 +68,11 @@ def checkpoint(
             leaves[0].grad.holders += 1
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
-    if not any(s[3] for s in input_specs):  # trained weights inside: the checkpoint takes part in backward all the same
+    if not any(
+        spec[3] for spec in input_specs
+    ):  # trained weights inside: the checkpoint takes part in backward all the same
         inputs = (Value(None, (), out.dtype, Leaf()),)
-    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[s[0] for s in input_specs])
+    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[spec[0] for spec in input_specs])
     if isinstance(result.origin, Node):
         result.origin.hands_over_gradient = True
     return result
@@ -100,12 +105,12 @@ class Discarded:
         if not enabled:
             return outs
         specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]
-        self.storages = [(o.storage, o.storage.bytes) for o in outs if o.storage is not None]
+        self.storages = [(output.storage, output.storage.bytes) for output in outs if output.storage is not None]
         ctx, recomputed = self.ctx, self.recomputed
 
         def again(specs: list[tuple[Storage | None, tuple[int, ...], str, bool]] = specs) -> None:
-            leaves = [Leaf() if s[3] else None for s in specs]
-            values = tuple(Value(s[0], s[1], s[2], leaf) for s, leaf in zip(specs, leaves, strict=True))
+            leaves = [Leaf() if spec[3] else None for spec in specs]
+            values = tuple(Value(spec[0], spec[1], spec[2], leaf) for spec, leaf in zip(specs, leaves, strict=True))
             component, tape.component = tape.component, "activations"
             recomputed.append((function(ctx, values), leaves))
             tape.component = component
@@ -141,6 +146,9 @@ def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Valu
     arrived: list[Storage | None] = [None] * len(outs)
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: recompute the outputs unless :meth:`Discarded.discard` has, and run their backward from all
+        gradients.
+        """
         if owner.again is not None:  # never discarded: recompute now
             owner.again()
             owner.again = None
@@ -158,14 +166,14 @@ def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Valu
     if isinstance(carrier.origin, Node):
         carrier.origin.view_gradients = []
 
-    def output_node(i: int, o: Value) -> Value:
+    def output_node(i: int, output: Value) -> Value:
         def collect(grad: Storage) -> list[Storage | None]:
             arrived[i] = grad
             return [grad]
 
-        return tape.record(Value(o.storage, o.shape, o.dtype), (carrier,), collect)
+        return tape.record(Value(output.storage, output.shape, output.dtype), (carrier,), collect)
 
-    return tuple(output_node(i, o) for i, o in enumerate(outs))
+    return tuple(output_node(i, output) for i, output in enumerate(outs))
 
 
 def _distribute_gradients(gradients: list[Storage | None]) -> Callable[[Storage], list[Storage | None]]:

@@ -43,9 +43,9 @@ class Place(Record):
     """All forwards run before the first backward (nanotron's ``afab``), on any number of ranks."""
 
 
-def warm_up(place: Place) -> int:
+def warm_up(position: Place) -> int:
     """Return the number of forwards that a rank runs before its first backward."""
-    rank, pipeline, chunks, group, overlaps, _ = place
+    rank, pipeline, chunks, group, overlaps, _ = position
     if pipeline == 1:
         return 0
     if chunks == 1:
@@ -53,30 +53,31 @@ def warm_up(place: Place) -> int:
     return 2 * (pipeline - rank - 1) + (chunks - 1) * group + overlaps
 
 
-def settled(place: Place, micro_batches: int) -> int:
+def settled(position: Place, micro_batches: int) -> int:
     """Return the fewest micro-batches whose schedule is the same, on every rank, as that of ``micro_batches``.
 
-    ``place``: the first rank's. It warms up longest, so that :func:`runs` cuts no other rank's schedule later.
+    ``position``: the first rank's. It warms up longest, so that :func:`runs` cuts no other rank's schedule later.
     """
-    if place.forwards_first:
+    if position.forwards_first:
         return micro_batches
-    full_groups, remainder = divmod(micro_batches, place.group)
+    full_groups, remainder = divmod(micro_batches, position.group)
     return (
-        place.group * min(full_groups, -(-warm_up(place) // (place.group * place.chunks)) + SETTLING_GROUPS) + remainder
+        position.group * min(full_groups, -(-warm_up(position) // (position.group * position.chunks)) + SETTLING_GROUPS)
+        + remainder
     )
 
 
 @lru_cache(maxsize=1024)
-def runs(place: Place, micro_batches: int) -> tuple[PassRun, ...]:
+def runs(position: Place, micro_batches: int) -> tuple[PassRun, ...]:
     """Return the forwards and backwards of a rank in order, as runs of equal passes.
 
     Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
     ``group * chunks`` passes, except for its ends. The repetition is cut, and what is left is as long as the warm-up.
     """
-    chunks, group = place.chunks, place.group
-    if place.forwards_first:
+    chunks, group = position.chunks, position.group
+    if position.forwards_first:
         return (PassRun(0, None, micro_batches), PassRun(None, 0, micro_batches))
-    warm_up_passes = warm_up(place)
+    warm_up_passes = warm_up(position)
     full_groups, remainder = divmod(micro_batches, group)
     full_groups = min(full_groups, -(-warm_up_passes // (group * chunks)) + SETTLING_GROUPS)
     sizes = [group] * full_groups + ([remainder] if remainder else [])
@@ -93,18 +94,18 @@ Passes = list[tuple[int, int]]
 """(chunk, how many in a row)."""
 
 
-def _split_passes(passes: Iterable[tuple[int, int]], n: int) -> tuple[Passes, Passes]:
-    """Split passes after the first ``n`` micro-batches."""
-    first: Passes = []
-    remainder: Passes = []
+def _split_passes(passes: Iterable[tuple[int, int]], micro_batches: int) -> tuple[Passes, Passes]:
+    """Split passes into those of the first ``micro_batches`` micro-batches and the later ones."""
+    before: Passes = []
+    after: Passes = []
     for chunk, size in passes:
-        taken = min(n, size)
-        n -= taken
+        taken = min(micro_batches, size)
+        micro_batches -= taken
         if taken:
-            first.append((chunk, taken))
+            before.append((chunk, taken))
         if size > taken:
-            remainder.append((chunk, size - taken))
-    return first, remainder
+            after.append((chunk, size - taken))
+    return before, after
 
 
 def _alternate(forwards: Passes, backwards: Passes) -> list[PassRun]:
@@ -172,6 +173,11 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     number, kind_slice = 0, slice(1, 1 + len(kinds))
 
     def propose(a_pass: Pass, passes_done: tuple[int, int], run: PassRun, waits: int) -> None:
+        """Add a moment to those of its kind of pass, unless an earlier one is at least as full; drop those it exceeds.
+
+        ``passes_done``: forwards and backwards of ``run`` that are over. ``waits``: what else is live
+        (:class:`InFlight`).
+        """
         nonlocal number
         counts_now, now_by_kind = list(counts), list(in_flight_by_kind)
         for chunk, change in ((run.forward, passes_done[0]), (run.backward, -passes_done[1])):

@@ -161,7 +161,7 @@ def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
     if options.pop("moe_layer_recompute", False):  # deprecated for recompute_modules moe (transformer_config.py)
         options["recompute_granularity"] = "selective"
         named = options.get("recompute_modules")
-        listed = [str(m) for m in named] if isinstance(named, (list, tuple)) else [str(named or "core_attn")]
+        listed = [str(module) for module in named] if isinstance(named, (list, tuple)) else [str(named or "core_attn")]
         options["recompute_modules"] = tuple(dict.fromkeys((*listed, "moe")))
     if fp8_format(job) is not None:
         options["fp8_format"] = fp8_format(job)

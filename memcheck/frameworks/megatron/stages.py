@@ -175,10 +175,12 @@ def _from_layout(layout: object, ranks: int, job: _PipelineSplit) -> list[list[C
         )
     chunks_of_rank: list[list[Chunk]] = [[] for _ in range(ranks)]
     start = 0
-    for i, part in enumerate(stages):
-        end = start + part.count("t")
-        chunks_of_rank[i % ranks].append(
-            Chunk(layers=tuple(range(start, end)), embedding="E" in part, head="L" in part, mtp=part.count("m"))
+    for index, letters in enumerate(stages):
+        end = start + letters.count("t")
+        chunks_of_rank[index % ranks].append(
+            Chunk(
+                layers=tuple(range(start, end)), embedding="E" in letters, head="L" in letters, mtp=letters.count("m")
+            )
         )
         start = end
     return chunks_of_rank

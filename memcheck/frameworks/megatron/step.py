@@ -92,11 +92,12 @@ class SchedulePeaks:
 
     @property
     def _evaluated(self) -> Evaluated:
+        """The recorded step with this rank's sizes: every instant with its bytes. Computed once, when first used."""
         if self._known is None:
             form, sizes, self._highs = _form_and_sizes(self._rank)
-            found = recorded(form, self._schedule)
-            self._known = Evaluated(found.program, found.program.units(sizes), (sizes,))
-            self._in_flight = found.in_flight
+            recorded_step = recorded(form, self._schedule)
+            self._known = Evaluated(recorded_step.program, recorded_step.program.units(sizes), (sizes,))
+            self._in_flight = recorded_step.in_flight
         return self._known
 
     @property

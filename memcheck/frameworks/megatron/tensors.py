@@ -93,9 +93,9 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
         return _delta_net(mixer, tensor_ranks, hidden, biased=block.input_norm is not None and block.input_norm.bias)
     degrees = (tensor_ranks, layout.expert, layout.expert_tensor)
     return [
-        LocalTensor(t.name, local_tensor(t, c, *degrees), True, matrix=len(t.shape) > 1)
-        for t, c in block_component_tensors(block)
-        if c is mixer
+        LocalTensor(t.name, local_tensor(t, component, *degrees), True, matrix=len(t.shape) > 1)
+        for t, component in block_component_tensors(block)
+        if component is mixer
     ]
 
 

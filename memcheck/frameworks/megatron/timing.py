@@ -22,26 +22,32 @@ CONTEXT = {"p2p": "engine", "a2a": "ulysses", "all_gather": "gather", "a2a+p2p":
 """Kinds of context parallelism by ``cp_comm_type``."""
 
 
-def ranks(num_layers: int, job: TrainingJob, ways: int) -> list[list[tuple[Part, int]]]:
-    """What the options say (``stages.py``), with the prediction layers (``mtp_num_layers``)."""
-    if ways == 1:
+def ranks(num_layers: int, job: TrainingJob, pipeline_ranks: int) -> list[list[tuple[Part, int]]]:
+    """Return for each pipeline rank its parts of the model, each with its number of prediction layers
+    (``mtp_num_layers``).
+
+    The options decide how layers are divided (``stages.py``).
+    """
+    if pipeline_ranks == 1:
         predictions = int(str(job.option("mtp_num_layers") or 0))
-        return [[(part, predictions if part.head else 0)] for part in stage_parts(num_layers, ways)]
-    found = []
+        return [[(stage, predictions if stage.head else 0)] for stage in stage_parts(num_layers, pipeline_ranks)]
+    ranks_parts = []
     for chunks in stages(num_layers, job):
-        spans = [(c.layers[0], c.layers[-1] + 1) if c.layers else (0, 0) for c in chunks]
-        found.append([(Part(*span, c.embedding, c.head), c.mtp) for span, c in zip(spans, chunks, strict=True)])
-    return found
+        spans = [(chunk.layers[0], chunk.layers[-1] + 1) if chunk.layers else (0, 0) for chunk in chunks]
+        ranks_parts.append(
+            [(Part(*span, chunk.embedding, chunk.head), chunk.mtp) for span, chunk in zip(spans, chunks, strict=True)]
+        )
+    return ranks_parts
 
 
 def context(job: TrainingJob) -> str:
-    """Transformer Engine's ring by default, or what ``cp_comm_type`` says."""
+    """Return the kind of context parallelism: Transformer Engine's ring by default, or by ``cp_comm_type``."""
     stated = job.option("cp_comm_type", "p2p")  # a list says it layer by layer; lists that differ are refused
     return CONTEXT[str(stated[0] if isinstance(stated, (list, tuple)) else stated)]
 
 
 def dispatch(job: TrainingJob) -> str:
-    """``moe_token_dispatcher_type`` (``moe/token_dispatcher.py``)."""
+    """Return the token dispatcher of experts, ``moe_token_dispatcher_type`` (``moe/token_dispatcher.py``)."""
     kind = str(job.option("moe_token_dispatcher_type", "allgather"))
     return kind if kind in ("allgather", "flex") else "alltoall"
 
@@ -54,7 +60,7 @@ def overlaps(job: TrainingJob) -> tuple[bool, bool]:
 
 
 def fuses(job: TrainingJob) -> bool:
-    """In Transformer Engine, unless told to use the local implementation."""
+    """Whether layers run fused kernels: in Transformer Engine, unless told to use the local implementation."""
     return job.compile or job.option("transformer_impl", "transformer_engine") != "local"
 
 

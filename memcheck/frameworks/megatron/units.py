@@ -129,7 +129,7 @@ def chunk_units(
             tied=shares_embedding,
             trained=trained,
             main_gradient=main_gradient_dtype,
-            beside=sum([t.numel for t in other_tensors])
+            other_elements=sum([t.numel for t in other_tensors])
             if main_gradient_dtype is not None and not shares_embedding
             else 0,
         )

@@ -82,28 +82,28 @@ ANY_DEVICE = Device()
 
 
 def workspaces(
-    job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device = ANY_DEVICE
+    job: TrainingJob, architecture: Architecture, setting: Setting, contents: ChunkContents, device: Device = ANY_DEVICE
 ) -> Workspaces:
     """Estimate the persistent bytes that a rank holds in addition to its model, from its first step on."""
     return Workspaces(
-        cublas=_cublas(setting, held, device),
-        global_buffer=_global_buffer(setting, held.blocks, head=held.head),
-        dummy_gradients=_dummy_gradients(setting, held),
-        rotary=_rotary(job, held),
-        masks=_masks(setting, held),
-        batch=_batch(job, read=held.embedding or held.head),
-        deferred=_deferred(job, architecture, setting) if held.head else 0,
-        fp8_weights=_fp8_weights(job, setting, held.tensors),
+        cublas=_cublas(setting, contents, device),
+        global_buffer=_global_buffer(setting, contents.blocks, head=contents.head),
+        dummy_gradients=_dummy_gradients(setting, contents),
+        rotary=_rotary(job, contents),
+        masks=_masks(setting, contents),
+        batch=_batch(job, read=contents.embedding or contents.head),
+        deferred=_deferred(job, architecture, setting) if contents.head else 0,
+        fp8_weights=_fp8_weights(job, setting, contents.tensors),
     )
 
 
-def _cublas(setting: Setting, held: ChunkContents, device: Device) -> int:
+def _cublas(setting: Setting, contents: ChunkContents, device: Device) -> int:
     """Estimate the bytes of the cuBLAS workspaces of TransformerEngine and of torch.
 
     TE has one, and one more per stream of grouped products and of overlapped communication. torch has one for each of
     the forward and the autograd thread.
     """
-    routed = any(isinstance(b.mlp, Moe) for b in held.blocks)
+    routed = any(isinstance(b.mlp, Moe) for b in contents.blocks)
     total = 0
     if uses_te(setting) or routed:  # the router's gating product is TE's under every spec
         te_workspace = rounded(TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)
@@ -111,7 +111,7 @@ def _cublas(setting: Setting, held: ChunkContents, device: Device) -> int:
         overlaps = setting.sequence_parallel and bool(setting.option("tp_comm_overlap"))
         total += te_workspace * ((TE_GROUPED_STREAMS if grouped_gemm else 0) + 1)
         total += rounded(TE_OVERLAP_STREAMS * (TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)) * overlaps
-    if held.head or not uses_te(setting):
+    if contents.head or not uses_te(setting):
         # torch.matmul of the output layer, in the forward and in the autograd thread
         cublas_workspace = CUBLAS_WORKSPACE if is_old(device.arch) else CUBLAS_WORKSPACE_HOPPER
         total += 2 * rounded(cublas_workspace if device.cublas_workspace is None else device.cublas_workspace)
@@ -144,23 +144,23 @@ def _gathers_tokens(setting: Setting) -> bool:
     return kind == "allgather" and setting.expert_parallel * setting.expert_tensor_parallel > 1
 
 
-def _dummy_gradients(setting: Setting, held: ChunkContents) -> int:
+def _dummy_gradients(setting: Setting, contents: ChunkContents) -> int:
     """Estimate the bytes of TE's dummy weight gradients: one per shape of the weights that fuse dW into main_grad.
 
     A tied table is one of them where the output layer is on its rank (tensor_parallel/layers.py).
     """
     if not fuses_wgrad(setting):
         return 0
-    trained = [t for t, _ in held.tensors if t.matrix and t.trained]
+    trained = [t for t, _ in contents.tensors if t.matrix and t.trained]
     name_parts = ["linear", "output_layer"]
-    if held.head and not any("output_layer" in t.name for t, _ in held.tensors):
+    if contents.head and not any("output_layer" in t.name for t, _ in contents.tensors):
         name_parts.append("word_embeddings")
     shapes = {t.shape for t in trained if any(word in t.name for word in name_parts)}
     element_bytes = DTYPE_BYTES[setting.param_dtype]
     return sum(rounded(rows * columns * element_bytes) for rows, columns in shapes)
 
 
-def _rotary(job: TrainingJob, held: ChunkContents) -> int:
+def _rotary(job: TrainingJob, contents: ChunkContents) -> int:
     """Estimate the bytes of the cached rotary frequencies in fp32: whole sequence and this rank's slice, per model
     chunk.
 
@@ -168,12 +168,12 @@ def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     yarn, its default). yarn_rotary_pos_embedding.py makes cos and sin for 4,096 positions in fp32. A fused kernel that
     asks for more positions, or for another dtype, gets tables of those.
     """
-    rotary_dims = [b.mixer.rotary_dim for b in held.blocks if isinstance(b.mixer, Attention)]
-    frequencies = rounded(4 * job.sequence_length * max(rotary_dims, default=0)) * held.chunks
-    latent_dims = [b.mixer.qk_rope_head_dim for b in held.blocks if isinstance(b.mixer, LatentAttention)]
+    rotary_dims = [b.mixer.rotary_dim for b in contents.blocks if isinstance(b.mixer, Attention)]
+    frequencies = rounded(4 * job.sequence_length * max(rotary_dims, default=0)) * contents.chunks
+    latent_dims = [b.mixer.qk_rope_head_dim for b in contents.blocks if isinstance(b.mixer, LatentAttention)]
     cos_sin = 0
     if latent_dims:
-        layers = sum(times for t, times in held.tensors if t.name.endswith("linear_kv_down_proj.weight"))
+        layers = sum(times for t, times in contents.tensors if t.name.endswith("linear_kv_down_proj.weight"))
         fused = bool(job.option("apply_rope_fusion", True)) and job.option("transformer_impl") != "local"
         remakes_tables = fused and (job.recipe.compute != "fp32" or job.sequence_length > YARN_POSITIONS)
         positions = job.sequence_length if remakes_tables else YARN_POSITIONS
@@ -182,14 +182,14 @@ def _rotary(job: TrainingJob, held: ChunkContents) -> int:
     return cos_sin + frequencies + (frequencies // job.layout.context if job.layout.context > 1 else 0)
 
 
-def _masks(setting: Setting, held: ChunkContents) -> int:
+def _masks(setting: Setting, contents: ChunkContents) -> int:
     """Estimate the bytes of the causal mask that TE's unfused softmax caches: one byte for each pair of positions.
 
     dot_product_attention/softmax.py, _default_causal_mask.
     """
     if setting.attention not in ("unfused", "eager"):
         return 0
-    mixers = [b.mixer for b in held.blocks if isinstance(b.mixer, (Attention, LatentAttention))]
+    mixers = [b.mixer for b in contents.blocks if isinstance(b.mixer, (Attention, LatentAttention))]
     all_fused = all(has_fused_softmax(setting, mixer.heads // setting.tensor_parallel) for mixer in mixers)
     return 0 if all_fused else rounded(setting.sequence * setting.sequence)
 
