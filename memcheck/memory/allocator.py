@@ -82,20 +82,22 @@ class Shares(Record):
         """
         return self.higher(allocated, pools, self.before(pools))
 
-    def higher(self, allocated: int, pools: Pools, other: Spread) -> Spread:
-        """Return the higher of two ratios over ``allocated``: ``other``, and that of the optimizer's lists.
+    def higher(self, allocated: int, pools: Pools, elsewhere: Spread) -> Spread:
+        """Return the higher of two ratios over ``allocated``: ``elsewhere``, and that of the optimizer's lists.
 
         Streams keep each other from no more than they hold: at most all that the other streams have held is idle, in
         addition to the share of a step on one stream.
         """
         live = max(1, allocated)
-        most = pools.unfilled_most / live
+        unfilled_most = pools.unfilled_most / live
         if pools.others:
-            other = other.no_more_than(self.alone + pools.others / (pools.before or live))
-        outside_lists = other.over((pools.before or live) / live).beside((pools.unfilled or 0) / live, most)
+            elsewhere = elsewhere.no_more_than(self.alone + pools.others / (pools.before or live))
+        outside_lists = elsewhere.over((pools.before or live) / live).beside(
+            (pools.unfilled or 0) / live, unfilled_most
+        )
         if not pools.lists:
             return outside_lists
-        return self.optimizer.over(pools.lists / live).beside(most, most).or_higher(outside_lists)
+        return self.optimizer.over(pools.lists / live).beside(unfilled_most, unfilled_most).or_higher(outside_lists)
 
     def before(self, pools: Pools) -> Spread:
         """What cannot be returned outside of the optimizer; without what resident blocks leave, if that is known."""
@@ -116,45 +118,47 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     held = look_up(tables.reserved, group)[1]
     held = held._replace(median=max(1.0, held.median), high=max(1.0, held.high))
     stuck, filled = (_below(look_up(table, stuck_group(group))[1], held) for table in (tables.tight, tables.filled))
-    own = [table.get(optimizer_group(group)) for table in (tables.filled, tables.reserved)]
-    least, most = (found if found is not None and found.n >= ENOUGH else None for found in own)
+    optimizer_spreads = [table.get(optimizer_group(group)) for table in (tables.filled, tables.reserved)]
+    optimizer, held_in_optimizer = (
+        spread if spread is not None and spread.n >= ENOUGH else None for spread in optimizer_spreads
+    )
     blocks = tables.held_blocks.get(group)
     adapters = what_trains(group)
     return Shares(
         stuck=stuck,
         held=held,
         filled=filled,
-        optimizer=filled if least is None else _below(least, filled),
-        held_in_optimizer=most or held,
+        optimizer=filled if optimizer is None else _below(optimizer, filled),
+        held_in_optimizer=held_in_optimizer or held,
         alone=look_up(tables.filled, f"one stream/plain{adapters}/{group.rpartition('/')[2]}")[1].median,
         of_block=blocks if blocks is not None and blocks.n >= ENOUGH else None,
     )
 
 
-def _below(share: Spread, other: Spread) -> Spread:
+def _below(share: Spread, limit: Spread) -> Spread:
     """Limit a share from above by another one, and from below by 1."""
-    median, high = (max(1.0, min(a, b)) for a, b in ((share.median, other.median), (share.high, other.high)))
-    return Spread(n=share.n or other.n, low=min(max(1.0, share.low), median), median=median, high=high)
+    median, high = (max(1.0, min(a, b)) for a, b in ((share.median, limit.median), (share.high, limit.high)))
+    return Spread(n=share.n or limit.n, low=min(max(1.0, share.low), median), median=median, high=high)
 
 
 def optimizer_group(group: str) -> str:
-    """The kind of steps that are highest in the optimizer."""
+    """Return the name of the group of measured steps whose peak is in the optimizer, for a step of ``group``."""
     streams, setting = group.partition("/")[0], group.rpartition("/")[2]
     return f"{'sharded' if streams.startswith('sharded') else streams}{OPTIMIZER}/{setting}"
 
 
-def kept(found: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:
-    """Compute the bytes that the allocator cannot return, and those of its cache.
+def kept(shares: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:
+    """Compute the bytes beyond ``allocated`` that the allocator cannot return, and those of its cache.
 
     ``room``: bytes of the GPU that are left for both; the cache takes no more than that.
     """
-    stuck = int(allocated * (found.stuck_of(allocated, pools).median - 1))
-    held = int((allocated + pools.apart) * found.held_of(allocated, pools).median) - allocated
+    stuck = int(allocated * (shares.stuck_of(allocated, pools).median - 1))
+    held = int((allocated + pools.apart) * shares.held_of(allocated, pools).median) - allocated
     return stuck, max(0, min(held, room) - stuck)
 
 
 def stuck_group(group: str) -> str:
-    """The kind under which it is recorded what a step cannot return: of equal lengths, eager, under FSDP2."""
+    """Return the group whose *stuck* shares apply to a step of ``group``: equal lengths, eager, under FSDP2."""
     return group.replace(LENGTHS_VARY, "").replace(COMPILED_APART, "").replace(FSDP1_APART, "")
 
 

@@ -150,22 +150,25 @@ def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int,
     if (gpu.arch or "").startswith("gfx"):
         source = "LUMI-AI-Guide#111: about 1 GiB for the first RCCL communicator, 0.65 GiB for each further one"
         first, *further = process_groups
-        rest = tuple((f"RCCL, {g.kind} group", RCCL_FURTHER_BYTES, source) for g in further)
+        rest = tuple((f"RCCL, {group.kind} group", RCCL_FURTHER_BYTES, source) for group in further)
         return ((f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *rest)
     kernels = ("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
-    rows = (kernels, *((f"NCCL, {g.kind} group", group_bytes(g, gpu), _source(g, gpu)) for g in process_groups))
+    rows = (
+        kernels,
+        *((f"NCCL, {group.kind} group", group_bytes(group, gpu), _source(group, gpu)) for group in process_groups),
+    )
     return (*rows, *using.buffers(layout))
 
 
 def _source(group: ProcessGroup, gpu: Gpu) -> str:
     """Say which connections of a group were counted, and from which files of NCCL: the source of a report's row."""
-    parts = []
+    connections = []
     if group.collectives:
         one = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
         trees = "" if one else " and trees"
-        parts.append(f"rings{trees} of {channels(group, gpu)} channels")
+        connections.append(f"rings{trees} of {channels(group, gpu)} channels")
         if _multicast_bytes(group, gpu):
-            parts.append(f"NVLink SHARP buffers of {group.local} heads")
+            connections.append(f"NVLink SHARP buffers of {group.local} heads")
     if group.peers:
-        parts.append(f"connections to {group.peers} peers")
-    return f"{', '.join(parts)} (NCCL 2.30 src/init.cc, transport/{{p2p,net,nvls}}.cc)"
+        connections.append(f"connections to {group.peers} peers")
+    return f"{', '.join(connections)} (NCCL 2.30 src/init.cc, transport/{{p2p,net,nvls}}.cc)"

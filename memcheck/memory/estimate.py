@@ -67,7 +67,7 @@ class Estimator:
         """Estimates the same jobs with padded rows."""
 
     def ranks(self, job: TrainingJob | InferenceJob, *, inventory: bool = False) -> Estimate:
-        """An estimate of every pipeline rank of the job."""
+        """Estimate every pipeline rank of the job, and return the estimate of the plan: that of its worst rank."""
         if isinstance(job, InferenceJob) and job.engine is not None:
             from memcheck.memory.engine import engine_estimate
 
@@ -85,7 +85,7 @@ class Estimator:
         return self._covering(job, self._answer(job, ranks, max(ranks, key=lambda r: r.peak.allocated_bytes)))
 
     def worst(self, job: TrainingJob | InferenceJob) -> Estimate:
-        """An estimate of the worst rank alone, at its highest instant; the figures are those of :meth:`ranks`."""
+        """Estimate the worst rank alone, at its highest instant; the figures equal those of :meth:`ranks`."""
         if isinstance(job, InferenceJob) or isinstance(job.architecture, Rough):
             return self.ranks(job)
         if self._worst is None:
@@ -100,12 +100,12 @@ class Estimator:
         padded = job._replace(sequences="padded", may_pad=False)
         if self._padded is None:
             self._padded = Estimator(padded, self._gpu, self._overhead)
-        other = self._padded.worst(padded)
-        (low, high), (least, most) = answer.needed_interval_bytes, answer.interval_bytes
+        with_padding = self._padded.worst(padded)
+        (low, high), (seen_low, seen_high) = answer.needed_interval_bytes, answer.interval_bytes
         return answer._replace(
-            needed_interval_bytes=(low, max(high, other.needed_interval_bytes[1])),
-            interval_bytes=(least, max(most, other.interval_bytes[1])),
-            padded_bytes=other.needed_bytes if other.needed_bytes > answer.needed_bytes else 0,
+            needed_interval_bytes=(low, max(high, with_padding.needed_interval_bytes[1])),
+            interval_bytes=(seen_low, max(seen_high, with_padding.interval_bytes[1])),
+            padded_bytes=with_padding.needed_bytes if with_padding.needed_bytes > answer.needed_bytes else 0,
         )
 
     def _answer(
@@ -169,20 +169,20 @@ class Estimator:
         """
         if isinstance(job, InferenceJob):
             return ()
-        kept = max([r.host_bytes for r in ranks]) * job.layout.gpus_per_node
-        several = job.gradient_accumulation_steps > 1  # all that is read of the batch, in addition to what is kept
-        moments = self.hosts.get((several, kept)) if self._overhead.kind != "flat" else None
+        offloaded = max([rank.host_bytes for rank in ranks]) * job.layout.gpus_per_node
+        accumulates = job.gradient_accumulation_steps > 1  # all that is read of the batch, in addition to what is kept
+        moments = self.hosts.get((accumulates, offloaded)) if self._overhead.kind != "flat" else None
         if moments is None:
             from memcheck.memory.host import host_moments
 
             total, trained = _counts(job)
-            moments = host_moments(job, total, trained, kept, self._gpu.memory_bytes - outside)
-            self.hosts[several, kept] = moments
+            moments = host_moments(job, total, trained, offloaded, self._gpu.memory_bytes - outside)
+            self.hosts[accumulates, offloaded] = moments
         return moments
 
 
 def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
-    """An interval that holds its own figure, also where a policy states the overhead that the figure counts."""
+    """Widen an interval so that it holds ``count``, which may lie outside where a policy states the overhead."""
     return min(count, ends[0]), max(count, ends[1])
 
 
@@ -206,6 +206,7 @@ _counted: dict[tuple[int, object], tuple[Architecture, int, int]] = {}
 
 
 def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple[int, int]:
+    """Count the parameters of the whole model and those that are trained, without the cache of :func:`_counts`."""
     total = count_parameters(architecture)
     if isinstance(job, InferenceJob):
         return total, 0

@@ -51,8 +51,9 @@ def host_moments(job: TrainingJob, total: int, trained: int, activations: int, r
 
 @lru_cache(maxsize=2048)
 def _moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
+    """Return what :func:`host_moments` does, from the parts of a job that host memory depends on (``host_key``)."""
     host = stack_of(job.framework).host
-    found = [
+    moments = [
         HostMoment("load", _where(job), loading(job, total, host)),
         HostMoment("init", "DeepSpeed laying out flat buffers", host.laid_out(job, total, room)),
     ]
@@ -60,10 +61,10 @@ def _moments(job: TrainingJob, total: int, trained: int, activations: int, room:
     if job.optimizer.offload != "none" or job.parameter_offload != "none":
         states = host.states(job)
     kept = (("activations", activations),) if activations else ()
-    found.append(HostMoment("step", "holding what is offloaded", (*states, *kept)))
+    moments.append(HostMoment("step", "holding what is offloaded", (*states, *kept)))
     writes, staged = saving(job, total, trained, host)
-    found.append(HostMoment("save", writes, _sum(states, staged) if staged else ()))
-    return tuple(moment for moment in found if moment.bytes)
+    moments.append(HostMoment("save", writes, _sum(states, staged) if staged else ()))
+    return tuple(moment for moment in moments if moment.bytes)
 
 
 def _where(job: TrainingJob) -> str:
@@ -73,23 +74,25 @@ def _where(job: TrainingJob) -> str:
     return "one process making the model" if processes == 1 else f"{processes} processes making the model"
 
 
-def _sum(one: Components, other: Components) -> Components:
-    """Component by component."""
-    found = dict(one)
-    for name, count in other:
-        found[name] = found.get(name, 0) + count
-    return tuple(found.items())
+def _sum(first: Components, second: Components) -> Components:
+    """Add the bytes of two lists of components, name by name."""
+    total = dict(first)
+    for name, count in second:
+        total[name] = total.get(name, 0) + count
+    return tuple(total.items())
 
 
 def loading(job: TrainingJob, total: int, host: HostMemory) -> Components:
-    """What the processes of one node hold when the model is made. ``total``: its parameters."""
-    place = job.initialization.place
-    if place not in ON_HOST:
+    """Return the host bytes of one node while the model is initialized. ``total``: parameters of the model."""
+    device = job.initialization.place
+    if device not in ON_HOST:
         return ()
-    processes = job.layout.gpus_per_node if place == "host" else 1
-    held = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if not job.base_format else quantised(job)
-    count = processes * held
-    return (("parameters", count),) if count else ()
+    processes = job.layout.gpus_per_node if device == "host" else 1
+    bytes_per_process = (
+        host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if not job.base_format else quantised(job)
+    )
+    total_bytes = processes * bytes_per_process
+    return (("parameters", total_bytes),) if total_bytes else ()
 
 
 def quantised(job: TrainingJob) -> int:

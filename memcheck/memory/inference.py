@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from math import prod
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.program import Timeline
@@ -37,7 +38,7 @@ fp8 per-tensor scales; int4 (GPTQ, AWQ) fp16 scale and 4-bit zero per 128 (4 + 2
 
 
 def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
-    """Bytes of one resident weight. Only matrices are quantised; the rest stays in bf16."""
+    """Compute the bytes of one resident weight of ``numel`` elements. Only matrices are quantised; others are bf16."""
     dtype = weight_dtype(tensor, weights)
     if dtype in QUANTIZED_MILLIBITS:
         return rounded(-(-numel * QUANTIZED_MILLIBITS[dtype] // 8000))
@@ -45,7 +46,7 @@ def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
 
 
 def weight_dtype(tensor: ParameterTensor, weights: str) -> str:
-    """The dtype in which a weight is stored: the head, and tensors that are no matrix, are not quantised."""
+    """Return the dtype in which a weight is stored: of a quantised model the head, and all but matrices, are bf16."""
     matrix = tensor.linear or tensor.group in ("experts", "shared_experts")
     return "bf16" if weights in QUANTIZED_MILLIBITS and (not matrix or tensor.group == "head") else weights
 
@@ -93,7 +94,8 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "/model",
         )
     if any(
-        isinstance(b.mixer, Attention) and isinstance(b.mixer.extension, Compressed) for b, _ in job.architecture.blocks
+        isinstance(block.mixer, Attention) and isinstance(block.mixer.extension, Compressed)
+        for block, _ in job.architecture.blocks
     ):
         raise UnsupportedError(
             "memcheck has no model of serving DeepSeek V4, whose cache has compressed keys and those of its window",
@@ -106,71 +108,73 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
             "size its language model alone: `model: {part: language}`",
             "/model",
         )
-    if job.architecture.vision is None and any(o.part in ("vision", "audio") for o in job.architecture.others):
+    if job.architecture.vision is None and any(tower.part in ("vision", "audio") for tower in job.architecture.others):
         raise UnsupportedError(
             f"memcheck has no model of serving {job.architecture.model_type} with its tower",
             "size its language model alone: `model: {part: language}`",
             "/model",
         )
     stages = stage_parts(job.architecture.num_layers, job.layout.pipeline)
-    return tuple([_rank(job, job.architecture, part, rank, inventory) for rank, part in enumerate(stages)])
+    return tuple([_rank(job, job.architecture, stage, rank, inventory) for rank, stage in enumerate(stages)])
 
 
-def _rank(job: InferenceJob, a: Architecture, part: Part, rank: int, inventory: bool) -> RankEstimate:
+def _rank(job: InferenceJob, architecture: Architecture, stage: Part, rank: int, inventory: bool) -> RankEstimate:
     """Predict the memory of one pipeline rank: at rest, and during the prefill of one sequence with a full cache."""
-    held = _tensors(job, a, part, inventory)
+    content = _tensors(job, architecture, stage, inventory)
     timeline = Timeline()
-    timeline.hold("parameters", sum([times * weight.bytes for weight, times in held.weights]))
+    timeline.hold("parameters", sum([times * weight.bytes for weight, times in content.weights]))
     timeline.mark("init", "weights at rest")
-    timeline.hold("kv_cache", sum([times * size for _, size, times in held.caches]))
-    timeline.hold("activations", held.working)
-    timeline.hold("logits_and_loss", held.logits(job.batch_size))
+    timeline.hold("kv_cache", sum([times * size for _, size, times in content.caches]))
+    timeline.hold("activations", content.working)
+    timeline.hold("logits_and_loss", content.logits(job.batch_size))
     timeline.mark("prefill", "prefill of one sequence with a full cache")
-    numel = sum([times * weight.elements for weight, times in held.weights])
+    numel = sum([times * weight.elements for weight, times in content.weights])
     if not inventory:
         return RankEstimate(rank, timeline.instants(), numel)
     return RankEstimate(
         pipeline_rank=rank,
         instants=timeline.instants(),
         parameters=numel,
-        ledger=ledger(job, held),
-        formulas=formulas(job, held),
+        ledger=ledger(job, content),
+        formulas=formulas(job, content),
     )
 
 
-def _on_stage(a: Architecture, tensor: ParameterTensor, part: Part) -> bool:
+def _on_stage(architecture: Architecture, tensor: ParameterTensor, stage: Part) -> bool:
     """Tell whether a tensor outside the layers is on a stage. A tied table is on the first and on the last one."""
-    if tensor.group == "head" or (a.tie_word_embeddings and tensor.name == f"{a.paths.embedding}.weight"):
-        return part.head or (part.embedding and tensor.group == "embedding")
-    return part.embedding or tensor.group not in ("embedding", "position")
+    if tensor.group == "head" or (
+        architecture.tie_word_embeddings and tensor.name == f"{architecture.paths.embedding}.weight"
+    ):
+        return stage.head or (stage.embedding and tensor.group == "embedding")
+    return stage.embedding or tensor.group not in ("embedding", "position")
 
 
-def _tensors(job: InferenceJob, a: Architecture, part: Part, inventory: bool) -> ServingRank:
+def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, inventory: bool) -> ServingRank:
     """Collect weights, caches, working set and logits of one pipeline rank, with bytes; equal layers only once."""
-    layout, blocks = job.layout, a.layers()[part.first : part.last]
+    layout, blocks = job.layout, architecture.layers()[stage.first : stage.last]
     counts = Counter(map(id, blocks))
     distinct = list({id(block): block for block in blocks}.values())
     weights, caches = [], []
-    sizes = layer_bytes(job, a, part.first, part.last)
+    sizes = layer_bytes(job, architecture, stage.first, stage.last)
     for block in distinct:
         weights += [(weight, counts[id(block)]) for weight in _of_block(job, block)]
         if sizes is None:
-            one = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
-            caches.append((block, rounded(job.batch_size * one), counts[id(block)]))
+            bytes_per_sequence = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
+            caches.append((block, rounded(job.batch_size * bytes_per_sequence), counts[id(block)]))
             continue
-        each = Counter(sizes.get(part.first + i, 0) for i, other in enumerate(blocks) if other is block)
-        caches += [(block, size, times) for size, times in each.items()]
-    for t in outer_tensors(a):
-        if not _on_stage(a, t, part):
+        cache_sizes = Counter(sizes.get(stage.first + i, 0) for i, layer in enumerate(blocks) if layer is block)
+        caches += [(block, size, times) for size, times in cache_sizes.items()]
+    for tensor in outer_tensors(architecture):
+        if not _on_stage(architecture, tensor, stage):
             continue
-        weights.append((_weight(t, local_tensor(t, None, layout.tensor, 1, 1), job.weights), 1))
-    if part.embedding:
-        for tensors, times, _ in tower_runs(a):
-            weights += [(_weight(t, t.shape, job.weights), times) for t in tensors]
-    tape = _working_set(job, a, distinct, inventory)
-    if part.embedding and a.vision is not None:
-        tape = max(tape, _tower_working_set(job, a.vision, inventory), key=lambda replayed: replayed.peak)
-    vocabulary = -(-a.vocab_size // layout.tensor) if part.head else 0
+        weights.append((_weight(tensor, local_tensor(tensor, None, layout.tensor, 1, 1), job.weights), 1))
+    if stage.embedding:
+        for tensors, times, _ in tower_runs(architecture):
+            weights += [(_weight(tensor, tensor.shape, job.weights), times) for tensor in tensors]
+    tape = _working_set(job, architecture, distinct, inventory)
+    if stage.embedding and architecture.vision is not None:
+        tape = max(tape, _tower_working_set(job, architecture.vision, inventory), key=lambda replayed: replayed.peak)
+    vocabulary = -(-architecture.vocab_size // layout.tensor) if stage.head else 0
     return ServingRank(
         weights=tuple(weights),
         caches=tuple(caches),
@@ -180,13 +184,17 @@ def _tensors(job: InferenceJob, a: Architecture, part: Part, inventory: bool) ->
     )
 
 
-def profile_run(job: InferenceJob, a: Architecture) -> tuple[int, int]:
-    """Bytes of the highest layer on the tokens of one forward pass, and of the vision tower on as many."""
-    blocks = list(dict.fromkeys(block for block, _ in a.blocks))
+def profile_run(job: InferenceJob, architecture: Architecture) -> tuple[int, int]:
+    """Return the peak activation bytes of one forward pass: of the highest layer, and of the vision tower."""
+    blocks = list(dict.fromkeys(block for block, _ in architecture.blocks))
     tower = 0
-    if a.vision is not None and not a.vision.crosses and (job.engine is None or job.engine.pictures):
-        tower = _tower_working_set(job, a.vision, inventory=False).peak
-    return _working_set(job, a, blocks, inventory=False).peak, tower
+    if (
+        architecture.vision is not None
+        and not architecture.vision.crosses
+        and (job.engine is None or job.engine.pictures)
+    ):
+        tower = _tower_working_set(job, architecture.vision, inventory=False).peak
+    return _working_set(job, architecture, blocks, inventory=False).peak, tower
 
 
 def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Tape:
@@ -214,34 +222,33 @@ def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Ta
 
 
 def _of_block(job: InferenceJob, block: Block) -> list[Weight]:
-    """The weights of one layer."""
+    """List the weights of one layer on this rank."""
     layout = job.layout
     weights = []
-    for t, component in block_component_tensors(block):
-        shape = local_tensor(t, component, layout.tensor, layout.expert, expert_slices(layout))
-        weights.append(_weight(t, shape, job.weights))
+    for tensor, component in block_component_tensors(block):
+        shape = local_tensor(tensor, component, layout.tensor, layout.expert, expert_slices(layout))
+        weights.append(_weight(tensor, shape, job.weights))
     return weights
 
 
-def _weight(t: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
+def _weight(tensor: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
+    """Return the record of one weight, whose shape on this rank is ``shape``. ``weights``: the plan's format."""
     elements = _product(shape)
     return Weight(
-        tensor=t,
+        tensor=tensor,
         shape=shape,
         elements=elements,
-        dtype=weight_dtype(t, weights),
-        bytes=weight_bytes(t, elements, weights),
+        dtype=weight_dtype(tensor, weights),
+        bytes=weight_bytes(tensor, elements, weights),
     )
 
 
 def _product(shape: tuple[int, ...]) -> int:
-    n = 1
-    for d in shape:
-        n *= d
-    return n
+    """Count the elements of a tensor."""
+    return prod(shape)
 
 
-def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], inventory: bool) -> Tape:
+def _working_set(job: InferenceJob, architecture: Architecture, blocks: list[Block], inventory: bool) -> Tape:
     """Replay the layers without a graph on the tokens of the longest forward pass: a chunk of a prompt.
 
     Returns the tape of the layer with the highest peak: the activations of a prefill.
@@ -251,7 +258,7 @@ def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], invent
         style=STYLE,
         batch=1,
         sequence=job.pass_tokens,
-        hidden=a.hidden_size,
+        hidden=architecture.hidden_size,
         tensor_parallel=job.layout.tensor,
         expert_parallel=job.layout.expert,
         expert_tensor_parallel=expert_slices(job.layout),
@@ -260,7 +267,7 @@ def _working_set(job: InferenceJob, a: Architecture, blocks: list[Block], invent
         attention="flash",
         trained=False,
         needs_input_gradient=False,
-        streams=a.streams,
+        streams=architecture.streams,
     )
     return _highest(list(dict.fromkeys(blocks)), setting, "hidden states", inventory)
 
@@ -272,9 +279,11 @@ def _require_block_covered(block: Block, setting: Setting) -> None:
     Raises:
         UnsupportedError: the forward pass skips some weights, so that their products would count as 0 bytes.
     """
-    seen, held = touched_by(recomputing(block, "none")[0], setting), elements(block)
-    if seen != held:
-        message = f"memcheck has no model of serving a layer that meets {seen:,} of its {held:,} parameters"
+    read, elements_of_layer = touched_by(recomputing(block, "none")[0], setting), elements(block)
+    if read != elements_of_layer:
+        message = (
+            f"memcheck has no model of serving a layer that meets {read:,} of its {elements_of_layer:,} parameters"
+        )
         raise UnsupportedError(message, "size its training, or exclude the plan", "/model")
 
 

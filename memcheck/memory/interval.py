@@ -73,44 +73,44 @@ def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
 
 
 def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
-    """What a stated release may need less and more: compiled steps of releases that are not the modelled one."""
+    """Return the shares by which a stated release may need less and more than the modelled one; 0 for eager steps."""
     if isinstance(job, InferenceJob) or not job.compiles("model"):
         return 0.0, 0.0
     return job.framework.compiled_releases(job.framework_version)
 
 
-def ends(tables: Residuals, kinds: Kinds, held: PlanFigures, capacity: int | None) -> Intervals:
+def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | None) -> Intervals:
     """Compute the 95 % intervals of needed and seen bytes of a plan.
 
-    ``tables``: measured errors and shares. ``kinds``: the plan's groups in them. ``held``: the predicted bytes.
+    ``tables``: measured errors and shares. ``kinds``: the plan's groups in them. ``figures``: the predicted bytes.
     ``capacity``: usable bytes of the GPU, above which nothing is seen unless the plan needs it; None: no limit.
     """
-    allocated = held.allocated
-    own = look_up(tables.allocated, kinds.errors, by_method=True)[1]
-    found = shares_of(tables, kinds.allocator)
+    allocated = figures.allocated
+    error = look_up(tables.allocated, kinds.errors, by_method=True)[1]
+    shares = shares_of(tables, kinds.allocator)
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
-    less, more = kinds.releases
-    off = max(less, (1 - own.low) * scale), max(more, (own.high - 1) * scale)
-    around = held.outside.ends(tables)
-    needed = _ends(stuck_between(tables, kinds, held, found), off, allocated, around)
-    both = allocated + held.pools.apart
-    of_both = off[0] * allocated / max(1, both), off[1] * allocated / max(1, both)
-    low, high = _ends(found.held_of(allocated, held.pools), of_both, both, around)
+    release_low, release_high = kinds.releases
+    off = max(release_low, (1 - error.low) * scale), max(release_high, (error.high - 1) * scale)
+    around = figures.outside.ends(tables)
+    needed = _ends(stuck_between(tables, kinds, figures, shares), off, allocated, around)
+    held_live = allocated + figures.pools.apart
+    held_off = off[0] * allocated / max(1, held_live), off[1] * allocated / max(1, held_live)
+    low, high = _ends(shares.held_of(allocated, figures.pools), held_off, held_live, around)
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
     return Intervals(needed, (max(low, needed[0]), max(high, needed[1])))
 
 
-def stuck_between(tables: Residuals, kinds: Kinds, held: PlanFigures, found: Shares) -> Spread:
+def stuck_between(tables: Residuals, kinds: Kinds, figures: PlanFigures, shares: Shares) -> Spread:
     """Return the ratio to ``allocated`` of bytes that the allocator holds and cannot return: low, median and high.
 
     At the upper end that is one more block as large as the step's largest, and a remainder. Adapters leave less.
     Sharded steps that gather twice leave a share of that block at least. A step that is highest in the optimizer has
     less stuck there, and no less than its highest other moment needs.
     """
-    pools, allocated = held.pools, max(1, held.allocated)
-    spread = _of_block(tables, kinds, pools.largest / (pools.before or allocated), found.before(pools))
-    return found.higher(allocated, pools, spread)
+    pools, allocated = figures.pools, max(1, figures.allocated)
+    spread = _of_block(tables, kinds, pools.largest / (pools.before or allocated), shares.before(pools))
+    return shares.higher(allocated, pools, spread)
 
 
 def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
@@ -121,30 +121,30 @@ def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> S
     known, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
     if known is None or known.n < ENOUGH or not block:
         return stuck
-    most, least = block + known.high, stuck.low
+    high, low = block + known.high, stuck.low
     if share is not None and share.n >= ENOUGH:
-        most = min(most, 1 + block * (share.high - 1))
-        least = max(least, 1 + block * (share.low - 1))
+        high = min(high, 1 + block * (share.high - 1))
+        low = max(low, 1 + block * (share.low - 1))
     if what_trains(kinds.remainder):
-        most = min(most, stuck.high)
-    return stuck._replace(low=min(stuck.median, least), high=max(stuck.median, most))
+        high = min(high, stuck.high)
+    return stuck._replace(low=min(stuck.median, low), high=max(stuck.median, high))
 
 
-def _ends(share: Spread, off: tuple[float, float], held: int, outside: tuple[int, int]) -> tuple[int, int]:
+def _ends(share: Spread, off: tuple[float, float], live: int, outside: tuple[int, int]) -> tuple[int, int]:
     """Compute both ends of an interval in bytes: predicted live bytes, the allocator's share, and bytes outside it.
 
     ``share``: ratio of the allocator's bytes to live ones. ``off``: relative errors of live bytes, below and above.
-    ``held``: predicted live bytes. ``outside``: lowest and highest bytes outside the allocator. Errors of live bytes
+    ``live``: predicted live bytes. ``outside``: lowest and highest bytes outside the allocator. Errors of live bytes
     and of the share are independent, and so added in quadrature.
     """
-    low = outside[0] + int(held * (share.median - _together(off[0], share.median - max(1.0, share.low))))
-    high = outside[1] + int(held * (share.median + _together(off[1], share.high - share.median)))
+    low = outside[0] + int(live * (share.median - _together(off[0], share.median - max(1.0, share.low))))
+    high = outside[1] + int(live * (share.median + _together(off[1], share.high - share.median)))
     return max(0, low), high
 
 
-def _together(a: float, b: float) -> float:
-    """Add two independent relative errors in quadrature; a negative ``b`` counts as 0."""
-    return float((a * a + max(0.0, b) ** 2) ** 0.5)
+def _together(error: float, spread: float) -> float:
+    """Add two independent relative errors in quadrature; a negative ``spread`` counts as 0."""
+    return float((error * error + max(0.0, spread) ** 2) ** 0.5)
 
 
 def error_group(job: TrainingJob | InferenceJob) -> str:
@@ -175,6 +175,6 @@ def _kind(job: TrainingJob) -> str:
 
 
 def _compiles_loss(job: TrainingJob) -> bool:
-    """Megatron's own fused cross entropy, which ``torch.compile`` makes (core/jit.py): a first step may hold more."""
+    """Whether the loss is Megatron's fused cross entropy, which the first step compiles (core/jit.py)."""
     native = job.option("cross_entropy_fusion_impl", "native") == "native"
     return native and bool(job.option("cross_entropy_loss_fusion"))

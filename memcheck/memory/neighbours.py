@@ -15,15 +15,15 @@ def borrowed(table: Table, group: str, *, by_method: bool = False) -> tuple[str,
     own, widest = table.get(group), _widest(table, group)
     if widest is None:
         return (group, own) if own is not None else ("no data", Spread(n=0, low=1.0, median=1.0, high=1.0))
-    found = own or table[widest]
-    lenders = [table[each] for each in (widest, *(_of_method(table, group) if by_method else ()))]
-    low, high = min(found.low, *(each.low for each in lenders)), max(found.high, *(each.high for each in lenders))
+    spread = own or table[widest]
+    lenders = [table[name] for name in (widest, *(_of_method(table, group) if by_method else ()))]
+    low, high = min(spread.low, *(name.low for name in lenders)), max(spread.high, *(name.high for name in lenders))
     words = widest if own is None else f"{group} widened by {widest}"
-    return words, found._replace(low=low, high=high)
+    return words, spread._replace(low=low, high=high)
 
 
 def _of_method(table: Table, group: str) -> list[str]:
-    """Groups with enough cases of other families that train adapters in the same way."""
+    """List the groups with enough cases, of all families, that train adapters by the same method (lora or qlora)."""
     method = _method(group)
     if method not in ("lora", "qlora"):
         return []
@@ -40,9 +40,9 @@ def _widest(table: Table, group: str) -> str | None:
 
     Groups of compiled steps are compared with each other alone. None: no group has enough cases.
     """
-    parts = group.split("/")
-    for length in range(len(parts) - 1, -1, -1):
-        prefix = "/".join(parts[:length])
+    path = group.split("/")
+    for length in range(len(path) - 1, -1, -1):
+        prefix = "/".join(path[:length])
         near = [
             name
             for name, spread in table.items()

@@ -56,12 +56,14 @@ NO_POOLS = Pools()
 
 
 class Slack(Record):
-    """What lies between allocated and device bytes."""
+    """The bytes between the live tensors of a rank and its device memory."""
 
     fragmentation: int
+    """Bytes that the caching allocator holds beyond live tensors, its cache included."""
     outside: OutsideBytes
+    """Bytes outside the caching allocator, by owner."""
     cache: int = 0
-    """What of the fragmentation the allocator returns before an allocation fails."""
+    """The part of ``fragmentation`` that the allocator returns before an allocation fails."""
 
     @property
     def context_and_nccl(self) -> int:
@@ -78,9 +80,9 @@ class Surroundings(Record):
 
 
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
-    """What surrounds the live tensors of a job, whatever its batch."""
-    each = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
-    context, libraries, communicators = (sum(size for _, size, _ in terms) for terms in each)
+    """Return the overhead that the batch of a job does not change: bytes outside the allocator, and its shares."""
+    terms_by_kind = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
+    context, libraries, communicators = (sum(size for _, size, _ in terms) for terms in terms_by_kind)
     in_host = max(0, communicators - KERNELS_BYTES) if not gpu.peer_access else 0
     outside = OutsideBytes(
         context=context,
@@ -100,24 +102,25 @@ def slack(
     known: Surroundings | None = None,
     pools: Pools = NO_POOLS,
 ) -> Slack:
-    """Fragmentation, and everything outside the caching allocator. ``known``: :func:`surroundings`, if they are.
+    """Return the bytes between allocated and device bytes: fragmentation, cache, and all outside the caching allocator.
 
-    ``pools``: of the rank's step; without, as if it had one stream and nothing were known of its blocks.
+    ``known``: the result of :func:`surroundings`, if the caller has it. ``pools``: the allocator's pools in the rank's
+    step. Without them the step counts as one on a single stream.
     """
     if overhead.kind == "flat":
         return Slack(0, NOTHING_OUTSIDE._replace(context=int(allocated * overhead.fraction)))
-    outside, found = known or surroundings(job, gpu)
-    stuck, cache = kept(found, allocated, room(gpu, outside.total, allocated), pools)
+    outside, allocator_shares = known or surroundings(job, gpu)
+    stuck, cache = kept(allocator_shares, allocated, room(gpu, outside.total, allocated), pools)
     return Slack(stuck + cache, outside, cache)
 
 
 def room(gpu: Gpu, outside: int, allocated: int) -> int:
-    """What the allocator can hold beyond live tensors."""
+    """Return the bytes of the GPU that are left for what the allocator holds beyond live tensors; may be negative."""
     return gpu.memory_bytes - outside - allocated
 
 
 def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """The driver's context, and the kernels that a step loads into it."""
+    """List the driver's context and the kernels that a step loads into it: name, bytes and source of each."""
     mib, source = CONTEXT.get(gpu.arch or "", CONTEXT_UNKNOWN)
     context = ("driver context", mib * MIB, source)
     if gpu.arch == "sm_75":
@@ -126,16 +129,16 @@ def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
 
 
 def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """Workspaces that libraries keep, and CUDA graphs."""
+    """List the workspaces of libraries and the pools of CUDA graphs: name, bytes and source of each."""
     if isinstance(job, InferenceJob):
         return (_blas(gpu, threads=1),)
-    found = []
+    terms = []
     if not job.framework.transformer_engine:
-        found.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
+        terms.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
     if str(job.option("cuda_graph_impl", "none")).lower() != "none":
         size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES
-        found.append(("CUDA graphs", size, "Megatron-Bridge performance guide: a few GB, over 10 GB with pipelines"))
-    return tuple(found)
+        terms.append(("CUDA graphs", size, "Megatron-Bridge performance guide: a few GB, over 10 GB with pipelines"))
+    return tuple(terms)
 
 
 def _blas(gpu: Gpu, *, threads: int) -> tuple[str, int, str]:

@@ -27,7 +27,7 @@ class OverheadTerm(Record):
 def items(
     job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, pools: Pools = NO_POOLS
 ) -> tuple[OverheadTerm, ...]:
-    """Every term of the overhead, largest kinds first: fragmentation, context, libraries, communicators."""
+    """List every term of the overhead of one rank: fragmentation, context, libraries, communicators."""
     if overhead.kind == "flat":
         source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
         return (
@@ -38,21 +38,21 @@ def items(
                 component="context_and_nccl",
             ),
         )
-    found = _outside(job, gpu)
-    left = room(gpu, sum(t.bytes for t in found), allocated)
-    return tuple(t for t in (*allocator_terms(job, allocated, left, pools), *found) if t.bytes)
+    outside = _outside(job, gpu)
+    left = room(gpu, sum(t.bytes for t in outside), allocated)
+    return tuple(t for t in (*allocator_terms(job, allocated, left, pools), *outside) if t.bytes)
 
 
 def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
-    """Context, libraries, communicators."""
-    found = (*context_terms(gpu), *library_terms(job, gpu), *communicator_terms(job, gpu))
-    return tuple(OverheadTerm(*t, "context_and_nccl") for t in found)
+    """List the terms outside the caching allocator: context, libraries, communicators."""
+    outside = (*context_terms(gpu), *library_terms(job, gpu), *communicator_terms(job, gpu))
+    return tuple(OverheadTerm(*t, "context_and_nccl") for t in outside)
 
 
 def allocator_terms(
     job: TrainingJob | InferenceJob, allocated: int, room: int, pools: Pools = NO_POOLS
 ) -> tuple[OverheadTerm, OverheadTerm]:
-    """What the caching allocator holds beyond live blocks at the peak: what it cannot return, and what it need not.
+    """Return what the caching allocator holds beyond live blocks at the peak: its fragmentation, and its cache.
 
     It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
     pool; FSDP takes gather buffers from streams of their own, whose blocks no other stream may use; expandable segments
@@ -62,15 +62,20 @@ def allocator_terms(
     whole segments that are free, is returned to the driver before an allocation fails: it is what is left of the
     difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
     """
-    found = shares(job)
-    stuck, cache = kept(found, allocated, room, pools)
-    where, share = f"({allocator_group(job)}; docs/internals/accuracy.md)", found.stuck_of(allocated, pools)
-    held = found.held_of(allocated, pools)
-    fixed = f"{share.median - 1:.1%} of allocated, which cannot be returned: median of {share.n} steps {where}"
+    allocator_shares = shares(job)
+    stuck, cache = kept(allocator_shares, allocated, room, pools)
+    where, stuck_ratio = (
+        f"({allocator_group(job)}; docs/internals/accuracy.md)",
+        allocator_shares.stuck_of(allocated, pools),
+    )
+    held_ratio = allocator_shares.held_of(allocated, pools)
+    fixed = (
+        f"{stuck_ratio.median - 1:.1%} of allocated, which cannot be returned: median of {stuck_ratio.n} steps {where}"
+    )
     apart = f" and of {pools.apart:,} bytes that the pools of other streams held before or after" if pools.apart else ""
     spare = (
-        f"up to {held.median - 1:.1%} of allocated{apart} with the fragmentation, as far as the GPU has room; "
-        f"returned before an allocation fails: median of {held.n} steps {where}"
+        f"up to {held_ratio.median - 1:.1%} of allocated{apart} with the fragmentation, as far as the GPU has room; "
+        f"returned before an allocation fails: median of {held_ratio.n} steps {where}"
     )
     return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
         name=CACHE, bytes=cache, source=spare, component="fragmentation"
@@ -80,7 +85,7 @@ def allocator_terms(
 def formulas_of(
     job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, rank: RankEstimate
 ) -> tuple[Formula, ...]:
-    """What lies between allocated and device bytes, one line per term."""
+    """Return one formula per term between a rank's allocated bytes and its device bytes."""
     return tuple(
         Formula(t.component, t.name, "beyond the live tensors of the step", bytes=t.bytes, source=t.source)
         for t in items(job, gpu, overhead, rank.peak.allocated_bytes, rank.pools)

@@ -126,12 +126,12 @@ def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, 
 
 def _look_up(table: Table, group: str, *, by_method: bool) -> tuple[str, Spread]:
     """Return what :func:`look_up` does, without its cache: the group's own spread if it has enough cases."""
-    own = table.get(group)
-    if own is not None and own.n >= ENOUGH:
-        return group, own
+    spread = table.get(group)
+    if spread is not None and spread.n >= ENOUGH:
+        return group, spread
     from memcheck.memory.neighbours import borrowed
 
-    return borrowed(table, group, by_method=by_method and own is None)
+    return borrowed(table, group, by_method=by_method and spread is None)
 
 
 def forget() -> None:

@@ -49,11 +49,12 @@ class RoughPart(Record):
 
 
 def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
+    """Estimate one pipeline rank of a rough model: its states, forward and backward, and the optimizer's step."""
     layout = job.layout
     local, layers = -(-model.parameters // (layout.tensor * layout.pipeline)), -(-model.layers // layout.pipeline)
     layer = LocalTensor("weights", (-(-local // layers),), True, matrix=True)
-    found = engine_of(job, [(layer,)] * layers, recomputes=True)
-    engine = found if isinstance(found, EngineBuffers) else EngineBuffers()
+    laid_out = engine_of(job, [(layer,)] * layers, recomputes=True)
+    engine = laid_out if isinstance(laid_out, EngineBuffers) else EngineBuffers()
     gradients = rounded(-(-local // sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
     share = RoughPart(parameters=local, layers=layers, engine=engine, gradients=0 if engine.gradients else gradients)
     timeline = Timeline()
@@ -64,7 +65,7 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
 
 
 def _rest(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
-    """States, and what an engine holds from its start."""
+    """Hold what is resident between steps: parameters, master weights, optimizer states, and an engine's buffers."""
     recipe, cut, engine = job.recipe, sharding(job), share.engine
     timeline.hold("parameters", rounded(-(-share.parameters // cut.parameters) * DTYPE_BYTES[recipe.params]))
     mine = -(-share.parameters // cut.optimizer)
@@ -119,14 +120,16 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
 
 def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     """The optimizer's step, with the copies of gradients that an engine makes for it."""
-    own = _own_part(share.engine)
-    if own:
+    own_gradients = _own_part(share.engine)
+    if own_gradients:
         timeline.release("gradients", share.gradients)
-        timeline.hold("gradients", own)
+        timeline.hold("gradients", own_gradients)
     weights = LocalTensor("weights", (share.parameters,), True, matrix=True)
-    mine = -(-share.parameters // sharding(job).optimizer)
+    updated = -(-share.parameters // sharding(job).optimizer)
     optimizer = job.optimizer
-    copies = step_temporaries([(weights, mine)], optimizer.name, optimizer.implementation, job.recipe.optimizer_states)
+    copies = step_temporaries(
+        [(weights, updated)], optimizer.name, optimizer.implementation, job.recipe.optimizer_states
+    )
     timeline.hold("temporaries", copies + share.engine.step_temporaries)
     timeline.mark("optimizer", f"{optimizer.name} step")
 

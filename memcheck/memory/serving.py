@@ -31,44 +31,52 @@ class Weight(Record):
 
     tensor: ParameterTensor
     shape: tuple[int, ...]
+    """Shape on this rank."""
     elements: int
+    """Elements on this rank."""
     dtype: str
+    """Dtype in which it is stored."""
     bytes: int
+    """Bytes on the GPU, rounded up to 512."""
 
 
 class ServingRank(Record):
-    """Everything on one rank."""
+    """The tensors of one serving rank at the peak of a prefill, in bytes."""
 
     weights: tuple[tuple[Weight, int], ...]
     """Weights of the rank, each with the number of equal ones: equal layers have equal weights."""
     caches: tuple[tuple[Block, int, int], ...]
-    """A layer's, for all sequences, and how many layers are equal."""
+    """The KV cache of each kind of layer: bytes for all sequences, and the number of equal layers."""
     working: int
+    """Peak bytes of the activations of a forward pass."""
     inventory: Inventory
     """What the working set is made of."""
     vocabulary: int
     """Logits of a token on this rank; 0 without the head."""
 
     def logits(self, sequences: int) -> int:
-        """Bytes of the last tokens' logits."""
+        """Bytes of the logits of the last token of each sequence, in fp32."""
         return rounded(4 * sequences * self.vocabulary)
 
 
-def ledger(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
-    """Every group of equal live tensors, the largest first."""
+def ledger(job: InferenceJob, rank: ServingRank) -> tuple[TensorGroup, ...]:
+    """List the groups of equal live tensors of a serving rank, the largest first."""
     groups: dict[tuple[str, str, str], list[int]] = {}
-    rows = [(w.tensor.name, f"{_shape(w.shape)} {w.dtype}", "parameters", w.bytes, times) for w, times in held.weights]
+    rows = [
+        (weight.tensor.name, f"{_shape(weight.shape)} {weight.dtype}", "parameters", weight.bytes, times)
+        for weight, times in rank.weights
+    ]
     rows += [
         (f"cache of {_kind(block)}", _cached(job, block), "kv_cache", size, times)
-        for block, size, times in held.caches
+        for block, size, times in rank.caches
         if size
     ]
     rows += [
-        (name, f"{_shape(shape)} {dtype}", "activations", size, 1) for name, shape, dtype, size, *_ in held.inventory
+        (name, f"{_shape(shape)} {dtype}", "activations", size, 1) for name, shape, dtype, size, *_ in rank.inventory
     ]
-    if held.vocabulary:
-        shape = f"{_shape((job.batch_size, held.vocabulary))} fp32"
-        rows.append(("logits of the last token", shape, "logits_and_loss", held.logits(job.batch_size), 1))
+    if rank.vocabulary:
+        shape = f"{_shape((job.batch_size, rank.vocabulary))} fp32"
+        rows.append(("logits of the last token", shape, "logits_and_loss", rank.logits(job.batch_size), 1))
     for name, shape, component, size, times in rows:
         group = groups.setdefault((name, shape, component), [0, 0])
         group[0] += times
@@ -80,42 +88,42 @@ def ledger(job: InferenceJob, held: ServingRank) -> tuple[TensorGroup, ...]:
     )
 
 
-def formulas(job: InferenceJob, held: ServingRank) -> tuple[Formula, ...]:
-    """One per component, and one per kind of cache."""
-    elements = sum(times * weight.elements for weight, times in held.weights)
-    found = [
+def formulas(job: InferenceJob, rank: ServingRank) -> tuple[Formula, ...]:
+    """Return the arithmetic of a serving rank: one formula per component, and one per kind of cache."""
+    elements = sum(times * weight.elements for weight, times in rank.weights)
+    rows = [
         Formula(
             "parameters",
             "sum over tensors of elements x bits of a weight, each rounded up to 512 B; only matrices are quantised",
             f"{elements:,} elements, {job.weights}",
-            bytes=sum(times * weight.bytes for weight, times in held.weights),
+            bytes=sum(times * weight.bytes for weight, times in rank.weights),
             source=SHAPES + SCALES.get(job.weights, ""),
         )
     ]
     caches: dict[tuple[str, str, str], list[int]] = {}
-    for block, size, times in held.caches:
+    for block, size, times in rank.caches:
         if size:
             layers = caches.setdefault(_cache_formula(job, block, size), [0, 0])
             layers[0] += times
             layers[1] += times * size
     for (formula, numbers, source), (count, size) in caches.items():
-        found.append(Formula("kv_cache", formula, f"{count} layers x {numbers}", bytes=size, source=source))
-    terms = sorted(held.inventory, key=lambda row: -row[3])
+        rows.append(Formula("kv_cache", formula, f"{count} layers x {numbers}", bytes=size, source=source))
+    terms = sorted(rank.inventory, key=lambda row: -row[3])
     named = " + ".join(f"{label} {_shape(shape)} {dtype}" for label, shape, dtype, *_ in terms[:TERMS])
-    more = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
-    if held.working:
+    smaller_ones = f" + {len(terms) - TERMS} smaller ones" if len(terms) > TERMS else ""
+    if rank.working:
         numbers = f"a pass of {job.pass_tokens:,} tokens in the block that needs most"
-        found.append(Formula("activations", named + more, numbers, bytes=held.working, source=WORKING))
-    if held.vocabulary:
-        numbers, size = f"{job.batch_size} x {held.vocabulary:,} x 4 B", held.logits(job.batch_size)
-        found.append(
+        rows.append(Formula("activations", named + smaller_ones, numbers, bytes=rank.working, source=WORKING))
+    if rank.vocabulary:
+        numbers, size = f"{job.batch_size} x {rank.vocabulary:,} x 4 B", rank.logits(job.batch_size)
+        rows.append(
             Formula("logits_and_loss", "sequences x vocabulary / tensor x 4 B", numbers, bytes=size, source=LOGITS)
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _cache_formula(job: InferenceJob, block: Block, size: int) -> tuple[str, str, str]:
-    """Formula, its numbers and its source for one layer of ``size`` bytes.
+    """Return the formula, its numbers and its source for the cache of one layer, ``size`` bytes.
 
     The tokens are those for which the layer has room: whole blocks, with the tokens in flight of a window, and padding.
     """

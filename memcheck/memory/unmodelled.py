@@ -18,10 +18,10 @@ _priced: dict[tuple[int, Framework], Architecture] = {}
 
 
 def refuse(job: TrainingJob) -> None:
-    """Check that the model and its options have a memory model.
+    """Check that memcheck has a memory model of a job's architecture, adapters and framework options.
 
     Raises:
-        UnsupportedError: one of them has none.
+        UnsupportedError: one of them has no memory model.
     """
     if isinstance(job.architecture, Architecture):
         refuse_model(job.framework, job.architecture)
@@ -50,7 +50,7 @@ def refuse(job: TrainingJob) -> None:
     if job.liger:
         from memcheck.frameworks.transformers.liger import refuse_liger
 
-        refuse_liger(job, framework.title, [each.name for each in FRAMEWORKS.values() if each.runs_transformers])
+        refuse_liger(job, framework.title, [known.name for known in FRAMEWORKS.values() if known.runs_transformers])
 
 
 def refuse_adapters(lora: Lora, framework: Framework, *, apart: bool = False) -> None:
@@ -77,51 +77,55 @@ def refuse_adapters(lora: Lora, framework: Framework, *, apart: bool = False) ->
             raise UnsupportedError(message, f"remove `{key}` or `target_parameters`", f"/training/lora/{key}")
 
 
-def refuse_model(framework: Framework, a: Architecture) -> None:
+def refuse_model(framework: Framework, architecture: Architecture) -> None:
     """Check that the framework builds this family and that every part of its layers has a forward pass.
 
     Raises:
         UnsupportedError: it does not, or a part has no forward pass. The error lies at ``training.framework``.
     """
-    key = (id(a), framework)
-    if _priced.get(key) is a:
+    key = (id(architecture), framework)
+    if _priced.get(key) is architecture:
         return
     able, title = framework.families, framework.title
-    if a.model_type not in able.names:
+    if architecture.model_type not in able.names:
         raise UnsupportedError(
-            f"memcheck has no model of {a.model_type} under {title}, but of {', '.join(able.names)}",
-            _others(a),
+            f"memcheck has no model of {architecture.model_type} under {title}, but of {', '.join(able.names)}",
+            _others(architecture),
             POINTER,
         )
-    if unread := unpriced(able, a):
+    if unread := unpriced(able, architecture):
         raise UnsupportedError(
-            f"memcheck has no model of {', '.join(unread)} of this {a.model_type} model under {title}",
-            _others(a),
+            f"memcheck has no model of {', '.join(unread)} of this {architecture.model_type} model under {title}",
+            _others(architecture),
             POINTER,
         )
     if len(_priced) >= REMEMBERED:
         _priced.clear()
-    _priced[key] = a
+    _priced[key] = architecture
 
 
-def unpriced(able: Families, a: Architecture) -> tuple[str, ...]:
-    """Parts of the model that the framework's forward pass does not read, as ``Record.field``."""
+def unpriced(able: Families, architecture: Architecture) -> tuple[str, ...]:
+    """List the parts of the model that the framework's forward pass does not read, as ``Record.field``."""
     if able.parts is None:
         return ()
     known = able.parts | able.harmless | FORMS
-    inside: Iterable[str] = (part for block, _ in a.blocks for part in stated(block))
-    outside = (f"Architecture.{field}" for field in OUTSIDE if getattr(a, field))
-    return tuple(sorted({part for part in (*inside, *outside) if part not in known}))
+    inside: Iterable[str] = (field for block, _ in architecture.blocks for field in stated(block))
+    outside = (f"Architecture.{field}" for field in OUTSIDE if getattr(architecture, field))
+    return tuple(sorted({field for field in (*inside, *outside) if field not in known}))
 
 
 def _or(names: list[str]) -> str:
-    """The rest of a list of names."""
+    """Return a list of names as the end of a sentence: ``, or with A, B``; empty without names."""
     return f", or with {', '.join(names)}" if names else ""
 
 
-def _others(a: Architecture) -> str:
-    """The frameworks that this model has a figure under."""
-    able = [f.name for f in FRAMEWORKS.values() if a.model_type in f.families.names and not unpriced(f.families, a)]
+def _others(architecture: Architecture) -> str:
+    """Say, for an error's help, under which frameworks memcheck can estimate this model."""
+    able = [
+        framework.name
+        for framework in FRAMEWORKS.values()
+        if architecture.model_type in framework.families.names and not unpriced(framework.families, architecture)
+    ]
     if not able:
         return "exclude the plan"
     return f"memcheck can estimate this model with `training.framework: {able[0]}`{_or(able[1:])}"

@@ -18,53 +18,61 @@ SEEING = ("trl-1.15", MS_SWIFT)
 """Trainer code of preference losses that passes pictures to the model."""
 
 
-def refuse_parts(job: TrainingJob, a: Architecture) -> None:
-    """Check that the plan asks of such a model nothing that has no memory model.
+def refuse_parts(job: TrainingJob, architecture: Architecture) -> None:
+    """Check that memcheck has a memory model of the plan for a model with a tower or an encoder.
 
     Raises:
         UnsupportedError: the plan asks for something without a memory model.
     """
     resident = job.framework.resident_towers
     if resident is not None:
-        _refuse_of_stages(job, a, resident)
+        _refuse_of_stages(job, architecture, resident)
         return
-    if any(f.startswith("layers:") for f in job.freeze) and any(other.part == "language" for other in a.others):
+    if any(frozen.startswith("layers:") for frozen in job.freeze) and any(
+        tower.part == "language" for tower in architecture.others
+    ):
         raise UnsupportedError(
             "memcheck has no model of layers frozen by number where some rest, which have numbers, too",
             "freeze `language`, or give the step pictures",
             "/training/freeze",
         )
-    if a.vision is None:
-        if a.encoder is not None:
-            _refuse_with_encoder(job, a.encoder)
-            if a.encoder.words:
+    if architecture.vision is None:
+        if architecture.encoder is not None:
+            _refuse_with_encoder(job, architecture.encoder)
+            if architecture.encoder.words:
                 _refuse_of_two_tables(job)
-        elif any(other.part != "language" for other in a.others):
+        elif any(tower.part != "language" for tower in architecture.others):
             if job.images is not None and job.images.pictures and job.method == "full" and "vision" not in job.freeze:
                 raise UnsupportedError(
-                    f"memcheck has no model of what a trained tower of {a.model_type} keeps of a picture",
+                    f"memcheck has no model of what a trained tower of {architecture.model_type} keeps of a picture",
                     "freeze it: `freeze: [vision]`, or write `images: {per_sample: 0}` for samples of text alone",
                     "/training/images",
                 )
             _refuse_divided(job, "a tower", ", or size the language model alone: `model: {part: language}`")
         return
-    alone = ", or size the language model alone: `model: {part: language}`"
-    _refuse_divided(job, "a vision tower", alone, sees=not a.vision.crosses, pads=not a.vision.crosses)
+    alternative = ", or size the language model alone: `model: {part: language}`"
+    _refuse_divided(
+        job, "a vision tower", alternative, sees=not architecture.vision.crosses, pads=not architecture.vision.crosses
+    )
     lora = job.lora
     reaches = lora is not None and lora.target_modules == "all-linear" and (not lora.parts or "vision" in lora.parts)
-    if reaches and a.model_type in MISTAKEN:
+    if reaches and architecture.model_type in MISTAKEN:
         raise UnsupportedError(
-            f"memcheck has no model of `all-linear` in the tower of {a.model_type}",
+            f"memcheck has no model of `all-linear` in the tower of {architecture.model_type}",
             "adapt the language model alone: `lora: {parts: [language]}`, or name the modules",
             "/training/lora",
         )
 
 
-def _refuse_of_stages(job: TrainingJob, a: Architecture, resident: tuple[str, str]) -> None:
-    """Refuse a tower in a pipeline, unless it is resident on the first stage: frozen, without adapters and pictures.
-    ``resident``: the option, and its value, under which it is.
+def _refuse_of_stages(job: TrainingJob, architecture: Architecture, resident: tuple[str, str]) -> None:
+    """Check that a tower in a pipeline is resident on the first stage: frozen, without adapters and pictures.
+
+    ``resident``: the framework's option, and its value, that put the tower on the first stage.
+
+    Raises:
+        UnsupportedError: the tower runs, is trained, or is divided among stages.
     """
-    if a.vision is None and not a.others:
+    if architecture.vision is None and not architecture.others:
         return
     alone, where = "size the language model alone: `model: {part: language}`", f"under {job.framework.name}"
     option, value = resident
@@ -85,6 +93,11 @@ def _refuse_of_stages(job: TrainingJob, a: Architecture, resident: tuple[str, st
 
 
 def _refuse_with_encoder(job: TrainingJob, encoder: Encoder) -> None:
+    """Check that memcheck has a memory model of the plan for an encoder-decoder: its layout, and its own loss.
+
+    Raises:
+        UnsupportedError: the plan asks for something else.
+    """
     _refuse_divided(job, "an encoder", "", pads=encoder.rotary_dim == 0)
     if job.loss.kind != "standard":
         raise UnsupportedError(
@@ -111,33 +124,42 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
         )
 
 
-def _refuse_divided(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
-    """Check that the plan asks no more of a model with such a part than its steps of next-token loss. The layout must
-    not divide the part over its layers, matrices or tokens. ``alone``: a way to size the rest; ``sees``: the part's
-    rows stand among those of the language model; ``pads``: the mask of padded rows has a model.
+def _refuse_divided(job: TrainingJob, module: str, alternative: str, *, sees: bool = False, pads: bool = False) -> None:
+    """Check that a model with a tower or an encoder runs next-token steps, and is sharded by FSDP or ZeRO alone.
+
+    ``module``: what the model has, for the message: "a tower". ``alternative``: how to size the rest, for the help.
+    ``sees``: image tokens are among the language model's. ``pads``: the mask of padded rows has a memory model.
+
+    Raises:
+        UnsupportedError: tensor, context or pipeline parallelism divides it, or the step is another one.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
         if degree > 1:
             raise UnsupportedError(
-                f"memcheck has no model of {name} parallelism over a model with {part}",
-                f"shard with `zero_stage: 3`{alone}",
+                f"memcheck has no model of {name} parallelism over a model with {module}",
+                f"shard with `zero_stage: 3`{alternative}",
                 f"/parallelism/{name}",
             )
-    _refuse_beside(job, part, alone, sees=sees, pads=pads)
+    _refuse_beside(job, module, alternative, sees=sees, pads=pads)
 
 
-def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = False, pads: bool = False) -> None:
-    """Check that the plan asks no more of a model with such a part than its steps of next-token loss. A part that
-    ``sees`` may also have steps of a preference over two rows, each with its pictures (TRL 1.16 trainer/dpo_trainer.py,
-    DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
+def _refuse_beside(job: TrainingJob, module: str, alternative: str, *, sees: bool = False, pads: bool = False) -> None:
+    """Check that a model with a tower or an encoder runs next-token steps; parameters as in :func:`_refuse_divided`.
+
+    A tower that ``sees`` may also have preference steps over two rows, each with its pictures (TRL 1.16
+    trainer/dpo_trainer.py, DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
+
+    Raises:
+        UnsupportedError: the step is another one.
     """
     name, code = job.objective.name, job.objective.code
     known = sees and name in PREFERRED and code in SEEING
     if sees and name in PREFERRED and not known:
         raise UnsupportedError(
-            f"memcheck has no model of objective {name} of a model with {part} in the lines of {code}",
-            "known are TRL's from 1.15 on (`trainer: {name: trl, version: '1.16'}`) and `trainer: ms-swift`" + alone,
+            f"memcheck has no model of objective {name} of a model with {module} in the lines of {code}",
+            "known are TRL's from 1.15 on (`trainer: {name: trl, version: '1.16'}`) and `trainer: ms-swift`"
+            + alternative,
             "/training/objective",
         )
     for wanted, what, pointer in (
@@ -153,13 +175,13 @@ def _refuse_beside(job: TrainingJob, part: str, alone: str, *, sees: bool = Fals
     ):
         if wanted:
             raise UnsupportedError(
-                f"memcheck has no model of {what} of a model with {part}",
-                f"leave it out{alone}",
+                f"memcheck has no model of {what} of a model with {module}",
+                f"leave it out{alternative}",
                 pointer,
             )
     if job.checkpointing.every_n_layers > 1:
         raise UnsupportedError(
-            f"memcheck has no model of recomputing every n-th layer of a model with {part}",
+            f"memcheck has no model of recomputing every n-th layer of a model with {module}",
             "recompute every layer",
             "/training/activation_checkpointing/every_n_layers",
         )
