@@ -18,7 +18,7 @@ from memcheck.accounts.state import block_component_tensors, local_tensor
 from memcheck.autograd.tensor import BLOCK_BYTES, ITEM_BYTES
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.parameters import count_parameters, outer_tensors, tower_runs
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, ParameterTensor
 from memcheck.record import Record
 from memcheck.why.evidence import LIKELY, POSSIBLE, TYPES, Figure, TensorReading
 
@@ -29,6 +29,7 @@ MIB = 2**20
 LOGITS, SCORES, MASK, HIDDEN, MLP, QKV = "logits", "scores", "mask", "hidden", "mlp", "qkv"
 WEIGHT, UNIT, STATES, CACHE, SORT, BUCKET = "weight", "unit", "states", "cache", "sort", "bucket"
 CODE = "code"
+PART = "part"
 
 SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r".sort( topk top_k_top_p sampler", (SORT, LOGITS)),
@@ -82,8 +83,12 @@ STORED = {"int8": "int8", "fp8": "fp8", "nf4": "nf4", "fp4": "nf4", "int4": "nf4
 """How quantised weights are held, by the plan's word."""
 QUANTISED = ((re.compile(r"fp8|float8"), "fp8"), (re.compile(r"int8|8bit|bnb|bitsandbytes"), "int8"))
 """What lines of a traceback say of that."""
+DEGREES = (2, 4, 8)
+"""Degrees of tensor parallelism that are tried where it is not stated."""
+PARALLEL = re.compile(r"vocab_parallel|tp_group|tensor_parallel|tensor_model|megatron|parallel_state")
+"""What says that ranks have parts of the vocabulary."""
 FRAMES_READ = 12
-MOST_READINGS = 12
+MOST_READINGS = 64
 MOST_TOKENS = 2**24
 MOST_SEQUENCES = 4096
 RARE = 50
@@ -100,6 +105,8 @@ class Dimensions(Record):
     """Group, name and columns of tensors with a row per token."""
     weights: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Names and shapes of parameters."""
+    shards: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Likewise of one of several tensor-parallel ranks, where the degree is not known."""
     units: tuple[tuple[str, int], ...] = ()
     """Names and elements of what is gathered or kept flat: a layer, the whole model, a rank's share of it."""
     caches: tuple[tuple[str, int], ...] = ()
@@ -153,7 +160,7 @@ class _Candidate(Record):
     """-1 where a number is open."""
     dtype: str
     open: str = ""
-    """``tokens`` | ``sequences`` | ``square`` (a length that counts twice)."""
+    """``part`` (of an unknown number of ranks) | ``tokens`` | ``sequences`` | ``square`` (a length counts twice)."""
     note: str = ""
     row_bytes: int = 0
     """Bytes of one element, where the dtype does not say."""
@@ -188,6 +195,7 @@ def dimensions_of(architecture: Architecture, job: TrainingJob | InferenceJob | 
     t, e, et = (1, 1, 1) if layout is None else (layout.tensor, layout.expert, layout.expert_tensor)
     a = architecture
     weights: dict[tuple[str, tuple[int, ...]], None] = {}
+    shards: dict[tuple[str, tuple[int, ...]], None] = {}
     widths: dict[tuple[str, str, int], None] = {(HIDDEN, "hidden states", a.hidden_size): None}
     heads: set[int] = set()
     caches: dict[tuple[str, int], None] = {}
@@ -199,6 +207,10 @@ def dimensions_of(architecture: Architecture, job: TrainingJob | InferenceJob | 
             shape = local_tensor(tensor, component, t, e, et)
             weights[tensor.name, shape] = None
             elements += prod(shape)
+            if len(shape) == 3:  # stacked experts, which checkpoints hold one by one
+                weights[f"one expert's {tensor.name}", shape[1:]] = None
+            if job is None and tensor.shard != "none":
+                shards |= dict.fromkeys(_shards(tensor, component))
             if tensor.linear and len(shape) == 2:
                 group = MLP if isinstance(component, Mlp | Moe) else QKV
                 outputs, name = shape[1] if tensor.transposed else shape[0], tensor.name.removesuffix(".weight")
@@ -219,14 +231,10 @@ def dimensions_of(architecture: Architecture, job: TrainingJob | InferenceJob | 
         if isinstance(block.mixer, Attention):
             own = -(-block.mixer.kv_heads // t) * block.mixer.head_dim
             caches["keys or values of one layer", own] = None
+            caches["keys and values of one layer", 2 * own] = None
         weights |= dict.fromkeys(_merged(block, t))
-    outer = 0
-    for tensor in outer_tensors(a):
-        whole = local_tensor(tensor, a, t, e, et)
-        weights[tensor.name, whole] = None
-        outer += prod(whole)
-    for tensors, _, _ in tower_runs(a):
-        weights |= dict.fromkeys((tensor.name, tensor.shape) for tensor in tensors)
+    around, outer = _outside(a, t)
+    weights |= dict.fromkeys(around)
     total = count_parameters(a) if t == e == et == 1 else total + outer
     units.setdefault(outer, "embedding, final norm and head, flat")
     units.setdefault(total, "the whole model, flat")
@@ -236,10 +244,23 @@ def dimensions_of(architecture: Architecture, job: TrainingJob | InferenceJob | 
         heads=tuple(sorted(heads)),
         widths=tuple(widths),
         weights=tuple(w for w in weights if len(w[1]) > 1),
+        shards=tuple(w for w in shards if len(w[1]) > 1),
         units=tuple((name, elements) for elements, name in units.items() if elements),
         caches=tuple(caches),
     )
     return found if job is None else _of_job(found, job, total)
+
+
+def _outside(a: Architecture, t: int) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
+    """Weights outside of the layers, those of towers included, and the elements of those that are no tower's."""
+    found = [(tensor.name, local_tensor(tensor, a, t, 1, 1)) for tensor in outer_tensors(a)]
+    outer = sum([prod(shape) for _, shape in found])
+    return [*found, *((tensor.name, tensor.shape) for tensors, _, _ in tower_runs(a) for tensor in tensors)], outer
+
+
+def _shards(tensor: ParameterTensor, component: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for degree in DEGREES:
+        yield f"1/{degree} of {tensor.name}", local_tensor(tensor, component, degree, 1, degree)
 
 
 def _merged(block: Block, t: int) -> list[tuple[str, tuple[int, ...]]]:
@@ -315,13 +336,17 @@ def fit(
     lines = frames[-FRAMES_READ:]
     said = [word for expression, word in QUANTISED if any(expression.search(line) for line in lines)]
     d = dimensions._replace(stored=tuple(dict.fromkeys((*dimensions.stored, *said))))
+    if len(d.vocabulary) == 1 and any(PARALLEL.search(line) for line in lines):
+        whole = d.vocabulary[0]
+        d = d._replace(vocabulary=(whole, *(whole // degree for degree in DEGREES if whole % degree == 0)))
     target = min(max(figure_bytes, low), high) if figure_bytes else high
     closed: dict[tuple[str, int, str], list[_Candidate]] = {}
     opened: list[tuple[_Candidate, _Open]] = []
     for candidate in dict.fromkeys((*_written(lines, d), *_candidates(d), *_of_ledger(ledger))):
-        if not candidate.open:
+        if candidate.open in ("", PART):
             n_bytes = _bytes(candidate)
-            closed.setdefault((candidate.group, n_bytes, candidate.dtype), []).append(candidate)
+            key = (f"{candidate.open}{candidate.group}", n_bytes, candidate.dtype)
+            closed.setdefault(key, []).append(candidate)
             continue
         open_ = _likeliest(candidate, bounds, target, d)
         if open_ is not None:
@@ -330,7 +355,7 @@ def fit(
     signs = (CODE, *_groups_of(frames))
     stated = bool(d.sequences and d.length)
     rows = [
-        _Row(_rank(same[0], signs, None, d), _closed(same, n_bytes), _identity(same[0]), rivals=True)
+        _Row(_rank(same[0], signs, None, d), _closed(same, n_bytes), _identity(same[0]), rivals=not same[0].open)
         for same, n_bytes in fixed
     ]
     rows += [
@@ -426,6 +451,10 @@ def _candidates(d: Dimensions) -> Iterator[_Candidate]:
                 dtype=dtype,
                 note="the weight, a copy, its gradient or an optimizer state",
             )
+    for name, size in d.shards:
+        for dtype in (*d.dtypes, *d.stored):
+            note = "of one of several tensor-parallel ranks"
+            yield _Candidate(group=WEIGHT, tensor=name, shape=size, dtype=dtype, open=PART, note=note)
     for columns in d.vocabulary:
         note = "values in fp32 and places in int64"
         yield _Candidate(
@@ -520,7 +549,7 @@ def _rank(c: _Candidate, signs: tuple[str, ...], open_: _Open | None, d: Dimensi
     spoken = signs.index(c.group) if c.group in signs else len(signs) + (c.group == SORT)
     preferred = PREFERRED.index(c.group)
     if open_ is None:
-        return spoken, STATED, 0, preferred, 0
+        return spoken, OPEN if c.open == PART else STATED, 1 if c.open == PART else 0, preferred, 0
     whole = c.open == "tokens" and bool(d.length) and open_.number % d.length == 0
     batch = open_.number // d.length if whole else open_.number
     alone = whole or (c.open == "sequences" and open_.least == open_.most)

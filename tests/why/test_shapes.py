@@ -196,3 +196,13 @@ def test_an_exact_size_is_mostly_one_tensor() -> None:
         first = readings(exact, model, exact=True).readings[0]
         assert tensor in first.tensor.lower()
         assert first.shape[-1] == columns
+
+
+def test_parts_of_ranks_whose_number_is_not_stated() -> None:
+    """A weight of one of four tensor-parallel ranks is listed, and first where the traceback makes weights."""
+    frames = ["self.quant_method.create_weights(", "weight = Parameter(torch.empty(output_size, input_size))"]
+    made = readings(figure("116.00 MiB"), catalog_architecture("qwen2.5-72b"), None, frames).readings[0]
+    assert made.tensor.startswith("1/4 of mlp.")
+    assert prod(made.shape) * 2 == 29568 * 8192 * 2 // 4
+    expert = readings(figure("112.00 MiB"), catalog_architecture("mixtral-8x7b"), None, frames).readings[0]
+    assert "one expert's" in expert.tensor
