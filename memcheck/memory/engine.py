@@ -86,7 +86,7 @@ def _rank(number: int, terms: tuple[Term, ...], answer: EngineAnswer) -> RankEst
         if COMPONENT[term.name] != "parameters" and term.expected_bytes:
             timeline.hold(COMPONENT[term.name], term.expected_bytes)
     timeline.hold("kv_cache", _pool_bytes(answer))
-    timeline.mark("serve", "allocating the pool")
+    timeline.mark("serve", "the allocation of the pool")
     held = next(term for term in terms if term.name == "weights")
     return RankEstimate(pipeline_rank=number, instants=timeline.instants(), parameters=held.expected_bytes // 2)
 

@@ -10,6 +10,7 @@ from memcheck.edge.text import clean, gib, percent, plural, value
 from memcheck.finding import Finding
 from memcheck.report.forge import broken
 from memcheck.report.story.blocks import Comparison, Ledger, LedgerRow, Remedies
+from memcheck.report.story.engine import line as engine_line
 from memcheck.report.story.memory import cache_note, host_ledger, interval, ledger, peak
 from memcheck.report.story.remedies import change_lines, offered, price
 from memcheck.report.story.summary import summary as summary_text
@@ -104,6 +105,8 @@ def row(plan: PlanResult) -> str:
         word += f"<br>{gib(moment.bytes)} of {gib(plan.host_capacity_bytes or 0)} GiB a node, in {moment.name}"
     gpu = escape(f"{plan.gpus:,} x {plan.gpu}" if plan.gpus else plan.gpu)
     numbers = f"{gib(e.needed_bytes)} GiB | {gib(e.capacity_bytes)} GiB<br>{gpu} | {percent(e.utilization)}"
+    if e.engine is not None:
+        word += f"<br>{escape(engine_line(e.engine))}"
     return f"| {name} | {word} | {numbers} | {escape(peak(e))} |"
 
 
@@ -120,6 +123,8 @@ def details(plan: PlanResult) -> list[str]:
                 lines += [*ledger_table(held, f"A node in {moment.name}"), "", f"In {escape(held.note)}.", ""]
         estimate = plan.estimate
         told = f"Peak: {escape(peak(estimate))}. Interval: {interval(estimate.needed_interval_bytes)}."
+        if estimate.engine is not None:
+            lines += [f"{escape(engine_line(estimate.engine))}.", ""]
         lines += ledger_table(ledger(plan, estimate), "At the peak")
         lines += ["", f"{told} {cache_note(estimate)}".rstrip(), ""]
     if plan.assumptions:

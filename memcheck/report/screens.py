@@ -11,6 +11,9 @@ from memcheck.finding import SEVERITIES, Finding, Location
 from memcheck.report import text, text_blocks
 from memcheck.report.story import Gauge, PlanHead, Prose
 from memcheck.report.story.blocks import Block, Excerpt, Fact, Facts, Table
+from memcheck.report.story.engine import chart as engine_chart
+from memcheck.report.story.engine import line as engine_line
+from memcheck.report.story.engine import table as engine_table
 from memcheck.report.story.findings import TONES, excerpt, is_long, is_whole_file
 from memcheck.report.story.memory import (
     arithmetic,
@@ -237,6 +240,7 @@ def breakdown(plan: PlanResult, estimate: Estimate, screen: Screen, *, formulas:
     """Ledger, peak, timeline, ranks, largest tensors, assumptions and, if asked for, the formulas."""
     groups: list[tuple[Block | None, ...]] = [
         (PlanHead(plan.name, plan.path), Prose(job(plan, estimate))),
+        *_engine(estimate),
         (ledger(plan, estimate),),
         (host_ledger(plan),),
         (totals(plan, estimate),),
@@ -247,6 +251,13 @@ def breakdown(plan: PlanResult, estimate: Estimate, screen: Screen, *, formulas:
         (arithmetic(estimate) if formulas else None,),
     ]
     return text.document(groups, screen) + "\n"
+
+
+def _engine(estimate: Estimate) -> list[tuple[Block | None, ...]]:
+    """The answer of a serving engine, a bar for each rank, and the terms; nothing for plans without an engine."""
+    if estimate.engine is None:
+        return []
+    return [(Prose(engine_line(estimate.engine)),), (engine_chart(estimate),), (engine_table(estimate.engine),)]
 
 
 def job(plan: PlanResult, estimate: Estimate) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from functools import lru_cache
 
 from memcheck.edge.own_json import read_own_json
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATH = os.path.join(os.path.dirname(__file__), "versions.json")
-VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:[.+-]?[a-z][a-z0-9.]{0,24})?", re.IGNORECASE | re.ASCII)
 
 
 class Version(Record):
@@ -82,9 +80,21 @@ def _tuples(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def order(name: str) -> tuple[int, int, int] | None:
-    """(major, minor, patch) of a version's name; None: it is no version."""
-    found = VERSION.fullmatch(name)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    """(major, minor, patch) of a version's name, whatever comes after them; None: it is no version."""
+    text = name.removeprefix("v")
+    end = next((i for i, letter in enumerate(text) if letter not in DIGITS and letter != "."), len(text))
+    parts = text[:end].rstrip(".").split(".")
+    if not 2 <= len(parts) <= 3 or len(name) > MOST_LETTERS or not all(1 <= len(part) <= 4 for part in parts):
+        return None
+    if not all(letter.isalnum() or letter in ".+-" for letter in text[end:]):
+        return None
+    major, minor, *patch = [int(part) for part in parts]
+    return major, minor, patch[0] if patch else 0
+
+
+DIGITS = "0123456789"
+MOST_LETTERS = 40
+"""Letters of a version's name at most."""
 
 
 def enclosing(name: str) -> tuple[Version, ...]:

@@ -36,6 +36,8 @@ from memcheck.report.story.blocks import (
     Table,
     UnreadablePath,
 )
+from memcheck.report.story.engine import rows as engine_rows
+from memcheck.report.story.engine import section as engine_section
 from memcheck.report.story.summary import summary
 from memcheck.report.verdict import host_decides, lead, pressure, verdict
 from memcheck.result import PlanResult, Report
@@ -65,6 +67,7 @@ def plan_story(plan: PlanResult, ids: Mapping[int, str], *, checked: bool) -> Pl
     found: list[Section | None] = [findings.section(plan, ids)] if checked else []
     if estimate is not None:
         found = [
+            engine_section(estimate) if estimate.engine is not None else None,
             memory.components(plan, estimate),
             memory.step(plan, estimate),
             memory.host(plan, estimate),
@@ -106,6 +109,7 @@ def facts(plan: PlanResult) -> tuple[PlanFact, ...]:
     rows = [("GPUs", where), ("Model", plan.model), ("Framework", plan.framework)]
     if estimate is not None:
         rows = [
+            *(engine_rows(estimate.engine) if estimate.engine is not None else ()),
             ("Used of each GPU", percent(estimate.utilization)),
             ("95% interval", f"{between(estimate.needed_interval_bytes)} GiB"),
             ("Seen with the cache", f"{gib(estimate.device_bytes)} GiB" if memory.cache_note(estimate) else ""),

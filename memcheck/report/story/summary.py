@@ -24,6 +24,10 @@ def plan_summary(plan: PlanResult, estimate: Estimate, *, with_host: bool = True
     ``with_host``: with a line on the memory of a node, which nothing else has shown.
     """
     lines: list[Prose | Fitting] = [facts(plan, estimate)]
+    if estimate.engine is not None:
+        from memcheck.report.story.engine import line
+
+        lines.append(Prose(line(estimate.engine)))
     if plan.status == PASSED and plan.rests_on:
         lines.append(grounds(plan))
     if with_host and (told := host(plan, estimate)) is not None:
@@ -49,11 +53,18 @@ def gauge(plan: PlanResult, estimate: Estimate) -> Gauge:
         needed_bytes=estimate.needed_bytes,
         seen_bytes=estimate.device_bytes,
         capacity_bytes=capacity,
-        limit_bytes=int(capacity * min(plan.fail_above, 1.0)),
+        limit_bytes=int(capacity * _limit(plan, estimate)),
         tone=gpu_tone(plan, estimate),
         share=percent(estimate.utilization),
         numbers=f"{need} of {gib(capacity)} GiB, {between(estimate.needed_interval_bytes)}",
     )
+
+
+def _limit(plan: PlanResult, estimate: Estimate) -> float:
+    """The share of a GPU up to which a plan may go: its limit, or that of its serving engine."""
+    if estimate.engine is not None and estimate.engine.settings.share is not None:
+        return estimate.engine.settings.share
+    return min(plan.fail_above, 1.0)
 
 
 def gpu_tone(plan: PlanResult, estimate: Estimate) -> str:
