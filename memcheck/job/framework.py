@@ -196,6 +196,8 @@ class Profile(Record):
     """Whose data parallelism: ``torch`` (DistributedDataParallel, ZeroRedundancyOptimizer and FSDP2, by ZeRO stage),
     ``fsdp1`` and ``fsdp2`` (one of these alone), ``zero`` (DeepSpeed's engine), ``distributed-optimizer`` (Megatron's
     contiguous buffers and Megatron-FSDP)."""
+    missing_attentions: Mapping[str, tuple[str, ...]] = {}
+    """Kinds of attention that the class of a model type does not have."""
     runs_transformers: bool = False
     """The framework loads the modules of transformers by ``from_pretrained`` and runs them unchanged. So peft adapts
     them, rows can be padded, and an evaluation pass is known."""

@@ -364,7 +364,7 @@ def _training_job(
     narrow = isinstance(architecture, Architecture) and architecture.narrow_loss
     if isinstance(architecture, Architecture) and narrow and training.loss is not None and training.loss.upcast:
         architecture = architecture._replace(narrow_loss=False)  # a loop's own loss, or the class for causal language
-    attention = after.take("training.attention", training.attention, framework.default_attention)
+    attention = _attention(training.attention, architecture, framework, after)
     job = TrainingJob(
         architecture=architecture,
         framework=framework,
@@ -436,6 +436,16 @@ def _images(
     from memcheck.job.images import resolve_pictures
 
     return resolve_pictures(training, architecture, framework, options, defaults)
+
+
+def _attention(stated: str | None, architecture: Architecture | Rough, framework: Framework, defaults: Defaults) -> str:
+    """Return the kind of attention: eager, which needs most memory, where the model's class lacks the one asked for."""
+    wanted = stated or framework.default_attention
+    model_type = architecture.model_type if isinstance(architecture, Architecture) else ""
+    if wanted in framework.missing_attentions.get(model_type, ()):
+        defaults.note("training.attention", "eager", f"the class of {model_type} in transformers has no {wanted}")
+        return "eager"
+    return defaults.take("training.attention", stated, framework.default_attention)
 
 
 def _target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:

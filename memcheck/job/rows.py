@@ -118,7 +118,12 @@ def _sequences(
     """Return whether rows are packed, masked or padded, and whether rows that are taken as full may be padded."""
     stated = training.sequences
     if stated is not None or not isinstance(architecture, Architecture):
-        return LAID.get(stated or "packed", stated or "packed"), False
+        laid = LAID.get(stated or "packed", stated or "packed")
+        what = unmodelled(laid, architecture, framework, attention, layout.context) if laid == "padded" else ""
+        if what and framework.runs_transformers:
+            defaults.note("training.sequences", "packed", f"padded rows under {what} are estimated as full ones")
+            return "packed", False
+        return laid, False
     if architecture.task is None and not encodes(architecture) and training.longest_row is None:
         return "packed", False
     if training.longest_row is not None:

@@ -12,6 +12,8 @@ torchtitan.
 - Only a plain loop gathers a state dict on the GPU.
 - Only torch.distributed's and Megatron's sharded checkpoints are written while the training goes on.
 
+Warns of an attention that the model's own class in transformers does not have.
+
 ## Why it matters
 
 What would run needs other memory than the plan says: a missing fused loss alone is tens of gigabytes of logits.
@@ -77,6 +79,12 @@ def check(context: RuleContext) -> Iterator[Finding]:
             help=f"it has: {listed(known)}",
             related=(("the framework", "/training/framework"),),
         )
+    if stated.attention is not None and stated.attention != job.attention:
+        model = context.architecture.model_type if context.architecture is not None else "this model"
+        message = f"the class of {model} in transformers has no attention `{stated.attention}`, and stops at it"
+        help = f"the estimate is of `{job.attention}`, which needs the most: write the one that runs"
+        related = (("the model", "/model"),)
+        yield RULE.finding(context, message, "/training/attention", help=help, related=related, severity="warning")
     yield from _around(context, framework, job)
     if job.base_format:
         yield from _base(context, framework, job)

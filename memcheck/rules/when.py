@@ -310,6 +310,7 @@ def unoffered(context: RuleContext) -> bool:
         or job.method not in framework.methods
         or job.loss.kind not in framework.losses.kinds
         or job.attention not in framework.attentions
+        or (context.plan.training is not None and context.plan.training.attention not in (None, job.attention))
         or job.checkpointing.mode not in framework.recompute
         or job.checkpoint.offload == "none"
         or job.checkpoint.asynchronous

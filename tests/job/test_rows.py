@@ -19,7 +19,8 @@ PLAN = "model: {}\nhardware: {{gpu: h100-80gb}}\ntraining: {{micro_batch_size: 4
         ("t5-small", "", "padded", "rows of many lengths"),
         ("t5-small", ", framework: pytorch", "packed", OPEN),
         ("t5-small", ", sequences: packed", "packed", ""),
-        ("t5-small", ", attention: flash", "packed", "attention `flash`"),
+        ("t5-small", ", attention: flash", "padded", "rows of many lengths"),  # its class has no FlashAttention
+        ("gpt-oss-20b", ", attention: flash, sequences: padded", "packed", "attention `flash` are estimated as full"),
         ("bert-base-uncased", ", attention: flash", "padded", "rows of many lengths"),
         ("bert-base-uncased", "", "padded", "rows of many lengths"),
         ("bert-base-uncased", ", framework: pytorch", "packed", OPEN),

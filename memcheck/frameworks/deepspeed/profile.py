@@ -9,7 +9,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.classes import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
@@ -164,6 +164,7 @@ FRAMEWORK = DeepSpeed(
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward"),
     trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
     data_parallel="zero",
+    missing_attentions=MISSING_ATTENTIONS,
     runs_transformers=True,
     stack="deepspeed",
     timing="deepspeed",

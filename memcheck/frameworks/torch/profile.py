@@ -7,7 +7,7 @@ such loops: ``out = model(...)`` keeps the logits referenced until the next step
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.classes import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, Fsdp2, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 
@@ -102,5 +102,6 @@ FRAMEWORK = PyTorch(
         leaves_whole_experts=True,
         cuts_expert_matrices="always",
     ),
+    missing_attentions=MISSING_ATTENTIONS,
     runs_transformers=True,
 )

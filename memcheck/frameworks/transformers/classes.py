@@ -29,3 +29,24 @@ STYLE = Style(
     dtensor=True,
     modeling_files=True,
 )
+
+_EAGER_ALONE = ("sdpa", "flash", "flex")
+MISSING_ATTENTIONS = {
+    **dict.fromkeys(("bloom", "codegen", "deberta", "deberta-v2", "deepseek_v4", "mpnet", "mpt"), _EAGER_ALONE),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "minimax_m3_vl_text"), ("flash", "flex")),
+    **dict.fromkeys(("gpt_neo", "gptj", "mimo_v2_flash"), ("sdpa", "flex")),
+    **dict.fromkeys(("gemma2", "gpt_oss", "granite_swa", "granitemoe_swa", "t5gemma", "vaultgemma"), ("sdpa",)),
+    **dict.fromkeys(("llama4_text", "mt5", "t5", "umt5"), ("flash",)),
+    **dict.fromkeys(
+        (
+            *("aria_text", "bailing_hybrid", "bamba", "falcon", "falcon_h1", "glm4v_text", "glm_ocr_text", "gpt-sw3"),
+            *("gpt2", "gpt_bigcode", "jamba", "kimi_linear", "olmo_hybrid", "olmoe", "qwen3_5_moe_text"),
+            *("qwen3_5_text", "qwen3_next", "stablelm"),
+        ),
+        ("flex",),
+    ),
+}
+"""Kinds of attention that a model type's class does not have, at which ``from_pretrained`` stops where they are stated.
+
+Source: transformers 5.23, ``_supports_sdpa``, ``_supports_flash_attn`` and ``_supports_flex_attn`` of each class.
+"""

@@ -8,7 +8,7 @@ Sources: transformers 5.23 ``training_args.py`` (``optim`` is ``adamw_torch_fuse
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import ADAPTERS, STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.classes import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 from memcheck.job.types import BITSANDBYTES
@@ -158,6 +158,7 @@ FRAMEWORK = Trainer(
         "own loss": (4, 46),
         "non-reentrant": (5, 0),
     },
+    missing_attentions=MISSING_ATTENTIONS,
     runs_transformers=True,
     stack="transformers",
 )
