@@ -44,6 +44,10 @@ class Asked(Record):
     """``training.method`` where the user states it in addition to the config; else empty."""
     gpus_per_node: int | None
     world: int | None
+    gpu: str = ""
+    """The GPU's name, where the user states it; else empty."""
+    stated: frozenset[str] = frozenset()
+    """All keys that the user states."""
 
 
 class _Kept(Record):
@@ -100,6 +104,7 @@ def _read(kind: Format, data: bytes, asked: Asked, read: Callable[[str], bytes])
         config.inside, config.read = asked.inside, noted
         config.version, config.images = asked.version, asked.images
         config.gpus_per_node, config.method = asked.gpus_per_node, asked.method
+        config.gpu, config.stated = asked.gpu, asked.stated
         reading = read_gpu(kind.read(config, asked.world), config)
         reading = reading._replace(sources={**reading.sources, asked.path: split_lines(parse_text(asked.path, data))})
     except ConfigError as problem:
@@ -256,6 +261,8 @@ def read_beside(
         method=str(stated.get("training.method", "")),
         gpus_per_node=per_node if isinstance(per_node, int) else None,
         world=per_node * nodes if isinstance(per_node, int) and isinstance(nodes, int) else None,
+        gpu=str(stated.get("hardware.gpu.name", stated.get("hardware.gpu", ""))),
+        stated=frozenset(stated),
     )
     return reading_for(reading_of(kind, data, asked, read), serving=serving)
 

@@ -55,6 +55,12 @@ class ConfigFile:
         """How many GPUs a node has, where it was stated."""
         self.method = ""
         """The plan's ``training.method``, where the user stated it in addition to the config; else empty."""
+        self.text = ""
+        """The whole text of a Python file or a notebook; empty for any other config."""
+        self.gpu = ""
+        """The GPU, where it was stated."""
+        self.stated: frozenset[str] = frozenset()
+        """The keys of a plan that the user states in addition to the config."""
         self.images = NO_IMAGES
         """The pictures of a sample, where they were stated: keys of ``training.images``."""
         self._locate = locate
@@ -152,6 +158,13 @@ def load_yaml(path: str, text: str) -> ConfigFile:
     found = composed(path, text)
     marks = Marks(path, found.root, {path: split_lines(text)})
     return _file(path, text, found.values, "a YAML mapping", _marked(path, marks))
+
+
+def load_python(path: str, text: str, defines: Mapping[str, str]) -> ConfigFile:
+    """A Python file or a notebook, whose keys its reader finds: here only its text, and what the user states for it."""
+    config = ConfigFile(path, {}, lambda _: Location(path, Span(1, 1, 1, 1)), split_lines(text))
+    config.text, config.variables = text, defines
+    return config
 
 
 def load_toml(path: str, text: str) -> ConfigFile:

@@ -15,7 +15,7 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
-from memcheck.configs.syntax import ARGUMENTS, COMMAND, load_config, syntax_of
+from memcheck.configs.syntax import ARGUMENTS, COMMAND, PYTHON, load_config, syntax_of
 from memcheck.configs.trainer_script import LENGTHS, objectives_named, otherwise_named, script_of
 from memcheck.configs.types import ConfigError
 from memcheck.finding import Location, Span
@@ -155,6 +155,8 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
     """
     before_syntax(path, text, beside)
     syntax = syntax_of(path, text)
+    if syntax == PYTHON:
+        return PYTHON
     config = load_config(path, text, syntax)
     before_formats(config, syntax, beside)
     name = recognised(config, syntax)

@@ -14,7 +14,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.config_writer import Export
 from memcheck.configs.draft import Reader
 from memcheck.configs.launch_lines import without_installers
-from memcheck.configs.syntax import ARGUMENTS, JSON, TOML, YAML, load_config, syntax_of
+from memcheck.configs.syntax import ARGUMENTS, JSON, PYTHON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.types import NO_DEFINES, Notice, ReadConfig, Written
 from memcheck.edge.imports import import_module
 from memcheck.job.resolve import Resolved
@@ -68,6 +68,7 @@ class Format(Record):
 FORMATS = {
     each.name: each
     for each in (
+        Format("python", "Python files and notebooks", (PYTHON,)),
         Format("axolotl", "Axolotl YAML", (YAML, JSON, ARGUMENTS)),
         Format("automodel", "NeMo AutoModel YAML", (YAML, JSON, ARGUMENTS)),
         Format("llamafactory", "LLaMA-Factory YAML", (YAML, JSON, ARGUMENTS)),

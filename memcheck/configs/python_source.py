@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
-from collections.abc import Iterator
 
 from memcheck.configs.launch_lines import commands_of, starts, trains
 from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model, of_serving
+from memcheck.configs.python_code import PythonCode, walked
 from memcheck.configs.wrappers import asked
 
-SUFFIXES = {".py": "Python", ".ipynb": "a Jupyter notebook, whose code is Python", ".pyw": "Python"}
-MOST = 1 << 18
-"""Characters of code in which literals are looked for."""
 _BATCH = ("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "micro_batch_size_per_gpu")
 _LENGTH = ("max_seq_length", "max_length", "max_seq_len", "seq_length", "seq_len", "block_size", "model_max_length")
 _MODEL = (
@@ -38,30 +33,29 @@ _ADAPTERS = frozenset({"LoraConfig", "get_peft_model", "PeftConfig"})
 class Literals:
     """What a module says in constants: keyword arguments and assignments, by name."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: PythonCode) -> None:
         self.values: dict[str, list[object]] = {}
         self.texts: list[str] = []
-        self.adapted = self.opened = False
-        """Whether adapters are made; whether the code could be read."""
+        self.adapted = False
+        """Whether adapters are made."""
         self.serves = self.trains = False
         """Whether an engine is imported, and no trainer."""
         self.lists: list[tuple[int, list[str]]] = []
         """Lists of words, by line: the commands of launchers that a script starts."""
-        tree = parsed(code)
-        if tree is None:
-            return
-        self.opened = True
+        trees = [(cell, cell.tree) for cell in code.cells if cell.tree is not None]
         constants: dict[str, object] = {
             node.targets[0].id: node.value.value
+            for _, tree in trees
             for node in tree.body
             if isinstance(node, ast.Assign)
             and isinstance(node.targets[0], ast.Name)
             and isinstance(node.value, ast.Constant)
         }
-        for node in walked(tree):
-            self._node(node, constants)
+        for cell, tree in trees:
+            for node in walked(tree):
+                self._node(node, constants, code.at(cell, node).span.line)
 
-    def _node(self, node: ast.AST, constants: dict[str, object]) -> None:
+    def _node(self, node: ast.AST, constants: dict[str, object], line: int) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._imported(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 2000:
@@ -78,7 +72,7 @@ class Literals:
         elif isinstance(node, ast.List) and node.elts:
             words = [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
             if len(words) == len(node.elts):
-                self.lists.append((node.lineno, words))
+                self.lists.append((line, words))
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> None:
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
@@ -117,53 +111,9 @@ def _only(names: list[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def parsed(code: str) -> ast.Module | None:
-    """The tree of a module, which is not run; None for code that is too long or none."""
-    if len(code) > MOST:
-        return None
-    try:
-        return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def walked(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node, in the order of the text."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += reversed(list(ast.iter_child_nodes(node)))
-
-
-def kind_of(path: str, text: str) -> str:
-    """What a file is called whose text is Python; empty for every other file."""
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in SUFFIXES:
-        return SUFFIXES[suffix]
-    first = text[:200].partition("\n")[0]
-    if first.startswith("#!") and "python" in first:
-        return "Python"
-    notebook = suffix in ("", ".json") and '"cells"' in text[:200_000] and '"nbformat"' in text
-    return SUFFIXES[".ipynb"] if notebook and text.lstrip()[:1] == "{" else ""
-
-
-def code_of(text: str) -> str:
-    """The code of a file; of a notebook its cells, without the lines that are for the shell."""
-    if text.lstrip()[:1] != "{":
-        return text
-    try:
-        cells = json.loads(text).get("cells", ())
-        code = [each.get("source", "") for each in cells if each.get("cell_type") == "code"]
-        joined = "\n".join("".join(each) for each in code)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return ""
-    return "\n".join("" if line.lstrip()[:1] in ("!", "%") else line for line in joined.split("\n"))
-
-
-def way_on(text: str, machine: Machine = NO_MACHINE) -> tuple[int, str]:
+def way_on(code: PythonCode, machine: Machine = NO_MACHINE) -> tuple[int, str]:
     """The line of a launch inside, or 1, and the command that goes on."""
-    found = Literals(code_of(text))
+    found = Literals(code)
     gpu, count = next(map(asked, found.values.get("gpu", ())), ("", 0))
     machine = Machine(machine.gpu or gpu, machine.gpus_per_node or count, machine.nodes)
     for line, words in found.lists:

@@ -102,7 +102,6 @@ _alone = any_key(*KEYS.names["trl_alone"])
 
 OTHER_TITLE = "transformers"
 """Whose defaults a script has that is none of TRL's."""
-
 OTHER_ADAPTERS = KEYS.adapters["adapters"]._replace(default_rank=None, default_dropout=None)
 """Names of the adapter arguments of an unknown script, without defaults: its defaults are not known."""
 OPEN_ADAPTERS = KEYS.adapters["adapters"]._replace(
@@ -115,8 +114,6 @@ OPEN_ADAPTERS = KEYS.adapters["adapters"]._replace(
 
 OLMO_CORE = re.compile(r"^[^#]*\b(open_instruct/(?:olmo_core_finetune|dpo)\.py)")
 """open-instruct's scripts that are no loop over transformers' classes."""
-
-
 COPIES = "zero_hpz_partition_size"
 
 
@@ -260,18 +257,18 @@ def _job(draft: Draft, world: int | None, *, alone: bool) -> Iterator[Record]:
     yield from _tuning(draft, opened=opened)
     yield BatchArguments()
     multiple = yield from rows_of(draft, alone=alone, opened=opened)
-    guessed = yield from _precision(draft, split, alone=alone, opened=opened)
+    guessed = yield from precision_of(draft, split, alone=alone, opened=opened)
     if opened:
         own_loop(draft, engine=split.engine)
     arguments.step(draft, split)
     synchronised(draft, "sync_each_batch")
     _template(draft)
-    yield from _recompute(draft, alone=alone and not opened)
-    yield from _attention(draft, opened=opened)
+    yield from recompute_of(draft, alone=alone and not opened)
+    yield from attention_of(draft, opened=opened)
     supervised = yield from _objective(draft, opened=opened)
-    yield from _loss(draft, supervised=supervised)
+    yield from loss_of(draft, supervised=supervised)
     if alone and not opened:
-        _casts(draft, supervised=supervised)
+        casts_of(draft, supervised=supervised)
     yield _evaluation(draft, own=unknown)
     alike = arguments.one_job(draft)
     yield Known(KEYS)
@@ -279,7 +276,7 @@ def _job(draft: Draft, world: int | None, *, alone: bool) -> Iterator[Record]:
         arguments.other_jobs(draft)
     yield Collated(multiple)
     if alone and not opened:
-        _flattened(draft)
+        flattened(draft)
     if unknown:
         ask(draft, objective=supervised, weights=guessed)
 
@@ -393,7 +390,7 @@ def _of_examples(draft: Draft) -> None:
         draft.derive("training.head", head, "the script's name")
 
 
-def _casts(draft: Draft, *, supervised: bool) -> None:
+def casts_of(draft: Draft, *, supervised: bool) -> None:
     """Set the dtype of a quantised model's adapters. SFTTrainer since 0.26, DPOTrainer and RewardTrainer since 1.0 make
     them bf16, without peft's preparation (trl ``trainer/sft_trainer.py``, ``dpo_trainer.py``, ``reward_trainer.py``).
     """
@@ -407,7 +404,7 @@ def _casts(draft: Draft, *, supervised: bool) -> None:
     draft.derive("training.lora.dtype", "bf16", why)
 
 
-def _flattened(draft: Draft) -> None:
+def flattened(draft: Draft) -> None:
     """Read the mask of packed rows. Since 0.17 TRL joins the rows of a micro-batch and passes positions on. Without
     FlashAttention, transformers makes a mask from them (trl ``trainer/sft_trainer.py``, padding_free; transformers
     ``masking_utils.py``, find_packed_sequence_indices). ``wrapped`` rows are one text each.
@@ -418,7 +415,7 @@ def _flattened(draft: Draft) -> None:
         masked(draft, path, "flattened", "without FlashAttention a mask keeps documents apart (TRL since 0.17)")
 
 
-def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool) -> Generator[Record, None, bool]:
+def precision_of(draft: Draft, split: Division, *, alone: bool, opened: bool) -> Generator[Record, None, bool]:
     """The recipe; returns whether the dtype of the weights is a guess that counts."""
     config, trains_all = draft.config, draft.value("training.method") == "full"
     name = "dtype" if config.has("dtype") else "torch_dtype"
@@ -451,7 +448,8 @@ def _precision(draft: Draft, split: Division, *, alone: bool, opened: bool) -> G
     return False
 
 
-def _recompute(draft: Draft, *, alone: bool) -> Iterator[Record]:
+def recompute_of(draft: Draft, *, alone: bool) -> Iterator[Record]:
+    """Which blocks are computed again in backward. ``alone``: TRL's own default holds, which is all of them."""
     name = "gradient_checkpointing"
     if draft.config.has("activation_checkpointing"):
         name = "activation_checkpointing"
@@ -470,7 +468,8 @@ def _recompute(draft: Draft, *, alone: bool) -> Iterator[Record]:
     draft.config.see(own)
 
 
-def _attention(draft: Draft, *, opened: bool) -> Iterator[Record]:
+def attention_of(draft: Draft, *, opened: bool) -> Iterator[Record]:
+    """The attention kernel; of open-instruct (``opened``) the default is FlashAttention."""
     names = ("use_flash_attn", "use_flash_attention_2", "use_flash_attention")
     draft.config.see(*names)
     for name in names:
@@ -525,12 +524,12 @@ def _objective(draft: Draft, *, opened: bool) -> Generator[Record, None, bool]:
     if opened and kind == "dpo":
         why = "open-instruct scores all pairs once, before it trains (dpo_utils.py, build_reference_logprobs_cache)"
         draft.assume("training.reference", "precomputed", why)
-    _scored_before(draft)
+    scored_before(draft)
     config.see(said, "max_prompt_length", *KEYS.names["preference_keys"])
     return False
 
 
-def _scored_before(draft: Draft) -> None:
+def scored_before(draft: Draft) -> None:
     """The reference may run over more pairs at once than a step (trl ``trainer/dpo_trainer.py``)."""
     path, micro = "precompute_ref_batch_size", draft.value("training.micro_batch_size")
     rows = draft.whole(path)
@@ -556,7 +555,8 @@ def _liger(draft: Draft, name: str) -> dict[str, str]:
     return found
 
 
-def _loss(draft: Draft, *, supervised: bool) -> Iterator[Record]:
+def loss_of(draft: Draft, *, supervised: bool) -> Iterator[Record]:
+    """How the loss is computed. ``supervised``: it is the language model's, and none over preferences."""
     config = draft.config
     name = next((each for each in ("use_liger_kernel", "use_liger", "use_liger_loss") if on(draft, each)), "")
     config.see("use_liger_kernel", "use_liger", "use_liger_loss")

@@ -12,6 +12,8 @@ from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.launch_lines import Command, commands_of, in_container
 from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
 from memcheck.configs.other_jobs import VLLM, RlJob, named, of_keys, of_launch, server, stated_by, way_on
+from memcheck.configs.python_code import code_of, kind_of
+from memcheck.configs.python_job import followed, reason, trainers
 from memcheck.configs.serve_lines import version_in
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
@@ -39,13 +41,23 @@ MOST = 2000
 
 
 def of_python(path: str, text: str, beside: Mapping[str, object]) -> ConfigError | None:
-    """The refusal of a Python file or a notebook; None for every other file. ``text``: empty where it is too large."""
-    kind = python_source.kind_of(path, text)
+    """The refusal of a Python file or a notebook that trains nothing which is read; None for every other file.
+
+    ``text``: empty where it is too large.
+    """
+    kind = kind_of(path, text)
     if not kind:
         return None
-    line, help = python_source.way_on(text, NO_MACHINE.stated(beside))
-    what = "this line launches a job, and the file is not run" if line > 1 else "it is not run"
-    return located(Location(path, Span(line, 1, line, 2)), f"this is {kind}: {what}", help)
+    code = code_of(path, text)
+    line, help = python_source.way_on(code, NO_MACHINE.stated(beside))
+    if line > 1:
+        message = f"this is {kind}: this line launches a job, and the file is not run"
+        return located(Location(path, Span(line, 1, line, 2)), message, help)
+    run = followed(code)
+    if trainers(run):
+        return None
+    at, why = reason(code, run) if text else (Location(path, Span(1, 1, 1, 2)), "it is too large to be read")
+    return located(at, f"this is {kind}, read and not run: {why}", help)
 
 
 def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
@@ -83,9 +95,9 @@ def launch_inside(path: str, text: str, beside: Mapping[str, object]) -> InsideL
     ``beside``: what the command line states. None for every other file, and for a launch that no reader has: of
     reinforcement learning, of another server, with a variable that the file does not set.
     """
-    if python_source.kind_of(path, text):
+    if kind_of(path, text):
         call = serve_python.call_of(text)
-        if call is None:
+        if call is None or trainers(followed(code_of(path, text))):
             return None
         words = serve_python.as_text(call, str(beside.get("gpu", "")))
         return _alone(path, words, call.line, len("vllm"), NO_MACHINE)._replace(serves=True)

@@ -9,7 +9,7 @@ import shlex
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
-from memcheck.configs.python_source import code_of, parsed, walked
+from memcheck.configs.python_code import code_of, walked
 from memcheck.engines.vllm.defaults import offline_tokens
 from memcheck.record import Record
 
@@ -30,32 +30,34 @@ def call_of(text: str) -> ServeCall | None:
 
     A value that is no constant becomes a variable of its name, which a user may define.
     """
-    code = code_of(text)
-    tree = parsed(code) if "vllm" in code else None
-    if tree is None:
+    if "vllm" not in text:
         return None
+    code = code_of("serve.py", text)
+    trees = [(cell, cell.tree) for cell in code.cells if cell.tree is not None]
+    nodes = [(cell, node) for cell, tree in trees for node in walked(tree)]
     constants = {
         node.targets[0].id: node.value
+        for _, tree in trees
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     names = {
         each.asname or each.name: each.name
-        for node in walked(tree)
+        for _, node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vllm"
         for each in node.names
     }
     found = []
-    for node in walked(tree):
+    for cell, node in nodes:
         if isinstance(node, ast.Call):
             own = node.func.id if isinstance(node.func, ast.Name) else ""
             of_module = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "vllm"
             name = node.func.attr if of_module and isinstance(node.func, ast.Attribute) else names.get(own, "")
             if name in CLASSES:
-                found.append((name, node))
+                found.append((name, node, code.at(cell, node).span.line))
     if len(found) != 1:
         return None
-    ((name, call),) = found
+    ((name, call, line),) = found
     words = ["vllm", "serve"]
     if call.args:
         words += _word(call.args[0], "model", constants)
@@ -69,7 +71,7 @@ def call_of(text: str) -> ServeCall | None:
             words.append(f"--no-{each.arg}")
         elif value != ["None"]:
             words.append(f"--{each.arg}={value[0]}")
-    return ServeCall(call.lineno, tuple(words), offline=name == CLASSES[0])
+    return ServeCall(line, tuple(words), offline=name == CLASSES[0])
 
 
 def _word(value: ast.expr, name: str, constants: dict[str, ast.expr]) -> list[str]:

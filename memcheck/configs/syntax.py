@@ -7,14 +7,15 @@ import re
 from collections.abc import Mapping
 
 from memcheck.configs.arguments import YAML_SECTION, load_arguments
-from memcheck.configs.config_file import ConfigFile, load_json, load_toml, load_yaml
+from memcheck.configs.config_file import ConfigFile, load_json, load_python, load_toml, load_yaml
 from memcheck.configs.launch_lines import without_containers
+from memcheck.configs.python_code import kind_of
 from memcheck.configs.serve_lines import is_dockerfile
 from memcheck.configs.types import NO_DEFINES
 
 COMMAND = "<command>"
 """What messages call a command line that was given instead of a file."""
-JSON, TOML, YAML, ARGUMENTS = "json", "toml", "yaml", "arguments"
+JSON, TOML, YAML, ARGUMENTS, PYTHON = "json", "toml", "yaml", "arguments", "python"
 _SUFFIXES = {".json": JSON, ".toml": TOML, ".yaml": YAML, ".yml": YAML, ".sh": ARGUMENTS, ".bash": ARGUMENTS}
 LAUNCH = "#! the launch in this file"
 """The first line of a text that holds only the launch of a platform's file, on the line where that file has it."""
@@ -24,10 +25,10 @@ _TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(?:#.*)?$", re.MULTILINE)
 
 def syntax_of(path: str, text: str) -> str:
     """The syntax of a config: by its file's suffix, and for any other suffix by its text."""
-    if text.startswith(LAUNCH):
+    if text.startswith(LAUNCH) or path == COMMAND:
         return ARGUMENTS
-    if path == COMMAND:
-        return ARGUMENTS
+    if kind_of(path, text):
+        return PYTHON
     found = _SUFFIXES.get(os.path.splitext(path)[1].lower(), "")
     if found in ("", YAML) and re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return ARGUMENTS
@@ -35,9 +36,7 @@ def syntax_of(path: str, text: str) -> str:
         return found
     if text.lstrip().startswith("{"):
         return JSON
-    if is_dockerfile(text):
-        return ARGUMENTS
-    if text.startswith("#!") or _FLAG.search(text):
+    if is_dockerfile(text) or text.startswith("#!") or _FLAG.search(text):
         return ARGUMENTS
     return TOML if _TABLE.search(text) else YAML
 
@@ -60,6 +59,8 @@ def load_config(
     """
     if syntax == JSON:
         return load_json(path, text)
+    if syntax == PYTHON:
+        return load_python(path, text, defines)
     if syntax == TOML:
         return load_toml(path, text)
     if syntax == ARGUMENTS:

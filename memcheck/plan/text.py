@@ -10,6 +10,8 @@ from memcheck.plan import codes
 
 MAX_BYTES = 1_048_576
 """1 MiB: three hundred times a long plan. Larger files are refused before they are parsed."""
+MOST_OF_NOTEBOOK = 16 * MAX_BYTES
+"""Bytes of a notebook, most of which are the pictures of its outputs."""
 
 NO_BREAKS = "\x0b\x0c\x1c\x1d\x1e"
 """Characters that end a line to Python, and are none in YAML."""
@@ -17,11 +19,16 @@ _UTF16_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 def read_bytes(path: str) -> bytes:
-    """The bytes of a file, at most one more than ``MAX_BYTES``, so that an endless one does no harm.
+    """The bytes of a file, at most one more than ``most_bytes``, so that an endless one does no harm.
 
     Raises OSError.
     """
-    return read_start(path, MAX_BYTES)
+    return read_start(path, most_bytes(path))
+
+
+def most_bytes(path: str) -> int:
+    """The largest size of a file that is read, in bytes."""
+    return MOST_OF_NOTEBOOK if path.lower().endswith(".ipynb") else MAX_BYTES
 
 
 def shown_path(path: str) -> str:
@@ -31,8 +38,9 @@ def shown_path(path: str) -> str:
 
 def decode(path: str, data: bytes) -> tuple[str, Finding | None]:
     """The text, without its byte order mark; with a finding, as much of it as is needed to show the place."""
-    if len(data) > MAX_BYTES:
-        message = f"the file is larger than {MAX_BYTES:,} bytes (1 MiB)"
+    most = most_bytes(path)
+    if len(data) > most:
+        message = f"the file is larger than {most:,} bytes ({most >> 20} MiB)"
         at = Location(path, Span(1, 1, 1, 1))
         return "", codes.TOO_COMPLEX.at(at, message, help="split it: one file can hold many plans, not a data set")
     if data.startswith(_UTF16_32):

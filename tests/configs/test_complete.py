@@ -268,6 +268,11 @@ def attacked(name: str) -> Iterator[bytes]:
             for value in ("x" * 3000, "-1", "1e400", "'\x1b[31m'", "$UNSET", ""):
                 yield f"{text[: match.start(2)]}{value}{text[match.end(2) :]}".encode()
         return
+    if file.endswith(".py"):
+        for match in re.finditer(r"(\w+=)([^,()]+)(?=[,)])", text):
+            for value in ('"' + LONG + '"', "-1", "1e400", "[[1]]", '""', "(" * 300, "x" * 3000, "'a' * 10**9"):
+                yield f"{text[: match.start(2)]}{value}{text[match.end(2) :]}".encode()
+        return
     if file.endswith(".toml"):
         for match in re.finditer(r"^(\w+ = )(.+)$", text, re.MULTILINE):
             for value in ('"' + LONG + '"', "-1", "1e400", "[[1]]", '""'):

@@ -63,6 +63,11 @@ def with_key(page: str, written: str) -> tuple[str, bytes]:
     if language == "sh":
         flag = f"--{key}" if value == "true" else f"--{key} {value}"
         return "config.sh", f"{text.rstrip()} {flag}\n".encode()
+    if language == "py":
+        more, found = f"{key}={yaml.safe_load(value)!r}", re.search(rf"\b{key}=[^,)]+", text)
+        if found is not None:
+            return "config.py", f"{text[: found.start()]}{more}{text[found.end() :]}".encode()
+        return "config.py", text.replace("SFTConfig(", f"SFTConfig({more}, ").encode()
     values: dict[str, Any] = yaml.safe_load(text) if language in ("yaml", "json") else _toml(text)
     *sections, name = key.split(".")
     table = values

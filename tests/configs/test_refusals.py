@@ -222,8 +222,8 @@ def test_hostile_text_stays_bounded(name: str) -> None:
 @pytest.mark.parametrize("name", ["train.py", "long.ipynb"])
 def test_python_that_is_too_large_is_still_python(name: str) -> None:
     """A notebook with its pictures is larger than any config."""
-    message, help, _ = refusal(Refused(name, name, "{" + " " * 2**21, says="", line=1))
-    assert message.endswith("Python: it is not run")
+    message, help, _ = refusal(Refused(name, name, "{" + " " * 2**25, says="", line=1))
+    assert message.endswith("it is too large to be read")
     assert "memcheck estimate" in help
 
 

@@ -1,0 +1,626 @@
+"""What expressions of a Python file give, and its calls of its own functions and classes, without running it.
+
+Values that only running it would give are unknown, together with what they hang on. Depth, texts, lists and the number
+of steps are bounded. What libraries do is in ``python_library.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from memcheck.configs.python_code import CodeCell, PythonCode
+from memcheck.configs.python_values import (
+    LONGEST,
+    UNKNOWN,
+    ImportedName,
+    MadeObject,
+    PythonValue,
+    bounded,
+    combined,
+    compared,
+    converted,
+    equal,
+    is_whole,
+    plain,
+)
+from memcheck.finding import Location
+from memcheck.record import Record
+
+MOST_STEPS = 200_000
+DEEPEST = 100
+"""Expressions, statements and calls inside each other."""
+MOST_WRITTEN = 2 * 2**20
+"""Characters and elements that all values together may take."""
+
+
+class LocalFunction(Record):
+    """A function of the file, and where its names are looked up."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    scope: LocalNames
+    cell: CodeCell
+    owner: MadeObject | None = None
+    """The object whose method it is."""
+
+
+class LocalClass(Record):
+    """A class of the file."""
+
+    node: ast.ClassDef
+    scope: LocalNames
+    cell: CodeCell
+    bases: tuple[str, ...]
+    """The names of all classes that it is made of."""
+
+
+class LocalNames:
+    """Names and their values, in a module or in a call."""
+
+    def __init__(self, parent: LocalNames | None = None) -> None:
+        self.names: dict[str, PythonValue] = {}
+        self.parent = parent
+        self.returned: list[PythonValue] = []
+        self.ended = False
+
+    def find(self, name: str) -> PythonValue | None:
+        """The value of a name here or around here."""
+        scope: LocalNames | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return None
+
+
+class TooMuchError(Exception):
+    """The file takes more steps than any script that a person wrote."""
+
+
+class LibraryCall(Record):
+    """A call of something that the file does not define."""
+
+    node: ast.Call
+    at: Location
+    owner: PythonValue | None
+    """Whose method is called; None for a function or a class."""
+    path: str
+    """The whole name of a function or class with its package; empty where that is not known."""
+    name: str
+    """The last part of the name."""
+    arguments: list[PythonValue]
+    keywords: dict[str, PythonValue]
+
+    @property
+    def held(self) -> Any:
+        """What the method belongs to."""
+        return None if self.owner is None else self.owner.of
+
+    @property
+    def class_name(self) -> str:
+        """The part of the name before the last: ``AutoModel`` of ``transformers.AutoModel.from_pretrained``."""
+        return self.path.rpartition(".")[0].rpartition(".")[2]
+
+    @property
+    def first(self) -> PythonValue | None:
+        """The first argument without a name."""
+        return self.arguments[0] if self.arguments else None
+
+    @property
+    def second(self) -> PythonValue | None:
+        """The second argument without a name."""
+        return self.arguments[1] if len(self.arguments) > 1 else None
+
+
+Library = Callable[["FollowedCode", LibraryCall], "PythonValue | None"]
+"""Gives what a call makes; None where nothing is known of it."""
+
+
+class FollowedCode:
+    """One reading of a file: the names and values at the place that it has come to."""
+
+    def __init__(self, code: PythonCode, library: Library, defines: Mapping[str, str], machine: Any) -> None:
+        self.code = code
+        self.library = library
+        self.defines = defines
+        """Values that the user states for names, options and variables of the environment."""
+        self.machine = machine
+        """What is known of the GPU."""
+        self.main = LocalNames()
+        self.scope = self.main
+        self.cell = code.cells[0] if code.cells else CodeCell(None, ())
+        self.pending: list[str] = []
+        """The conditions, not decided, around the statement that is read."""
+        self.things: list[MadeObject] = []
+        """What calls made, in their order."""
+        self.called: set[int] = set()
+        """Calls that were followed, by the identity of their node."""
+        self.looping = 0
+        self.cut = False
+        """Whether the reading ended before the file did."""
+        self.steps = self.depth = self.written = self.started_at = 0
+        self._active: list[object] = []
+
+    def at(self, node: ast.AST) -> Location:
+        """The place of a node in the file."""
+        return self.code.at(self.cell, node)
+
+    def unknown(self, node: ast.AST, why: str = "", *, by_gpu: bool = False, option: str = "") -> PythonValue:
+        """A value that is not known, and what it hangs on."""
+        return PythonValue(UNKNOWN, self.at(node), why=why or named(node), by_gpu=by_gpu, option=option)
+
+    def block(self, body: list[ast.stmt]) -> None:
+        """Follow statements: see ``python_run.py``."""
+        raise NotImplementedError
+
+    def assign(self, target: ast.expr, value: PythonValue) -> None:
+        """Give a value to a name: see ``python_run.py``."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Count one step.
+
+        Raises:
+            TooMuchError: there were too many, or values grow without end.
+        """
+        self.steps += 1
+        if self.steps > MOST_STEPS or self.written > MOST_WRITTEN:
+            raise TooMuchError
+
+    def value(self, node: ast.expr | None) -> PythonValue:
+        """What an expression gives."""
+        if node is None:
+            return PythonValue(None, Location(self.code.path, self.at(ast.Pass()).span))
+        self.step()
+        self.depth += 1
+        try:
+            if self.depth > DEEPEST:
+                return self.unknown(node, "an expression inside too many others")
+            found = getattr(self, f"_of_{type(node).__name__.lower()}", None)
+            value: PythonValue = found(node) if found is not None else self.unknown(node)
+        finally:
+            self.depth -= 1
+        if isinstance(value.of, (str, list, dict)):
+            self.written += len(value.of)
+        return value
+
+    def _of_constant(self, node: ast.Constant) -> PythonValue:
+        known = isinstance(node.value, (str, int, float, bool, type(None)))
+        return PythonValue(bounded(node.value) if known else UNKNOWN, self.at(node))
+
+    def _of_name(self, node: ast.Name) -> PythonValue:
+        found = self.scope.find(node.id)
+        if found is not None:
+            return found
+        if node.id in _BUILTIN:
+            return PythonValue(ImportedName(node.id), self.at(node))
+        stated = self.defines.get(node.id)
+        return self.unknown(node) if stated is None else PythonValue(stated_value(stated), self.at(node))
+
+    def _of_attribute(self, node: ast.Attribute) -> PythonValue:
+        owner = self.value(node.value)
+        if isinstance(owner.of, ImportedName):
+            return PythonValue(ImportedName(f"{owner.of.path}.{node.attr}"), self.at(node))
+        if isinstance(owner.of, MadeObject):
+            found = owner.of.get(node.attr)
+            if found is not None:
+                return found
+            method = self.method(owner.of, node.attr)
+            if method is not None:
+                return PythonValue(method, self.at(node))
+            if owner.of.open:
+                return self.unknown(node, option=owner.of.open)
+        if isinstance(owner.of, LocalClass):
+            return self.fields(owner.of).get(node.attr) or self.unknown(node)
+        return self.unknown(node, owner.why if not owner.known else "", option=owner.option)
+
+    def method(self, thing: MadeObject, name: str) -> LocalFunction | None:
+        """The method of an object of a class of the file, its own or one that it inherits in the file."""
+        kind, seen = thing.kind, 0
+        while isinstance(kind, LocalClass) and seen < DEEPEST:
+            seen += 1
+            for each in kind.node.body:
+                if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == name:
+                    return LocalFunction(node=each, scope=kind.scope, cell=kind.cell, owner=thing)
+            parents = [kind.scope.find(base) for base in kind.bases]
+            kind = next((each.of for each in parents if each is not None and isinstance(each.of, LocalClass)), None)
+        return None
+
+    def _of_joinedstr(self, node: ast.JoinedStr) -> PythonValue:
+        text = ""
+        for each in node.values:
+            part = self.value(each.value if isinstance(each, ast.FormattedValue) else each)
+            found = plain(part)
+            if found is None or isinstance(found, (list, dict)):
+                return self.unknown(node, part.why or "a text that is put together", by_gpu=part.by_gpu)
+            text += str(found)
+            if len(text) > LONGEST:
+                return self.unknown(node)
+        return PythonValue(text, self.at(node))
+
+    def _of_list(self, node: ast.List | ast.Tuple | ast.Set) -> PythonValue:
+        found: list[PythonValue] = []
+        for each in node.elts[:LONGEST]:
+            if isinstance(each, ast.Starred):
+                inner = self.value(each.value)
+                if not isinstance(inner.of, list):
+                    return self.unknown(node, inner.why)
+                found += inner.of
+            else:
+                found.append(self.value(each))
+        return PythonValue(bounded(found), self.at(node))
+
+    _of_tuple = _of_set = _of_list
+
+    def _of_dict(self, node: ast.Dict) -> PythonValue:
+        found: dict[object, PythonValue] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            inner = self.value(value)
+            if key is None:
+                if not isinstance(inner.of, dict):
+                    return self.unknown(node, inner.why)
+                found.update(inner.of)
+                continue
+            name = plain(self.value(key))
+            if isinstance(name, (str, int, float, bool)):
+                found[name] = inner
+        return PythonValue(bounded(found), self.at(node))
+
+    def _of_binop(self, node: ast.BinOp) -> PythonValue:
+        return self.combine(node, self.value(node.left), self.value(node.right), node.op)
+
+    def combine(self, node: ast.AST, one: PythonValue, other: PythonValue, operator: ast.operator) -> PythonValue:
+        """``one operator other``; unknown where one of them is."""
+        left = next((each for each in (one, other) if not each.known), None)
+        by_gpu, option = one.by_gpu or other.by_gpu, one.option or other.option
+        if left is not None:
+            return self.unknown(node, left.why, by_gpu=by_gpu, option=option)
+        found = combined(one.of, other.of, operator)
+        return PythonValue(
+            found, self.at(node), option=option, by_gpu=by_gpu, why="" if found is not UNKNOWN else named(node)
+        )
+
+    def _of_unaryop(self, node: ast.UnaryOp) -> PythonValue:
+        inner = self.value(node.operand)
+        if not inner.known:
+            return inner._replace(at=self.at(node))
+        if isinstance(node.op, ast.Not):
+            return inner._replace(of=not truth(inner), at=self.at(node))
+        if isinstance(node.op, ast.USub) and isinstance(inner.of, (int, float)):
+            return inner._replace(of=-inner.of, at=self.at(node))
+        return self.unknown(node)
+
+    def _of_boolop(self, node: ast.BoolOp) -> PythonValue:
+        any_of, open_still = isinstance(node.op, ast.Or), None
+        found = self.value(None)
+        for each in node.values:
+            found = self.value(each)
+            if not found.known:
+                open_still = open_still or found
+            elif truth(found) is any_of:
+                return found
+        return found if open_still is None else open_still._replace(at=self.at(node))
+
+    def _of_compare(self, node: ast.Compare) -> PythonValue:
+        one = self.value(node.left)
+        by_gpu, option = one.by_gpu, one.option
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            other = self.value(right)
+            by_gpu, option = by_gpu or other.by_gpu, option or other.option
+            left = next((each for each in (one, other) if not is_whole(each)), None)
+            if left is not None:
+                return self.unknown(node, left.why, by_gpu=by_gpu, option=option)
+            sides = [each.of if isinstance(each.of, MadeObject) else plain(each) for each in (one, other)]
+            found = compared(sides[0], sides[1], operator)
+            if found is UNKNOWN or not found:
+                return PythonValue(found, self.at(node), by_gpu=by_gpu, option=option)
+            one = other
+        return PythonValue(True, self.at(node), by_gpu=by_gpu, option=option)
+
+    def _of_ifexp(self, node: ast.IfExp) -> PythonValue:
+        test = self.value(node.test)
+        if test.known:
+            found = self.value(node.body if truth(test) else node.orelse)
+            return found._replace(by_gpu=found.by_gpu or test.by_gpu)
+        one, other = self.value(node.body), self.value(node.orelse)
+        return one if equal(one, other) else self.unknown(node, test.why, by_gpu=test.by_gpu, option=test.option)
+
+    def _of_namedexpr(self, node: ast.NamedExpr) -> PythonValue:
+        value = self.value(node.value)
+        self.assign(node.target, value)
+        return value
+
+    def _of_subscript(self, node: ast.Subscript) -> PythonValue:
+        owner = self.value(node.value)
+        if isinstance(node.slice, ast.Slice):
+            return self.unknown(node, owner.why)
+        key = plain(self.value(node.slice))
+        found = owner.of
+        if isinstance(found, dict) and isinstance(key, (str, int, float, bool)) and key in found:
+            inner: PythonValue = found[key]
+            return inner
+        if isinstance(found, list) and isinstance(key, int) and -len(found) <= key < len(found):
+            element: PythonValue = found[key]
+            return element._replace(by_gpu=element.by_gpu or owner.by_gpu)
+        if isinstance(found, ImportedName) and found.path == "os.environ" and isinstance(key, str):
+            stated = self.defines.get(key)
+            if stated is not None:
+                return PythonValue(stated_value(stated), self.at(node))
+            return self.main.names.get(f"os.environ[{key}]") or self.unknown(node, f"`{key}` of the environment")
+        return self.unknown(node, owner.why if not owner.known else "", by_gpu=owner.by_gpu, option=owner.option)
+
+    def _of_await(self, node: ast.Await) -> PythonValue:
+        return self.value(node.value)
+
+    def _of_lambda(self, node: ast.Lambda) -> PythonValue:
+        return PythonValue(LocalFunction(node, self.scope, self.cell), self.at(node))
+
+    def _of_call(self, node: ast.Call) -> PythonValue:
+        self.called.add(id(node))
+        arguments: list[PythonValue] = []
+        for each in node.args:
+            inner = self.value(each.value if isinstance(each, ast.Starred) else each)
+            if isinstance(each, ast.Starred) and isinstance(inner.of, list):
+                arguments += inner.of
+            else:
+                arguments.append(inner)
+        keywords: dict[str, PythonValue] = {}
+        for keyword in node.keywords:
+            inner = self.value(keyword.value)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = inner
+            elif isinstance(inner.of, dict):
+                keywords.update((str(key), value) for key, value in inner.of.items())
+            else:
+                keywords[f"**{inner.why or named(keyword.value)}"] = inner._replace(of=UNKNOWN)
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value)
+            if not isinstance(owner.of, (ImportedName, LocalClass)):
+                method = self.method(owner.of, node.func.attr) if isinstance(owner.of, MadeObject) else None
+                if method is not None:
+                    return self.call(method, arguments, keywords, node)
+                at = self.at(node)
+                found = self.library(
+                    self,
+                    LibraryCall(
+                        node=node,
+                        at=at,
+                        owner=owner,
+                        path="",
+                        name=node.func.attr,
+                        arguments=arguments,
+                        keywords=keywords,
+                    ),
+                )
+                return self.unknown(node, owner.why) if found is None else found
+        callee = self.value(node.func)
+        if isinstance(callee.of, LocalFunction):
+            return self.call(callee.of, arguments, keywords, node)
+        if isinstance(callee.of, LocalClass):
+            return self._object(callee.of, arguments, keywords, node)
+        if isinstance(callee.of, ImportedName) and callee.of.path in _BUILTIN:
+            return self._builtin(callee.of.path, arguments, keywords, node)
+        path = callee.of.path if isinstance(callee.of, ImportedName) else ""
+        call = self._called(path, arguments, keywords, node)
+        found = self.library(self, call._replace(name=callee.of.name) if isinstance(callee.of, MadeObject) else call)
+        return self.unknown(node, callee.why if not callee.known else "") if found is None else found
+
+    def _called(
+        self, path: str, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
+    ) -> LibraryCall:
+        """A call of a function or class."""
+        name = (path or named(node.func).strip("`")).rpartition(".")[2]
+        return LibraryCall(
+            node=node, at=self.at(node), owner=None, path=path, name=name, arguments=arguments, keywords=keywords
+        )
+
+    def _builtin(
+        self, name: str, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
+    ) -> PythonValue:
+        first = arguments[0] if arguments else None
+        if name in ("getattr", "vars"):
+            return self._field(name, arguments, node)
+        if name in ("dict", "list", "tuple"):
+            held = {} if first is None else first.of
+            known = isinstance(held, (list, dict)) and (first is not None or name == "dict")
+            copied = {**held, **keywords} if isinstance(held, dict) else list(held) if known else UNKNOWN
+            return PythonValue(copied if known else UNKNOWN, self.at(node), why=named(node))
+        left = next((each for each in arguments if not each.known), None)
+        if left is not None:
+            return self.unknown(node, left.why, by_gpu=left.by_gpu, option=left.option)
+        found: object = UNKNOWN
+        if name in ("max", "min") and first is not None:
+            listed = first.of if len(arguments) == 1 and isinstance(first.of, list) else arguments
+            numbers = [each.of for each in listed if isinstance(each.of, (int, float))]
+            if numbers and len(numbers) == len(listed):
+                found = max(numbers) if name == "max" else min(numbers)
+        elif first is not None and len(arguments) == 1:
+            found = converted(name, first.of)
+        by_gpu = any(each.by_gpu for each in arguments)
+        option = first.option if first is not None else ""
+        return PythonValue(found, self.at(node), why=named(node), by_gpu=by_gpu, option=option)
+
+    def _field(self, name: str, arguments: list[PythonValue], node: ast.Call) -> PythonValue:
+        """``getattr`` and ``vars`` of an object."""
+        owner = arguments[0].of if arguments else None
+        if isinstance(owner, MadeObject) and name == "vars":
+            return PythonValue(owner.keywords, self.at(node))
+        field = plain(arguments[1]) if len(arguments) > 1 else None
+        said = owner.get(field) if isinstance(owner, MadeObject) and isinstance(field, str) else None
+        return said or self.unknown(node)
+
+    def call(
+        self,
+        function: LocalFunction,
+        arguments: list[PythonValue],
+        keywords: dict[str, PythonValue],
+        node: ast.AST,
+        blank: str = "",
+    ) -> PythonValue:
+        """What a function of the file returns. ``blank``: why its parameters without a value are unknown."""
+        code = function.node
+        if code in self._active or len(self._active) > 20:
+            return self.unknown(node, "a function that calls itself")
+        scope = LocalNames(function.scope)
+        for name, value in self._bound(function, arguments, keywords, blank).items():
+            stated = self.defines.get(name)
+            over = stated is not None and not isinstance(value.of, MadeObject)
+            scope.names[name] = value._replace(of=stated_value(str(stated)), option="") if over else value
+        before, self.scope, cell, self.cell = self.scope, scope, self.cell, function.cell
+        started, self.started_at = self.started_at, len(self.pending)
+        self._active.append(code)
+        try:
+            if isinstance(code, ast.Lambda):
+                return self.value(code.body)
+            self.block(code.body)
+        finally:
+            self._active.pop()
+            self.scope, self.cell, self.started_at = before, cell, started
+        if not scope.returned:
+            return PythonValue(None, self.at(node))
+        said = [each for each in scope.returned if each.of is not None] or scope.returned
+        last = said[-1]
+        if any(each is not last and not equal(last, each) for each in said[:-1]):
+            return self.unknown(node, "a function that returns this or that")
+        return last
+
+    def _bound(
+        self, function: LocalFunction, arguments: list[PythonValue], keywords: dict[str, PythonValue], blank: str
+    ) -> dict[str, PythonValue]:
+        spec = function.node.args
+        names = [*spec.posonlyargs, *spec.args]
+        found: dict[str, PythonValue] = {}
+        if function.owner is not None and names:
+            found[names.pop(0).arg] = PythonValue(function.owner, self.at(function.node))
+        before, self.scope = self.scope, function.scope
+        cell, self.cell = self.cell, function.cell
+        defaults = dict(zip([each.arg for each in names[::-1]], spec.defaults[::-1], strict=False))
+        defaults |= {
+            each.arg: default for each, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default
+        }
+        for number, each in enumerate([*names, *spec.kwonlyargs]):
+            if number < min(len(arguments), len(names)):
+                found[each.arg] = arguments[number]
+            elif each.arg in keywords:
+                found[each.arg] = keywords[each.arg]
+            elif each.arg in defaults:
+                value = self.value(defaults[each.arg])
+                found[each.arg] = value._replace(option=f"--{each.arg}") if blank else value
+            else:
+                found[each.arg] = self.unknown(each, f"`{each.arg}`", option=f"--{each.arg}" if blank else "")
+        if spec.kwarg is not None:
+            rest = {name: value for name, value in keywords.items() if name not in found}
+            found[spec.kwarg.arg] = PythonValue(rest, self.at(spec.kwarg))
+        if spec.vararg is not None:
+            found[spec.vararg.arg] = PythonValue(arguments[len(names) :], self.at(spec.vararg))
+        self.scope, self.cell = before, cell
+        return found
+
+    def _object(
+        self, kind: LocalClass, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
+    ) -> PythonValue:
+        """An object of a class of the file: its fields, then what its ``__init__`` sets."""
+        base = next((each for each in kind.bases if each[:1].isupper()), kind.node.name)
+        fields = self.fields(kind)
+        named_fields = dict(zip(fields, arguments, strict=False)) if fields else {}
+        library = self.library(self, self._called(base, arguments, {**fields, **named_fields, **keywords}, node))
+        thing = library.of if library is not None and isinstance(library.of, MadeObject) else None
+        if thing is None:
+            thing = MadeObject(kind.node.name, arguments, {**fields, **named_fields, **keywords}, self.at(node))
+            self.things.append(thing)
+        thing.kind = kind
+        method = self.method(thing, "__init__")
+        if method is not None:
+            self.call(method, arguments, keywords, node)
+        for name in ("__getitem__", "__call__"):
+            method = self.method(thing, name)
+            if method is not None:
+                self.call(method, [], {}, node)
+        return PythonValue(thing, self.at(node))
+
+    def fields(self, kind: LocalClass, option: str = "") -> dict[str, PythonValue]:
+        """The fields of a class and their defaults. ``option``: they are options of a command line."""
+        found: dict[str, PythonValue] = {}
+        for base in (*reversed(kind.bases), ""):
+            inner = kind.scope.find(base) if base else None
+            if not base or (inner is not None and isinstance(inner.of, LocalClass)):
+                found |= self._own_fields(kind if inner is None else inner.of, option)
+        return found
+
+    def _own_fields(self, kind: LocalClass, option: str) -> dict[str, PythonValue]:
+        found: dict[str, PythonValue] = {}
+        before, cell, self.cell = self.scope, self.cell, kind.cell
+        self.scope = LocalNames(kind.scope)
+        for each in kind.node.body:
+            target = each.target if isinstance(each, ast.AnnAssign) else None
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                target = each.targets[0]
+            if not isinstance(target, ast.Name) or not isinstance(each, (ast.Assign, ast.AnnAssign)):
+                continue
+            said = f"--{target.id}" if option else ""
+            value = self.unknown(each, option=said) if each.value is None else self._default(each.value)
+            stated = self.defines.get(target.id)
+            value = (
+                value._replace(option=said) if stated is None else value._replace(of=stated_value(stated), option="")
+            )
+            found[target.id] = self.scope.names[target.id] = value
+        self.scope, self.cell = before, cell
+        return found
+
+    def _default(self, node: ast.expr) -> PythonValue:
+        """The default of a dataclass's field: its value, or what ``field(default=...)`` says."""
+        if not (isinstance(node, ast.Call) and named(node.func).strip("`").rpartition(".")[2] in _FIELDS):
+            return self.value(node)
+        for keyword in node.keywords:
+            if keyword.arg == "default":
+                return self.value(keyword.value)
+            if keyword.arg == "default_factory":
+                factory = self.value(keyword.value)
+                if isinstance(factory.of, LocalFunction):
+                    return self.call(factory.of, [], {}, node)
+                if isinstance(factory.of, ImportedName) and factory.of.path in ("list", "dict"):
+                    return PythonValue([] if factory.of.path == "list" else {}, self.at(node))
+                return self.unknown(node)
+        return self.unknown(node)
+
+
+_FIELDS = ("field", "Field", "HfArg")
+_BUILTIN = frozenset("int float str bool len round abs max min dict list tuple getattr vars".split())  # noqa: SIM905
+
+
+def stated_value(text: str) -> object:
+    """What the user states for a name: a number, a switch, None or a text."""
+    words: dict[str, object] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in ("int", "float"):
+        found = converted(kind, text)
+        if found is not UNKNOWN:
+            return found
+    return text
+
+
+def named(node: ast.AST) -> str:
+    """How a message calls an expression: the names in it, without its arguments."""
+    parts: list[str] = []
+    while len(parts) < 12:
+        if isinstance(node, ast.Attribute):
+            parts.append(f".{node.attr}")
+            node = node.value
+        elif isinstance(node, ast.Call):
+            parts.append("()")
+            node = node.func
+        elif isinstance(node, ast.Subscript):
+            parts.append("[]")
+            node = node.value
+        else:
+            parts.append(node.id if isinstance(node, ast.Name) else "")
+            break
+    text = "".join(reversed(parts)).lstrip(".")
+    return f"`{text[:60]}`" if text.strip("()[]") else "an expression"
+
+
+def truth(value: PythonValue) -> bool:
+    """Whether a known value counts as true."""
+    return bool(value.of) if not isinstance(value.of, (MadeObject, ImportedName, LocalFunction, LocalClass)) else True

@@ -1,0 +1,194 @@
+"""What an expression of a Python file gives, as far as it can be told without running it; and where it is written."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+from memcheck.finding import Location
+from memcheck.record import Record
+
+UNKNOWN = object()
+"""In place of a value that only running the file would give."""
+LONGEST = 10_000
+"""Characters of a text, and elements of a list."""
+LARGEST = 10**18
+"""The largest whole number."""
+
+
+class PythonValue(Record):
+    """What an expression gives."""
+
+    of: Any
+    """A constant, a list or a mapping of values, a :class:`Thing`, a :class:`Dotted` name, or :data:`UNKNOWN`."""
+    at: Location
+    """Where it is written: of a name, where its value is."""
+    option: str = ""
+    """The option of a command line whose default it is."""
+    why: str = ""
+    """What an unknown value hangs on."""
+    by_gpu: bool = False
+    """Whether it follows from the GPU, or would, if the GPU were stated."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the value could be told."""
+        return self.of is not UNKNOWN
+
+
+class ImportedName(Record):
+    """A name of an imported module or of what is in it, such as ``torch.bfloat16``."""
+
+    path: str
+
+    @property
+    def last(self) -> str:
+        """The last part of the name."""
+        return self.path.rpartition(".")[2]
+
+
+class MadeObject:
+    """What a call of a class or of a library's function makes: the name of what was called and its arguments."""
+
+    def __init__(self, name: str, arguments: list[PythonValue], keywords: dict[str, PythonValue], at: Location) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.keywords = keywords
+        """Keyword arguments, and attributes that were set later."""
+        self.at = at
+        self.path = ""
+        """The whole name of what was called, with its package; empty where it is not known."""
+        self.kind: object = None
+        """The class of the file that it is an object of."""
+        self.open = ""
+        """The command line that may set each of its fields; empty: none does."""
+
+    def get(self, name: str) -> PythonValue | None:
+        """A keyword argument or attribute; None where the file says nothing of it."""
+        return self.keywords.get(name)
+
+    def argument(self, place: int, *names: str) -> PythonValue | None:
+        """An argument by its place or by one of its names."""
+        found = next((self.keywords[name] for name in names if name in self.keywords), None)
+        return found if found is not None or place >= len(self.arguments) else self.arguments[place]
+
+
+def plain(value: PythonValue | None) -> object:
+    """The value as a constant: names of libraries by their last part; None for what is not known or said."""
+    if value is None or value.of is UNKNOWN:
+        return None
+    found = value.of
+    if isinstance(found, ImportedName):
+        return found.last
+    if isinstance(found, list):
+        return [plain(each) for each in found]
+    if isinstance(found, dict):
+        return {key: plain(each) for key, each in found.items()}
+    return found if isinstance(found, (str, int, float, bool)) else None
+
+
+def is_whole(value: PythonValue) -> bool:
+    """Whether a value and all that is in it are known."""
+    found = value.of
+    if isinstance(found, list):
+        return all(map(is_whole, found))
+    if isinstance(found, dict):
+        return all(map(is_whole, found.values()))
+    return found is not UNKNOWN
+
+
+def equal(one: PythonValue, other: PythonValue) -> bool:
+    """Whether two values are the same constant or the same object."""
+    if not (is_whole(one) and is_whole(other)):
+        return False
+    if isinstance(one.of, MadeObject) or isinstance(other.of, MadeObject):
+        return one.of is other.of
+    return type(one.of) is type(other.of) and plain(one) == plain(other)
+
+
+def _arithmetic(one: Any, other: Any, operator: type[ast.operator]) -> object:
+    if isinstance(one, str) and isinstance(other, str) and operator is ast.Add:
+        return one + other
+    if isinstance(one, list) and isinstance(other, list) and operator is ast.Add:
+        return one + other
+    if isinstance(one, dict) and isinstance(other, dict) and operator is ast.BitOr:
+        return {**one, **other}
+    if not (isinstance(one, (int, float)) and isinstance(other, (int, float))):
+        return UNKNOWN
+    if operator is ast.Pow:
+        return one**other if abs(one) <= 10**6 and 0 <= other <= 30 else UNKNOWN
+    if operator is ast.LShift:
+        return one << other if isinstance(one, int) and isinstance(other, int) and 0 <= other < 60 else UNKNOWN
+    known = _OPERATORS.get(operator)
+    return UNKNOWN if known is None else known(one, other)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], object]] = {
+    ast.Add: lambda one, other: one + other,
+    ast.Sub: lambda one, other: one - other,
+    ast.Mult: lambda one, other: one * other,
+    ast.Div: lambda one, other: one / other,
+    ast.FloorDiv: lambda one, other: one // other,
+    ast.Mod: lambda one, other: one % other,
+}
+
+
+def combined(one: object, other: object, operator: ast.operator) -> object:
+    """``one operator other`` of numbers, texts, lists and mappings; unknown where it fails or grows too large."""
+    try:
+        found = _arithmetic(one, other, type(operator))
+    except (ArithmeticError, TypeError, ValueError):
+        return UNKNOWN
+    return bounded(found)
+
+
+def bounded(found: object) -> object:
+    """The value, or unknown where it is larger than any setting."""
+    if isinstance(found, (str, list, dict)):
+        return found if len(found) <= LONGEST else UNKNOWN
+    if isinstance(found, float):
+        return found if math.isfinite(found) else UNKNOWN
+    if isinstance(found, int):
+        return found if abs(found) <= LARGEST else UNKNOWN
+    return found
+
+
+def compared(one: Any, other: Any, operator: ast.cmpop) -> object:
+    """``one operator other`` as True or False; unknown for values that have no such order."""
+    if isinstance(operator, (ast.Is, ast.Eq)):
+        return bool(one == other and (type(one) is type(other) or not isinstance(operator, ast.Is)))
+    if isinstance(operator, (ast.IsNot, ast.NotEq)):
+        return not compared(one, other, ast.Is() if isinstance(operator, ast.IsNot) else ast.Eq())
+    try:
+        if isinstance(operator, (ast.In, ast.NotIn)):
+            found = one in other
+            return found if isinstance(operator, ast.In) else not found
+        if isinstance(operator, ast.Lt):
+            return bool(one < other)
+        if isinstance(operator, ast.LtE):
+            return bool(one <= other)
+        return bool(one > other) if isinstance(operator, ast.Gt) else bool(one >= other)
+    except TypeError:
+        return UNKNOWN
+
+
+def converted(name: str, value: object) -> object:
+    """``int(value)`` and its kin, of one constant; unknown where it fails."""
+    try:
+        if name in ("bool", "len"):
+            sized = isinstance(value, (str, list, dict))
+            return bool(value) if name == "bool" else len(value) if sized else UNKNOWN  # type: ignore[arg-type]
+        if isinstance(value, str) and len(value) < 40 and name in ("int", "float"):
+            return bounded(int(value) if name == "int" else float(value))
+        if isinstance(value, (int, float)) and name in _NUMERIC:
+            return bounded(_NUMERIC[name](value))
+        if name == "str" and isinstance(value, (int, float, str)):
+            return bounded(str(value))
+    except (ValueError, OverflowError):
+        return UNKNOWN
+    return UNKNOWN
+
+
+_NUMERIC: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "round": round, "abs": abs}

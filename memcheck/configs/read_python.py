@@ -1,0 +1,368 @@
+"""Reads Python files and notebooks that train with transformers, TRL and PEFT. Nothing of them is run.
+
+Read at transformers 5.23.0 (``trainer.py``, ``quantizer_bnb_4bit.py``), TRL 1.9 (``sft_trainer.py``,
+``dpo_trainer.py``) and PEFT 0.21 (``constants.py``, ``mapping_func.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.configs import trainer_arguments as arguments
+from memcheck.configs import trainer_parts as parts
+from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.draft import Draft, Reader
+from memcheck.configs.key_table import key_table
+from memcheck.configs.python_code import PythonCode, code_of
+from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
+from memcheck.configs.python_library import UNSLOTH, StatedGpu
+from memcheck.configs.python_values import PythonValue, is_whole, plain
+from memcheck.configs.read_trl import (
+    attention_of,
+    casts_of,
+    flattened,
+    loss_of,
+    precision_of,
+    recompute_of,
+    scored_before,
+)
+from memcheck.configs.trainer_adapters import leaves_casts
+from memcheck.configs.trainer_job import (
+    BatchArguments,
+    Collated,
+    EvaluationArguments,
+    Known,
+    ObjectiveArguments,
+    RowArguments,
+    Runs,
+    Said,
+    TuningArguments,
+    plan_of,
+)
+from memcheck.configs.trainer_objective import chosen_apart, weighted
+from memcheck.configs.trainer_parts import architecture_named, on, text
+from memcheck.configs.types import ConfigProblem, Note, ReadConfig
+from memcheck.finding import Location
+from memcheck.models.module_paths import linear_layers
+from memcheck.record import Record
+
+KEYS, TRL, TRAINER = key_table("python"), key_table("trl"), key_table("transformers")
+PLACES = "hardware.gpus_per_node"
+SHOWN = (
+    ("model_name_or_path", "model"),
+    ("load_in_4bit", "4-bit"),
+    ("lora_r", "LoRA rank"),
+    ("per_device_train_batch_size", "micro-batch"),
+    ("max_length", "length"),
+    ("max_seq_length", "length"),
+    ("packing", "packing"),
+    ("gradient_checkpointing", "gradient checkpointing"),
+    ("optim", "optimizer"),
+)
+"""What the first lines of an answer name, if the file says it."""
+_OPTION = re.compile(r"--(?:set|define) \S+|--[\w-]+ (?!NAME)[\w./\[\]-]+")
+
+
+def recognise(config: ConfigFile) -> str:
+    """The name of the file, which is Python: what it trains is found by following it."""
+    return config.path if config.text else ""
+
+
+def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
+    """The settings of the job that a Python file or a notebook trains."""
+    code = code_of(config.path, config.text)
+    run = followed(code, config.variables, _machine(config))
+    jobs = jobs_of(run)
+    plain_config = _plain(config)
+    draft = Draft(plain_config, "python", KEYS.title)
+    draft.sources = {config.path: config.lines}
+    if not jobs:
+        draft.refuse("", "no trainer is made in it", "name the file that trains")
+        return draft.finish()
+    job = _chosen(draft, jobs, config.variables.get(JOB, ""))
+    _adopt(draft, job)
+    needed = next((each for each in run.things if each.name == "needs"), None)
+    if needed is not None:
+        message = f"it needs `{plain(needed.arguments[0])}` on its command line"
+        draft.problems.append(ConfigProblem(needed.at, message, LAUNCH))
+    for at in code.broken:
+        draft.notes.append(Note(at, "this cell is no Python, and is not read"))
+    if run.cut:
+        draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
+    found = plan_of(draft, _job(draft, job, world))
+    return _asked(config, code, draft, job, found)
+
+
+JOB = "job"
+"""The variable by which the user says which job of a file is meant: the line of its trainer."""
+
+
+def _machine(config: ConfigFile) -> StatedGpu:
+    """What the stated GPU answers to a script that asks for it."""
+    try:
+        gpu = find_gpu(config.gpu) if config.gpu else None
+    except (UnknownNameError, AmbiguousNameError):
+        gpu = None
+    if gpu is None:
+        return StatedGpu(gpus=config.gpus_per_node)
+    known = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", gpu.arch or "")
+    return StatedGpu(
+        capability=(int(known[1]), int(known[2])) if known is not None else None,
+        bf16=known is None or int(known[1]) >= 8,
+        memory_bytes=gpu.memory_bytes,
+        gpus=config.gpus_per_node or 1,
+    )
+
+
+def _plain(config: ConfigFile) -> ConfigFile:
+    """A config without lines: what is read for launch lines would take the code for one."""
+    found = ConfigFile(config.path, {}, lambda _: Location(config.path, config.at("").span), ())
+    found.read, found.inside, found.version, found.method = config.read, config.inside, config.version, config.method
+    found.gpus_per_node, found.images = config.gpus_per_node, config.images
+    return found
+
+
+def _chosen(draft: Draft, jobs: list[PythonJob], said: str) -> PythonJob:
+    """The job that the user means, or the only one; several are named, and one is asked for."""
+    stated = next((each for each in jobs if str(each.at.span.line) == said), None)
+    if stated is not None or len(jobs) == 1:
+        return stated or jobs[0]
+    named = "; ".join(f"line {each.at.span.line}: {each.trainer}{_model(each)}" for each in jobs[:MOST_JOBS])
+    more = f", and {len(jobs) - MOST_JOBS} more" if len(jobs) > MOST_JOBS else ""
+    message = f"the file trains {len(jobs)} jobs ({named}{more})"
+    draft.problems.append(ConfigProblem(jobs[1].at, message, f"choose one: --define {JOB}={jobs[0].at.span.line}"))
+    return jobs[-1]
+
+
+def _model(job: PythonJob) -> str:
+    name = plain(job.values.get("model_name_or_path"))
+    return f" of {name}" if isinstance(name, str) else ""
+
+
+def _adopt(draft: Draft, job: PythonJob) -> None:
+    """The job's values as keys of a config; what is not known becomes a question."""
+    config = draft.config
+    settled = KEYS.words["settled"]
+    config.adopt("trainer", job.trainer, job.at)
+    for key, value in job.values.items():
+        if is_whole(value):
+            _put(config, key, plain(value), value)
+        elif key in settled:
+            _ask(draft, key, value, settled[key])
+    for at, message, help, keys in job.refusals:
+        draft.problems.append(ConfigProblem(at, message, help, keys=keys))
+    model = job.values.get("model_name_or_path")
+    if model is not None and model.option and model.known:
+        message = f"the model is the default of `{model.option}` on the command line (line {model.at.span.line})"
+        draft.problems.append(ConfigProblem(model.at, message, LAUNCH, keys=("model", "model.name")))
+
+
+def _put(config: ConfigFile, key: str, found: object, value: PythonValue) -> None:
+    if isinstance(found, dict):
+        for name, inner in found.items():
+            _put(config, f"{key}.{name}", inner, value.of[name] if isinstance(value.of, dict) else value)
+    elif found is not None:
+        config.adopt(key, found, value.at)
+
+
+def _ask(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
+    """A question for a value that the file computes, or takes from elsewhere."""
+    answer = KEYS.words["answers"].get(settles, f"--set {settles}=VALUE")
+    keys = (settles, "model.name") if settles == "model" else (settles,)
+    if value.by_gpu and not draft.config.gpus_per_node:
+        answer, keys = KEYS.words["answers"]["hardware.gpu"], (*keys, "hardware.gpu")
+    elif value.option:
+        answer = f"{LAUNCH}; or {answer}"
+    message = f"`{key}` is not known: it hangs on {value.why}"
+    draft.problems.append(ConfigProblem(value.at, message, answer, keys=keys))
+
+
+def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
+    """The job in the normal form."""
+    config, trl = draft.config, job.objective != ""
+    if job.older and not config.version:
+        config.version = "0.15"
+    yield Runs("huggingface", f"the file calls {job.trainer}", "trl" if trl else "transformers")
+    parts.model(draft, "model_name_or_path")
+    _machine_of(draft, job, world)
+    _headed(draft, job)
+    split = arguments.split(draft, world)
+    yield _tuning(draft)
+    yield BatchArguments()
+    yield from _rows(draft, job)
+    _dtype(draft, job)
+    yield from precision_of(draft, split, alone=job.trl_config, opened=False)
+    arguments.step(draft, split)
+    yield from recompute_of(draft, alone=job.trl_config and not parts.older(draft, 0, 20))
+    yield from attention_of(draft, opened=False)
+    supervised = job.objective in ("", "sft")
+    if not supervised:
+        yield from _objective(draft, job)
+    yield from loss_of(draft, supervised=supervised)
+    if trl and not job.wrapped:
+        casts_of(draft, supervised=supervised)
+    elif job.wrapped and job.model is not None and job.model.prepared is None and job.model.name not in UNSLOTH:
+        leaves_casts(draft, "the file does not call prepare_model_for_kbit_training")
+    path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if config.has(name)), "")
+    yield EvaluationArguments(path=path, runs=arguments.evaluates(draft), default=8)
+    if job.model is not None and job.model.name in UNSLOTH:
+        _unsloth(draft, job.model.at)
+    config.see("trainer")
+    yield Known(TRL)
+    yield Known(KEYS)
+    yield Collated()
+    if trl:
+        flattened(draft)
+
+
+UNSLOTH_KERNELS = "unsloth's own kernels and its offloaded checkpoints have no memory model here"
+
+
+def _unsloth(draft: Draft, at: Location) -> None:
+    """A model that unsloth loads: its kernels are not modelled, and TRL's own need more."""
+    key = "training.trainer.name"
+    help = f"for an upper bound, estimate it with TRL's own kernels: --set {key}=trl"
+    draft.problems.append(ConfigProblem(at, UNSLOTH_KERNELS, help, keys=(key,)))
+
+
+def _machine_of(draft: Draft, job: PythonJob, world: int | None) -> None:
+    """One process, which is what a notebook or ``python FILE`` starts, where no count is stated."""
+    spread = text(draft, "device_map").lower() in ("auto", "balanced", "balanced_low_0", "sequential")
+    if spread and world is not None and world > 1:
+        message = (
+            f"`device_map` spreads the layers over the {world} GPUs of one process, which has no memory model here"
+        )
+        draft.refuse("device_map", message, "for one GPU: --gpus-per-node 1")
+    draft.assume(PLACES, 1, "one process: `python FILE`, or a notebook")
+
+
+def _headed(draft: Draft, job: PythonJob) -> None:
+    """What the model ends in, by the class that loads it."""
+    kind = job.model.name.removesuffix(".from_config") if job.model is not None else ""
+    head = next((word for end, word in KEYS.words["heads"].items() if kind.endswith(end)), "")
+    if head and job.objective != "reward":
+        draft.derive("training.head.kind", head, f"the file loads it with {kind}")
+        labels = draft.config.values.get("num_labels")
+        draft.derive("training.head.labels", labels if isinstance(labels, int) else 2, "`num_labels`")
+    elif kind.endswith(("ForQuestionAnswering", "ForMultipleChoice", "ForNextSentencePrediction")):
+        at = job.model.at if job.model is not None else job.at
+        draft.problems.append(ConfigProblem(at, f"the head of `{kind}` has no memory model here"))
+
+
+def _tuning(draft: Draft) -> TuningArguments:
+    """Which weights train."""
+    adapted, four, eight = (on(draft, name) for name in ("use_peft", "load_in_4bit", "load_in_8bit"))
+    names = KEYS.adapters["adapters"]
+    if not adapted:
+        if (four or eight) and not any("training.method" in each.keys for each in draft.problems):
+            path = "load_in_4bit" if four else "load_in_8bit"
+            draft.refuse(path, f"`{path}` without adapters: a quantized model is not trained whole")
+        return TuningArguments(method="full", path="", adapters=names)
+    if not any(draft.config.has(name) for name in names.targets):
+        names = names._replace(default_targets=_default_targets(draft))
+    return TuningArguments(
+        method="qlora" if four else "lora",
+        path="use_peft",
+        adapters=names,
+        base=Said("int8" if eight else "", "load_in_8bit"),
+        double=Said(False, "use_bnb_nested_quant"),
+        computed="bnb_4bit_compute_dtype",
+    )
+
+
+def _default_targets(draft: Draft) -> list[str] | None:
+    """What PEFT takes where a LoraConfig names no target: query and value of most families."""
+    known = architecture_named(draft)
+    if known is None:
+        return None
+    names = {layer.name.rpartition(".")[2] for layer in linear_layers(known)}
+    for found in (["q_proj", "v_proj"], ["query_key_value"], ["c_attn"], ["qkv_proj"]):
+        if names >= set(found):
+            return found
+    return None
+
+
+def _rows(draft: Draft, job: PythonJob) -> Iterator[Record]:
+    """How long rows are: TRL cuts them itself, and of transformers' Trainer the tokenizer's call says it."""
+    packed = on(draft, "packing")
+    names = ("max_length", "max_seq_length")
+    stated_none = any(name in job.values and job.values[name].of is None for name in names)
+    default = 1024 if job.objective and not stated_none else None
+    full = "every row is padded to the limit, or texts are joined" if job.padded else ""
+    yield RowArguments(paths=names, default=default, packed=packed or bool(full), why="TRL's default", full=full)
+    draft.config.see("packing", *names, "max_target_length")
+    help = "state the longest that a row gets: --sequence-length 4096"
+    draft.ask("training.sequence_length", "how long a row is", help)
+
+
+def _dtype(draft: Draft, job: PythonJob) -> None:
+    """The dtype of weights that the file loads without one."""
+    config = draft.config
+    if job.model is None or config.has("dtype"):
+        return
+    if on(draft, "load_in_4bit") or on(draft, "load_in_8bit"):
+        # without a dtype bitsandbytes leaves what is not quantized in 16 bits (quantizer_bnb_4bit.py, update_dtype)
+        config.adopt("dtype", "float16" if on(draft, "fp16") else "bfloat16", job.model.at)
+    elif config.version and not parts.older(draft, 5) and re.search(r"(?:^| )[5-9]", config.version):
+        config.adopt("dtype", "auto", job.model.at)
+
+
+def _objective(draft: Draft, job: PythonJob) -> Iterator[Record]:
+    kind = job.objective
+    if kind in ("dpo", "cpo"):
+        chosen_apart(draft, "rpo_alpha")
+        chosen_apart(draft, "loss_type")
+        kind = TRL.words["losses"].get(text(draft, "loss_type").strip("[]'\""), kind)
+    weighted(draft, "use_weighting")
+    yield ObjectiveArguments(
+        kind=kind,
+        path="trainer",
+        precomputed="precompute_ref_log_probs",
+        prompt="max_prompt_length",
+        reference="ref_model",
+    )
+    scored_before(draft)
+    draft.config.see("loss_type", "max_prompt_length", *TRL.names["preference_keys"])
+
+
+def _asked(config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, found: ReadConfig) -> ReadConfig:
+    """The reading with everything that is still open in one problem: what the file is, what it says, what to add."""
+    still = [each for each in found.problems if not any(_says(config, key) for key in each.keys)]
+    if not still:
+        return found
+    said: list[str] = []
+    for key, word in SHOWN:
+        value = job.values.get(key)
+        written = plain(value) if value is not None and is_whole(value) else None
+        if value is not None and written not in (None, False) and not any(each.startswith(word) for each in said):
+            shown = "" if written is True else f" {str(written)[:60]}"
+            said.append(f"{word}{shown} (line {value.at.span.line})")
+    options = list(dict.fromkeys(option for each in still for option in _OPTION.findall(each.help)))
+    others = list(dict.fromkeys(each.help for each in still if each.help and not _OPTION.search(each.help)))
+    if LAUNCH in " ".join(each.help for each in still):
+        others = [LAUNCH, *(each for each in others if each != LAUNCH)]
+    if options and not config.gpu:
+        options.insert(0, KEYS.words["answers"]["hardware.gpu"])
+    messages = list(dict.fromkeys(each.message for each in still))
+    listed = "; ".join(messages[:MOST]) + (f"; and {len(messages) - MOST} more" if len(messages) > MOST else "")
+    message = f"this is {code.kind}, read and not run: {listed}"
+    first = f"found: {job.trainer} (line {job.at.span.line})" + "".join(f", {each}" for each in said)
+    help = "\n".join([first, *others[:2], *([f"add, with your own values: {' '.join(options)}"] if options else [])])
+    keys = tuple(dict.fromkeys(key for each in still for key in each.keys))
+    problem = ConfigProblem(location=still[0].location, message=message, help=help, keys=keys)
+    return found._replace(problems=(problem,))
+
+
+MOST = 5
+"""Questions that one message holds."""
+
+
+def _says(config: ConfigFile, key: str) -> bool:
+    """Whether the user states a key, or something inside or around it."""
+    return any(each == key or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in config.stated)
+
+
+READER = Reader(recognise=recognise, read=read_python)
