@@ -48,8 +48,8 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
         return catalog_architecture(model.name, model.part or "whole")
     from memcheck.catalog.models import find_model
 
-    found = find_model(model.name)
-    return _with_note(_read_with_overrides(part_of(found.config, model.part), model.overrides), found.read_as)
+    entry = find_model(model.name)
+    return _with_note(_read_with_overrides(part_of(entry.config, model.part), model.overrides), entry.read_as)
 
 
 class _Overrides:
@@ -68,7 +68,10 @@ class _Overrides:
 
 @lru_cache(maxsize=8)
 def _read_config_bytes(data: bytes, path: str, part: str | None, overrides: _Overrides) -> Architecture | MemcheckError:
-    """The architecture of a ``config.json``, or what is wrong with it: many plans name the same one."""
+    """Read the bytes of a ``config.json``; return its architecture, or the error that it has.
+
+    The result is kept, since many plans name the same file. ``part``: ``language`` for the language model alone.
+    """
     from memcheck.catalog.config_file import parse_config
 
     try:
@@ -79,19 +82,23 @@ def _read_config_bytes(data: bytes, path: str, part: str | None, overrides: _Ove
 
 @lru_cache(maxsize=512)
 def catalog_architecture(name: str, part: str = "whole") -> Architecture:
-    """The architecture of a catalog's model, or of its language model, read once.
+    """Return the architecture of a model in the catalog, read once. ``part``: ``whole``, or ``language`` for that
+    alone.
 
     Raises:
         UnknownNameError: the catalog has no such model.
     """
     from memcheck.catalog.models import find_model
 
-    found = find_model(name)
-    return _with_note(read_architecture(part_of(found.config, part)), found.read_as)
+    entry = find_model(name)
+    return _with_note(read_architecture(part_of(entry.config, part)), entry.read_as)
 
 
 def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
-    """The configuration of that part: ``language`` switches the towers of a multimodal model off."""
+    """Return the configuration of a part of the model: ``language`` switches the towers of a multimodal model off.
+
+    Any other ``part`` is the whole model.
+    """
     if part != "language":
         return config
     from memcheck.families.multimodal import thinker_of

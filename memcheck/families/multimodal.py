@@ -71,8 +71,12 @@ def switched_off(config: Mapping[str, Any]) -> bool:
 
 
 def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The language model's own configuration, and the prefix of its keys: ``text_config.``, or none where they lie next
-    to ``vision_config``, as in the files of Qwen2-VL and Qwen2.5-VL.
+    """Return the language model's own configuration, and the prefix of its keys.
+
+    The prefix is ``text_config.``, or empty where the keys lie next to ``vision_config``, as in files of Qwen2-VL.
+
+    Raises:
+        ArchitectureError: ``text_config`` is no mapping, or memcheck does not know its model type.
     """
     outer_type = str(config["model_type"])
     inner_type = WRAPPERS[outer_type]
@@ -82,13 +86,13 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         return {**flat, "model_type": inner_type or outer_type}, ""
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"{outer_type}: text_config must be a mapping, not {shown(text)}", key="text_config")
-    own = text.get("model_type")
-    if own in FAMILIES:
-        inner_type = own
+    stated_type = text.get("model_type")
+    if stated_type in FAMILIES:
+        inner_type = stated_type
     tied = {"tie_word_embeddings": _tie_word_embeddings(config, text)}
     if not inner_type:
         raise ArchitectureError(
-            f"{outer_type}: memcheck does not know model_type {shown(own)} of its language model",
+            f"{outer_type}: memcheck does not know model_type {shown(stated_type)} of its language model",
             "state text_config.model_type: it names the family, such as llama",
             "text_config.model_type",
         )

@@ -71,13 +71,13 @@ Family = Callable[[str], Callable[[ConfigReader], Architecture]]
 
 def nearest(config: Mapping[str, Any], families: Mapping[str, str], family: Family) -> list[Near]:
     """The families whose reading leaves least open, the nearest first. ``family`` imports a reader by its name."""
-    found = []
+    candidates = []
     for name in families:
         near = _read_as(config, name, family(name))
         if near is not None:
-            found.append(near)
-    found.sort(key=lambda near: (near.distance, near.model_type not in USUAL, near.model_type))
-    return found[:SHOWN]
+            candidates.append(near)
+    candidates.sort(key=lambda near: (near.distance, near.model_type not in USUAL, near.model_type))
+    return candidates[:SHOWN]
 
 
 def _read_as(config: Mapping[str, Any], name: str, read: Callable[[ConfigReader], Architecture]) -> Near | None:
@@ -103,9 +103,9 @@ def described(near: list[Near]) -> str:
 
 def _differences(near: Near) -> str:
     """What keeps a configuration from being read as the family ``near``, as part of a sentence."""
-    parts = []
+    differences = []
     if near.missing:
-        parts.append("misses " + ", ".join(near.missing))
+        differences.append("misses " + ", ".join(near.missing))
     if near.unread:
-        parts.append("does not read " + ", ".join(near.unread))
-    return ", ".join(parts) or "reads every key that may carry a size"
+        differences.append("does not read " + ", ".join(near.unread))
+    return ", ".join(differences) or "reads every key that may carry a size"

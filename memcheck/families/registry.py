@@ -217,13 +217,13 @@ def _model_type(config: Mapping[str, Any]) -> str:
 
 
 def _near_by_structure(config: Mapping[str, Any]) -> str:
-    """What to do about an unknown type: families that read its keys, and the ways out."""
+    """Return the help for an unknown model type: families that read its keys, and ways to describe it by hand."""
     from memcheck.families.nearest import described, nearest
 
     near = nearest(config, FAMILIES, _family)
-    said = f"nearest by structure: {described(near)}; " if near else ""
+    families = f"nearest by structure: {described(near)}; " if near else ""
     return (
-        f"{said}if one of them is this model's code, describe it by `model: {{architecture: {{model_type: ...}}}}` "
+        f"{families}if one of them is this model's code, describe it by `model: {{architecture: {{model_type: ...}}}}` "
         "with its keys; else `model: {rough: ...}` takes the number of parameters"
     )
 

@@ -19,26 +19,29 @@ def reads_pictures(block: Block) -> bool:
 
 
 def without_pictures(architecture: Architecture) -> Architecture:
-    """The model of a step without pictures: its crossing layers hold their weights and do not run."""
-    found = tuple((block, n) for block, n in architecture.blocks if reads_pictures(block))
-    if not found:
+    """Return the model of a step without pictures: its cross-attention layers hold their weights and do not run."""
+    cross_layers = tuple((block, times) for block, times in architecture.blocks if reads_pictures(block))
+    if not cross_layers:
         return architecture
-    own = tuple((block, n) for block, n in architecture.blocks if not reads_pictures(block))
+    text_layers = tuple((block, times) for block, times in architecture.blocks if not reads_pictures(block))
     return architecture._replace(
-        blocks=own, others=(*architecture.others, OtherTower(part=PART, blocks=found, tensors=()))
+        blocks=text_layers, others=(*architecture.others, OtherTower(part=PART, blocks=cross_layers, tensors=()))
     )
 
 
 def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Architecture:
-    """The model of a step with pictures. ``layers``: numbers of those that read them."""
-    others = [
-        block for other in architecture.others if other.part == PART for block, n in other.blocks for _ in range(n)
+    """Return the model of a step with pictures, where cross-attention layers run among the text layers.
+
+    ``layers``: numbers of the layers that read pictures.
+    """
+    cross_layers = [
+        block for tower in architecture.others if tower.part == PART for block, n in tower.blocks for _ in range(n)
     ]
-    own = iter(architecture.layers())
-    last = architecture.num_layers + len(others)
-    read = iter(others)
-    woven = [next(read) if i in layers else next(own) for i in range(last)]
-    blocks = tuple((block, len(list(alike))) for block, alike in groupby(woven))
+    text_layers = iter(architecture.layers())
+    num_layers = architecture.num_layers + len(cross_layers)
+    cross_layer = iter(cross_layers)
+    woven = [next(cross_layer) if i in layers else next(text_layers) for i in range(num_layers)]
+    blocks = tuple((block, len(list(equal_layers))) for block, equal_layers in groupby(woven))
     return architecture._replace(
-        blocks=blocks, others=tuple(other for other in architecture.others if other.part != PART)
+        blocks=blocks, others=tuple(tower for tower in architecture.others if tower.part != PART)
     )

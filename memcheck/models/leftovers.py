@@ -68,14 +68,21 @@ def may_carry_size(value: Any) -> bool:
 def _refuse_contradiction(
     reader: ConfigReader, key: str, value: Any, facts: Iterable[object], known: frozenset[str]
 ) -> None:
-    own = sorted(synonyms(key) & known)
-    stated = ", ".join(str(f) for f in sorted(facts, key=str))
-    help = f"this family reads {own[0]}" if own else f"remove {key}: this family does not read it"
+    """Refuse a key whose value contradicts what the rest of the configuration says about the same size.
+
+    ``facts``: the values that the architecture has for the key. ``known``: keys that the family reads.
+
+    Raises:
+        ArchitectureError: always.
+    """
+    read_synonyms = sorted(synonyms(key) & known)
+    stated = ", ".join(str(fact) for fact in sorted(facts, key=str))
+    help = f"this family reads {read_synonyms[0]}" if read_synonyms else f"remove {key}: this family does not read it"
     reader.fail(key, f"{key} = {shown(value)} contradicts the rest of the configuration, which makes it {stated}", help)
 
 
 def _facts(architecture: Architecture) -> dict[str, set[object]]:
-    """Well-known keys and what the architecture says they are."""
+    """Return for each well-known key, and its synonyms, the values that the architecture has for it."""
     facts: dict[str, set[object]] = {}
 
     def fact(key: str, *values: object) -> None:
@@ -93,10 +100,15 @@ def _facts(architecture: Architecture) -> dict[str, set[object]]:
             fact("head_dim", block.mixer.head_dim)
             fact("attention_bias", block.mixer.qkv_bias)
         elif isinstance(block.mixer, LatentAttention):
-            m = block.mixer
-            fact("num_attention_heads", m.heads)
-            fact("num_key_value_heads", m.heads)
-            fact("head_dim", m.qk_rope_head_dim, m.qk_nope_head_dim + m.qk_rope_head_dim, m.v_head_dim)
+            attention = block.mixer
+            fact("num_attention_heads", attention.heads)
+            fact("num_key_value_heads", attention.heads)
+            fact(
+                "head_dim",
+                attention.qk_rope_head_dim,
+                attention.qk_nope_head_dim + attention.qk_rope_head_dim,
+                attention.v_head_dim,
+            )
         if isinstance(block.mlp, Mlp):
             fact("intermediate_size", block.mlp.width)
             fact("hidden_act", block.mlp.activation)

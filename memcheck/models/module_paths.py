@@ -42,7 +42,7 @@ def matching(pattern: str, layers: tuple[Linear, ...]) -> list[Linear]:
 
 
 def linear_layers(architecture: Architecture) -> Iterator[Linear]:
-    """Every linear layer of the model, layer by layer."""
+    """Yield every linear layer of the model with its module path: the language model's first, then the towers'."""
     index = 0
     layers, head = architecture.paths.layers, architecture.paths.head
     if architecture.vision is not None and architecture.vision.bare:
@@ -55,25 +55,26 @@ def linear_layers(architecture: Architecture) -> Iterator[Linear]:
             index += 1
     if architecture.head:
         yield Linear("language", "lm_head", head)
-    beside = layers.removesuffix("layers")
+    model_path = layers.removesuffix("layers")
     for tensor in architecture.extra_tensors:
         name = tensor.name.removesuffix(".weight").removeprefix("model.")
-        if any(each in name for each in PROJECTIONS):
-            yield Linear("language", name, beside + name)
+        if any(projection in name for projection in PROJECTIONS):
+            yield Linear("language", name, model_path + name)
         elif tensor.linear:
             yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
     for tensor in (t for t in architecture.head_tensors if architecture.head_transform and t.linear):
         yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
     if architecture.vision is not None:
         yield from _of_tower(architecture.vision)
-    for other in architecture.others:
-        yield from _of_idle(other)
-    for e in architecture.embedders:  # Gemma 3n's
-        name = f"{e.name}.embedding_projection"
+    for tower in architecture.others:
+        yield from _of_idle(tower)
+    for embedder in architecture.embedders:  # Gemma 3n's
+        name = f"{embedder.name}.embedding_projection"
         yield Linear("projector", name, f"model.{name}")
 
 
 def _of_tower(vision: Vision) -> Iterator[Linear]:
+    """Yield the linear layers of the vision tower and its projector, with the module path of each."""
     root = ("" if vision.bare else "model.") + (vision.path and vision.path + ".")
     index = 0
     for block, times in (*vision.blocks, *vision.idle):
@@ -85,29 +86,30 @@ def _of_tower(vision: Vision) -> Iterator[Linear]:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)
-    before = ("" if vision.bare else "model.") + (vision.projector_path and vision.projector_path + ".")
+    projector_root = ("" if vision.bare else "model.") + (vision.projector_path and vision.projector_path + ".")
     for tensor in vision.projector:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
-            inside = (
+            inner_name = (
                 name.removeprefix(vision.projector_path.rpartition(".")[2] + ".") if vision.projector_path else name
             )
-            yield Linear("projector", name, root + name if "_list." in name else before + inside)
+            yield Linear("projector", name, root + name if "_list." in name else projector_root + inner_name)
 
 
-def _of_idle(other: OtherTower) -> Iterator[Linear]:
+def _of_idle(tower: OtherTower) -> Iterator[Linear]:
     """Yield the linear layers of a tower that is idle in the step, with the module path of each."""
     index = 0
-    for block, times in other.blocks if other.part != "language" else ():
+    for block, times in tower.blocks if tower.part != "language" else ():
         for _ in range(times):
             for name in _names(block):
-                yield Linear(other.part, name, f"{other.path}{other.layers}.{index}.{name}")
+                yield Linear(tower.part, name, f"{tower.path}{tower.layers}.{index}.{name}")
             index += 1
-    for tensor in other.tensors:
+    for tensor in tower.tensors:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
-            yield Linear(other.part, name, ("model." if name.startswith(OUTSIDE) else other.path) + name)
+            yield Linear(tower.part, name, ("model." if name.startswith(OUTSIDE) else tower.path) + name)
 
 
 def _names(block: Block) -> list[str]:
+    """Return the names of a layer's linear layers."""
     return [t.name.removesuffix(".weight") for t in block_tensors(block) if t.linear]

@@ -31,6 +31,7 @@ def _masked(blocks: tuple[tuple[Block, int], ...]) -> tuple[tuple[Block, int], .
 
 
 def _with_mask(block: Block) -> Block:
+    """Return the layer where each attention applies a padding mask."""
     if isinstance(block.second_mixer, LatentAttention):
         block = block._replace(second_mixer=block.second_mixer._replace(row_masks="padding"))
     mixer = block.mixer
@@ -40,14 +41,15 @@ def _with_mask(block: Block) -> Block:
 
 
 def maskable(architecture: Architecture) -> bool:
-    """Whether every layer that mixes tokens is attention whose masks are known. Outside the layers only a tower is
-    allowed, whose image tokens stand among the rows.
+    """Whether every layer that mixes tokens is attention whose masks are known.
+
+    Towers are allowed if the image tokens that they compute take rows of the text; other towers are not.
     """
     if architecture.encoder is not None:
         return architecture.encoder.rotary_dim == 0
     if architecture.vision is not None and architecture.vision.crosses:
         return False
-    if architecture.vision is None and any(other.part != "language" for other in architecture.others):
+    if architecture.vision is None and any(tower.part != "language" for tower in architecture.others):
         return False
     return all(block.mixer is None or _known(block.mixer) for block, _ in architecture.blocks)
 

@@ -25,29 +25,34 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
 
 
 def head_width(architecture: Architecture) -> int:
-    """Channels of the head's matrix: the table's, or those of what stands in front of it."""
+    """Return the input width of the head's matrix: the embedding's, or that of the transform before the head."""
     return architecture.head_tensors[-1].shape[0] if architecture.head_transform else architecture.embedding_size
 
 
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
-    """Every parameter tensor outside the layers, with its full path; a tied head is the embedding, not repeated."""
-    a, paths = architecture, architecture.paths
+    """Return every parameter tensor outside the layers, with its full path.
+
+    A tied head is the embedding and is not listed twice.
+    """
+    model, paths = architecture, architecture.paths
     tensors = [
-        ParameterTensor(paths.embedding + ".weight", (a.table_rows, a.embedding_size), "embedding", shard="vocab")
+        ParameterTensor(
+            paths.embedding + ".weight", (model.table_rows, model.embedding_size), "embedding", shard="vocab"
+        )
     ]
-    width = a.embedding_size if a.embeddings_apart else a.hidden_size
-    if a.learned_positions:
-        tensors.append(ParameterTensor(paths.positions + ".weight", (a.learned_positions, width), "position"))
-    tensors += norm_tensors(a.embedding_norm)
-    tensors += a.extra_tensors
-    tensors += norm_tensors(a.final_norm)
-    tensors += a.head_tensors
-    if a.head and not a.tie_word_embeddings:
-        shape = (a.vocab_size, head_width(a))
+    width = model.embedding_size if model.embeddings_apart else model.hidden_size
+    if model.learned_positions:
+        tensors.append(ParameterTensor(paths.positions + ".weight", (model.learned_positions, width), "position"))
+    tensors += norm_tensors(model.embedding_norm)
+    tensors += model.extra_tensors
+    tensors += norm_tensors(model.final_norm)
+    tensors += model.head_tensors
+    if model.head and not model.tie_word_embeddings:
+        shape = (model.vocab_size, head_width(model))
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))
-    if a.head and a.head_bias:
-        tensors.append(ParameterTensor(paths.head + ".bias", (a.vocab_size,), "head", shard="vocab"))
-    return (*tensors, *task_tensors(a), *(a.task.idle if a.task is not None else ()))
+    if model.head and model.head_bias:
+        tensors.append(ParameterTensor(paths.head + ".bias", (model.vocab_size,), "head", shard="vocab"))
+    return (*tensors, *task_tensors(model), *(model.task.idle if model.task is not None else ()))
 
 
 def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
@@ -67,22 +72,22 @@ def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
 
 
 def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor, ...], int, str], ...]:
-    """The tensors of every tower, projectors included, and of an encoder: (tensors, how many times, their part)."""
-    found: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
-    v = architecture.vision
-    if v is not None:
-        found.append((v.stem + v.between_tensors, 1, "vision"))
-        found += [(block_tensors(block), n, "vision") for block, n in (*v.blocks, *v.idle)]
-        found += [(v.closing + v.unused, 1, "vision"), (v.projector, 1, "projector")]
+    """Return the tensors of every tower, projector and encoder, as (tensors, how many equal layers have them, part)."""
+    runs: list[tuple[tuple[ParameterTensor, ...], int, str]] = []
+    vision = architecture.vision
+    if vision is not None:
+        runs.append((vision.stem + vision.between_tensors, 1, "vision"))
+        runs += [(block_tensors(block), times, "vision") for block, times in (*vision.blocks, *vision.idle)]
+        runs += [(vision.closing + vision.unused, 1, "vision"), (vision.projector, 1, "projector")]
     for tower in architecture.others:
-        found += [(block_tensors(block), n, tower.part) for block, n in tower.blocks]
-        found.append((tower.tensors, 1, tower.part))
+        runs += [(block_tensors(block), times, tower.part) for block, times in tower.blocks]
+        runs.append((tower.tensors, 1, tower.part))
     if architecture.embedders:
-        found.append((embedder_tensors(architecture), 1, "projector"))
+        runs.append((embedder_tensors(architecture), 1, "projector"))
     if architecture.encoder is not None:
-        found += [(block_tensors(block), n, "encoder") for block, n in architecture.encoder.blocks]
-        found.append((architecture.encoder.tensors, 1, "encoder"))
-    return tuple(found)
+        runs += [(block_tensors(block), times, "encoder") for block, times in architecture.encoder.blocks]
+        runs.append((architecture.encoder.tensors, 1, "encoder"))
+    return tuple(runs)
 
 
 def count_parameters(architecture: Architecture) -> int:
@@ -98,23 +103,25 @@ def count_parameters(architecture: Architecture) -> int:
 def parameters_by_group(architecture: Architecture) -> dict[str, int]:
     """Number of parameters per group of :class:`ParameterTensor`; the groups add up to :func:`count_parameters`."""
     groups: dict[str, int] = {}
-    for t in outer_tensors(architecture):
-        groups[t.group] = groups.get(t.group, 0) + t.count
-    for block, n in architecture.blocks:
-        for t in block_tensors(block):
-            groups[t.group] = groups.get(t.group, 0) + n * t.count
-    for tensors, n, part in tower_runs(architecture):
-        groups[part] = groups.get(part, 0) + n * sum(t.count for t in tensors)
+    for tensor in outer_tensors(architecture):
+        groups[tensor.group] = groups.get(tensor.group, 0) + tensor.count
+    for block, times in architecture.blocks:
+        for tensor in block_tensors(block):
+            groups[tensor.group] = groups.get(tensor.group, 0) + times * tensor.count
+    for tensors, times, group in tower_runs(architecture):
+        groups[group] = groups.get(group, 0) + times * sum(tensor.count for tensor in tensors)
     return groups
 
 
 def embedder_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
-    """The tensors of tables of other tokens, with the norms and matrices after them."""
+    """Return the tensors of embedding tables of image and audio tokens, with the norms and matrices after them."""
     tensors: tuple[ParameterTensor, ...] = ()
-    for e in architecture.embedders:
-        tensors += (ParameterTensor(f"{e.name}.embedding.weight", (e.rows, e.width), "projector"),)
-        tensors += (ParameterTensor(f"{e.name}.hard_embedding_norm.weight", (e.width,), "norm"),)
-        tensors += linear(f"{e.name}.embedding_projection", architecture.hidden_size, e.width, "projector", "none")
+    for embedder in architecture.embedders:
+        tensors += (ParameterTensor(f"{embedder.name}.embedding.weight", (embedder.rows, embedder.width), "projector"),)
+        tensors += (ParameterTensor(f"{embedder.name}.hard_embedding_norm.weight", (embedder.width,), "norm"),)
+        tensors += linear(
+            f"{embedder.name}.embedding_projection", architecture.hidden_size, embedder.width, "projector", "none"
+        )
     return tensors
 
 

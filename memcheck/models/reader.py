@@ -31,6 +31,7 @@ class ConfigReader:
     """A configuration (or a nested section of one) with checked access."""
 
     def __init__(self, config: Mapping[str, Any], model_type: str, prefix: str = "") -> None:
+        """``prefix``: path of a nested section, such as ``text_config.``, which error messages put before its keys."""
         self.config = config
         self.model_type = model_type
         self.prefix = prefix
@@ -55,16 +56,20 @@ class ConfigReader:
         self.notes.append(text)
 
     def raw(self, key: str, *aliases: str) -> Any:
-        """The value of the first of these keys that is not null. Two that are must agree."""
+        """Return the value of the first of these keys that is not null, or None.
+
+        Raises:
+            ArchitectureError: two of the keys state different values.
+        """
         self._read.update((key, *aliases))
         value = self.config.get(key)
         for alias in aliases:
-            other = self.config.get(alias)
-            if other is None:
+            alias_value = self.config.get(alias)
+            if alias_value is None:
                 continue
-            if value is not None and value != other:
-                self.fail(alias, f"{alias} = {other!r} contradicts {key} = {value!r}", f"remove {alias}")
-            value = other
+            if value is not None and value != alias_value:
+                self.fail(alias, f"{alias} = {alias_value!r} contradicts {key} = {value!r}", f"remove {alias}")
+            value = alias_value
         return value
 
     def integer(
@@ -153,8 +158,8 @@ class ConfigReader:
         value = self.raw(key)
         if value is None:
             return None
-        whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) for v in value)
-        if not whole:
+        is_valid = isinstance(value, (list, tuple)) and all(isinstance(v, int) for v in value)
+        if not is_valid:
             self.fail(key, f"{key} must be a list of whole numbers, not {shown(value)}")
         return tuple(int(v) for v in value)
 
@@ -201,10 +206,17 @@ class ConfigReader:
         return frozenset(self._read)
 
     def _missing(self, key: str) -> NoReturn:
-        foreign = sorted(k for k in synonyms(key) if self.has(k))
-        if foreign:
+        """Refuse a configuration without ``key``, and name the key that it probably has in its place.
+
+        Raises:
+            ArchitectureError: always.
+        """
+        other_families_keys = sorted(k for k in synonyms(key) if self.has(k))
+        if other_families_keys:
             self.fail(
-                key, f"{key} is missing: {foreign[0]} is another family's name", f"write {key} instead of {foreign[0]}"
+                key,
+                f"{key} is missing: {other_families_keys[0]} is another family's name",
+                f"write {key} instead of {other_families_keys[0]}",
             )
         close = "" if key in self.config else _did_you_mean(key, [k for k in self.config if k not in self._read])
         self.fail(key, f"{key} is missing", close or f"state {key}: it decides sizes, so there is no default")

@@ -6,9 +6,9 @@ from memcheck.models.types import Architecture, Attention, Block, Mlp, Parameter
 
 
 def unfused(architecture: Architecture) -> Architecture:
-    """The model with query, key and value, and gate and up, as matrices of their own; itself where it is so already.
+    """Return the model with query, key and value, and gate and up, as separate matrices; itself if none is fused.
 
-    Names are those of transformers' modules that are not fused, by which adapters choose.
+    Their names are those of transformers' modules that are not fused, by which adapters choose layers.
     """
     blocks = tuple((_block(block), times) for block, times in architecture.blocks)
     changed = any(new is not old for (new, _), (old, _) in zip(blocks, architecture.blocks, strict=True))
@@ -16,6 +16,7 @@ def unfused(architecture: Architecture) -> Architecture:
 
 
 def _block(block: Block) -> Block:
+    """Return the layer with its fused matrices of attention and MLP split; itself if none is fused."""
     mixer, mlp = block.mixer, block.mlp
     if isinstance(mixer, Attention) and mixer.fused_qkv and mixer.fused_qkv_layout == "slices":
         widths = (mixer.heads * mixer.head_dim, *(mixer.kv_heads * mixer.head_dim,) * 2)
@@ -30,13 +31,13 @@ def _block(block: Block) -> Block:
 def _apart(
     tensors: tuple[ParameterTensor, ...], fused: str, names: tuple[str, ...], widths: tuple[int, ...]
 ) -> tuple[ParameterTensor, ...]:
-    """The matrix of that name as several, one below the other in its rows."""
-    found: list[ParameterTensor] = []
+    """Split the matrix ``fused`` by rows into matrices of these names and widths (rows), and keep other tensors."""
+    split_tensors: list[ParameterTensor] = []
     for tensor in tensors:
         if f".{fused}." not in tensor.name:
-            found.append(tensor)
+            split_tensors.append(tensor)
             continue
         for name, width in zip(names, widths, strict=True):
             shape = (width, *tensor.shape[1:])
-            found.append(tensor._replace(name=tensor.name.replace(fused, name), shape=shape))
-    return tuple(found)
+            split_tensors.append(tensor._replace(name=tensor.name.replace(fused, name), shape=shape))
+    return tuple(split_tensors)

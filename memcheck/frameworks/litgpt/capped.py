@@ -23,17 +23,21 @@ def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Scores are [batch, heads, sequence, sequence].
     """
     tape = ctx.tape
-    b, h, s, d = q.shape
+    batch, heads, sequence, head_dim = q.shape
     window_mask = _window_mask(ctx, q.dtype) if attention.window is not None else None
     v_not_contiguous = (
-        b > 1 and attention.kv_heads == attention.heads
+        batch > 1 and attention.kv_heads == attention.heads
     )  # a view of the matrix of q, k and v, which the product copies
-    scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores"), "attention scaling")
+    scores = scale(
+        tape, kernels.batched(tape, q, k, (batch, heads, sequence, sequence), "attention scores"), "attention scaling"
+    )
     scores = capped(tape, scores)
     mask = window_mask or _causal_mask(ctx, q.dtype)
     scores = shift(tape, scores, "attention mask", q.dtype)
     scores = cast(tape, kernels.softmax(tape, scores, "fp32"), q.dtype, "attention probabilities")
-    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, v_not_contiguous))
+    out = kernels.batched(
+        tape, scores, v, (batch, heads, sequence, head_dim), "attention output", (False, v_not_contiguous)
+    )
     del scores, mask, window_mask
     return out
 
@@ -50,7 +54,10 @@ def _causal_mask(ctx: Context, dtype: str) -> Storage:
 
 
 def _window_mask(ctx: Context, dtype: str) -> Storage:
-    """Filled row by row while the causal mask is live, whose place it takes."""
+    """Make the mask of a sliding window, [sequence, sequence].
+
+    It is filled row by row while the causal mask is alive, whose place it takes.
+    """
     causal = _causal_mask(ctx, dtype)
     mask = ctx.tape.new((ctx.sequence, ctx.sequence), dtype, "sliding window mask")
     del causal

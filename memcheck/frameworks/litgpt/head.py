@@ -83,6 +83,7 @@ def _whole_logits(ctx: Context, hidden: Value, weights: Weights, head: Head, siz
 
 
 def _logits(ctx: Context, hidden: Value, weights: Weights, head: Head) -> Value:
+    """Compute ``lm_head`` with its LoRA adapter, and cap the logits if the model caps them: [tokens, vocab]."""
     logits = adapted_linear(ctx, hidden, weights, "lm_head")
     if not head.softcap:
         return logits

@@ -84,18 +84,18 @@ def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) ->
 
 
 def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
-    """Run LitGPT's CausalSelfAttention, ``x``: [tokens, hidden]; so is what is returned.
+    """Run LitGPT's CausalSelfAttention. Input ``x`` and output are [tokens, hidden].
 
-    One matrix makes q, k and v. Keys and values are repeated for every query head, even a single one.
+    One matrix computes q, k and v. Keys and values are repeated for every query head, even a single one.
     """
     tape = ctx.tape
-    b, s, head_dim = ctx.batch, ctx.sequence, attention.head_dim
+    batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
     qkv = _qkv(ctx, attention, x)
     q, k, v = tape.views(
         qkv,
-        (b, attention.heads, s, head_dim),
-        (b, attention.kv_heads, s, head_dim),
-        (b, attention.kv_heads, s, head_dim),
+        (batch, attention.heads, sequence, head_dim),
+        (batch, attention.kv_heads, sequence, head_dim),
+        (batch, attention.kv_heads, sequence, head_dim),
     )
     q, k = norm(ctx, attention.query_norm, q), norm(ctx, attention.key_norm, k)
     q_roped, k_roped = _apply_rope(tape, q, attention.rotary_dim), _apply_rope(tape, k, attention.rotary_dim)

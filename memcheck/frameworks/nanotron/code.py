@@ -31,9 +31,10 @@ def accumulates(job: TrainingJob) -> bool:
 
 
 def setting_of(job: TrainingJob, architecture: Architecture, setting: Setting) -> Setting:
-    """Gradients are autograd's own: new ones in each backward, unless they rest between backwards.
+    """Adapt Megatron's setting to nanotron: flash attention, and no main gradients.
 
-    Biases of queries, keys and values are Qwen 2's, whose class such a model gets where the plan names none.
+    Gradients are autograd's own. Each backward makes new ones, unless they stay allocated between backwards. Biases of
+    queries, keys and values are Qwen 2's, whose class such a model gets where the plan names none.
     """
     options = setting.options
     if job.option("model_class") is None and architecture.model_type == "qwen2":
@@ -42,64 +43,72 @@ def setting_of(job: TrainingJob, architecture: Architecture, setting: Setting) -
 
 
 def always(
-    _job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, _device: Device
+    _job: TrainingJob, architecture: Architecture, setting: Setting, contents: ChunkContents, _device: Device
 ) -> Components:
-    """Tables of each layer, the gathered rows, the micro-batch.
+    """Return what stays allocated during the whole step, by component in bytes: rotary tables, gathered rows, the
+    batch.
 
-    Llama's layers have a second rotary module, of which training uses no more than the frequencies; where pairs are
-    interleaved it has the angles of every position (RotaryEmbedding.init_rotary_embeddings, ``trainer.py`` calls it).
+    ``contents``: the rank's layers and tensors. Llama's layers have a second rotary module, of which training uses no
+    more than the frequencies. With interleaved pairs, it has the angles of every position
+    (RotaryEmbedding.init_rotary_embeddings, which ``trainer.py`` calls).
     """
-    tokens, item = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute_dtype]
-    gathered = rounded(tokens * architecture.hidden_size * item) if scatters(setting) else 0
+    tokens, item_bytes = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute_dtype]
+    gathered_bytes = rounded(tokens * architecture.hidden_size * item_bytes) if scatters(setting) else 0
     buffers = gathers_again(setting) + is_async(setting)  # "allgather" and "allgather2"
-    mixer = held.blocks[0].mixer if held.blocks else None
-    dim = mixer.head_dim if isinstance(mixer, Attention) else 0
-    half = setting.sequence * dim // 2
-    tables = 2 * rounded(half * item) + rounded(4 * dim // 2)
+    mixer = contents.blocks[0].mixer if contents.blocks else None
+    head_dim = mixer.head_dim if isinstance(mixer, Attention) else 0
+    table_elements = setting.sequence * head_dim // 2
+    tables_bytes = 2 * rounded(table_elements * item_bytes) + rounded(4 * head_dim // 2)
     if not is_qwen(setting):
         positions = architecture.max_position_embeddings if setting.option("rope_interleaved") else 0
-        tables += rounded(4 * dim * positions) if positions else rounded(4 * dim // 2)
-    columns = QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH
-    batch = sum(rounded(n * tokens) for n in columns) if held.embedding or held.head else 0
+        tables_bytes += rounded(4 * head_dim * positions) if positions else rounded(4 * head_dim // 2)
+    token_bytes = QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH
+    batch_bytes = sum(rounded(n * tokens) for n in token_bytes) if contents.embedding or contents.head else 0
     return (
-        ("communication_buffers", buffers * gathered),
-        ("activations", _layers(held) * tables + batch),
+        ("communication_buffers", buffers * gathered_bytes),
+        ("activations", _layers(contents) * tables_bytes + batch_bytes),
     )
 
 
-def _layers(held: ChunkContents) -> int:
-    """Layers of the rank: each has one product of query, key and value."""
-    return sum(count for t, count in held.tensors if t.name == "self_attention.linear_qkv.weight")
+def _layers(contents: ChunkContents) -> int:
+    """Count the layers of the rank, by their products of query, key and value."""
+    return sum(count for t, count in contents.tensors if t.name == "self_attention.linear_qkv.weight")
 
 
 def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
-    """Parameters, the gradient buffer, DDP's buckets, and what of the optimizer is this rank's.
+    """Return the bytes that one rank keeps between steps, by component, and those that the optimizer's step adds.
 
     ZeRO-1 divides each tensor's elements over the data-parallel ranks. With fp32 sums it runs without DDP (before
     7bc99232 of June 2025; since then it raises NotImplementedError in DDP's hook). Updated parameters are gathered
-    through flat copies of all parts. DDP's buckets are no views of the gradients.
+    through flat copies of all shards. DDP's buckets are no views of the gradients.
     """
     recipe, layout = job.recipe, job.layout
-    parameter, state = DTYPE_BYTES[recipe.params], DTYPE_BYTES[recipe.optimizer_states]
+    parameter_item_bytes, state_item_bytes = DTYPE_BYTES[recipe.params], DTYPE_BYTES[recipe.optimizer_states]
     numel = sum(t.numel * t.times for t in tensors)
-    divided = layout.zero_stage == 1
-    ways = layout.data if divided else 1
-    wraps = layout.data > 1 and not (divided and accumulates(job))
-    shares = [(-(-t.numel // ways), t.times) for t in tensors]
-    mine = sum(share * times for share, times in shares)
-    parameters = sum(rounded(t.numel * parameter) * t.times for t in tensors)
-    states = STATES_PER_PARAMETER[job.optimizer.name] * sum(rounded(n * state) * times for n, times in shares)
-    components = (
-        ("parameters", parameters),
-        ("gradients", rounded(4 * numel) if accumulates(job) else parameters),
-        ("communication_buffers", rounded(numel * parameter) if wraps else 0),
-        ("master_weights", rounded(4 * mine) if accumulates(job) else 0),
-        ("optimizer_states", states),
+    shards_optimizer = layout.zero_stage == 1
+    shard_ranks = layout.data if shards_optimizer else 1
+    has_ddp = layout.data > 1 and not (shards_optimizer and accumulates(job))
+    shards = [(-(-t.numel // shard_ranks), t.times) for t in tensors]
+    shard_numel = sum(shard * times for shard, times in shards)
+    parameter_bytes = sum(rounded(t.numel * parameter_item_bytes) * t.times for t in tensors)
+    state_bytes = STATES_PER_PARAMETER[job.optimizer.name] * sum(
+        rounded(n * state_item_bytes) * times for n, times in shards
     )
-    gathering = rounded(mine * parameter) + ways * rounded(mine * parameter) if ways > 1 else 0
-    largest = max((rounded(n * state) for n, _ in shares), default=0)
-    stepping = 0 if job.optimizer.implementation == "fused" or job.optimizer.name == "sgd" else largest
-    return ResidentStates(components, f"{job.optimizer.name} step", max(stepping, gathering))
+    components = (
+        ("parameters", parameter_bytes),
+        ("gradients", rounded(4 * numel) if accumulates(job) else parameter_bytes),
+        ("communication_buffers", rounded(numel * parameter_item_bytes) if has_ddp else 0),
+        ("master_weights", rounded(4 * shard_numel) if accumulates(job) else 0),
+        ("optimizer_states", state_bytes),
+    )
+    gathering_bytes = (
+        rounded(shard_numel * parameter_item_bytes) + shard_ranks * rounded(shard_numel * parameter_item_bytes)
+        if shard_ranks > 1
+        else 0
+    )
+    largest_bytes = max((rounded(n * state_item_bytes) for n, _ in shards), default=0)
+    stepping_bytes = 0 if job.optimizer.implementation == "fused" or job.optimizer.name == "sgd" else largest_bytes
+    return ResidentStates(components, f"{job.optimizer.name} step", max(stepping_bytes, gathering_bytes))
 
 
 def first_rows(job: TrainingJob, setting: Setting) -> int:

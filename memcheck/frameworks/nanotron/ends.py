@@ -17,52 +17,58 @@ from memcheck.frameworks.nanotron.linear import column, norm, scatters
 
 
 def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
-    """Rows of the vocabulary's shard, times a mask where there are several shards."""
+    """Look up token embeddings in this rank's vocabulary shard: [this rank's tokens, hidden].
+
+    With several shards, tokens of other shards are masked. Under sequence parallelism the rows are reduce-scattered.
+    """
     tape, setting = ctx.tape, ctx.setting
     has_grad = setting.has_grad or embedding.tied  # the head's gradient of the table is there already
-    rows = -(-embedding.vocab // ctx.tp)
+    shard_rows = -(-embedding.vocab // ctx.tp)
     weight = ctx.register(
-        Parameter("token_embedding", (rows, setting.hidden), setting.param_dtype, True, has_grad=has_grad)
+        Parameter("token_embedding", (shard_rows, setting.hidden), setting.param_dtype, True, has_grad=has_grad)
     )
     shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute_dtype, weight.shape
-    several = ctx.tp > 1
-    kept = [tape.new((ctx.tokens,), "int64", "masked token ids")] if several else []
+    is_sharded = ctx.tp > 1
+    saved_ids = [tape.new((ctx.tokens,), "int64", "masked token ids")] if is_sharded else []
     out = tape.value(shape, dtype, "token embedding")
     tied = embedding.tied
 
     def run(grad: Storage) -> list[Storage | None]:
-        found = tape.new(table, dtype, "embedding backward")
-        if tied:  # summed with the head's, of which it is a transposed view: a third tensor
-            own, found = found, tape.new(table, dtype, "sum of a tied table's gradients")
-            del own
-        return [found]
+        """Backward: the shard's gradient. A tied table's is added to the head's, a transposed view, into a third
+        tensor.
+        """
+        table_gradient = tape.new(table, dtype, "embedding backward")
+        if tied:
+            own_gradient, table_gradient = table_gradient, tape.new(table, dtype, "sum of a tied table's gradients")
+            del own_gradient
+        return [table_gradient]
 
-    x = tape.record(out, (tape.parameter(weight),), run, saves=kept)
+    x = tape.record(out, (tape.parameter(weight),), run, saves=saved_ids)
     del out
-    if several:
+    if is_sharded:
         mask = tape.new((ctx.tokens,), "bool", "token mask")
         masked = tape.value(shape, dtype, "masked embedding")
         x = operator(tape, masked, x, (shape, dtype, "masked embedding backward"), saves=(mask,))
         del masked
     if scatters(setting):
-        part = tape.value((ctx.residual_tokens, setting.hidden), dtype, "reduce-scatter embedding")
-        x = operator(tape, part, x, (shape, dtype, "all-gather embedding gradient"))
+        scattered = tape.value((ctx.residual_tokens, setting.hidden), dtype, "reduce-scatter embedding")
+        x = operator(tape, scattered, x, (shape, dtype, "all-gather embedding gradient"))
     return x
 
 
 def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
-    """Final norm, logits of this rank's shard and the loss of each token.
+    """Compute the final norm, the logits of this rank's vocabulary shard and the loss of each token: [tokens].
 
-    Llama's model casts the logits before it returns, Qwen 2's loss does. Either way the model's forward has a name for
-    what it hands to the loss, until that returns.
+    Llama's model casts the logits to fp32 before it returns, Qwen 2's loss does. Either way a variable of the model's
+    forward keeps what it passes to the loss, until that returns.
     """
     del gradients
     tape = ctx.tape
-    h = norm(ctx, head.final_norm, x, "final_layer_norm")
+    normed = norm(ctx, head.final_norm, x, "final_layer_norm")
     del x
     tape.component = "logits_and_loss"
-    logits = column(ctx, h, "lm_head", -(-head.vocab // ctx.tp))
-    del h
+    logits = column(ctx, normed, "lm_head", -(-head.vocab // ctx.tp))
+    del normed
     if not is_qwen(ctx.setting):
         logits = cast(tape, logits, "fp32", "cast_to_fp32")
         return _cross_entropy(ctx, logits)

@@ -56,6 +56,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
     needs_grad, width = x.origin is not None, shape[-1]
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX, and dW summed over the kernel's programs in fp32."""
         dx = tape.new(shape, dtype, name + " backward")
         partial_dw = tape.new((NORM_PROGRAMS, width), "fp32", name + " partial dW")
         fp32_dw = tape.new((width,), "fp32", name + " dW")
@@ -68,7 +69,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
 
 
 def unfused_norm(ctx: Context, spec: Norm | None, x: Value, name: str) -> Value:
-    """``LlamaRMSNorm``, operator by operator."""
+    """Compute ``LlamaRMSNorm`` of ``x`` [tokens, hidden], operator by operator."""
     weight, _ = ctx.norm_weight(_require_rms_norm(spec), name)
     return rms_norm_pieces(ctx.tape, x, weight)
 
@@ -98,7 +99,9 @@ def _async_column_product(ctx: Context, x: Value, weight: Parameter, bias: Param
         db = [tape.new(b.shape, b.dtype, name + " db") for b in biases]
         return [dx if needs_grad else None, tape.new(weight.shape, weight.dtype, name + " dW"), *db]
 
-    return tape.record(out, (x, *(tape.parameter(p) for p in (weight, *biases))), run, saves=(x.storage,))
+    return tape.record(
+        out, (x, *(tape.parameter(parameter) for parameter in (weight, *biases))), run, saves=(x.storage,)
+    )
 
 
 def _gather_and_multiply(ctx: Context, x: Value, weight: Parameter, bias: Parameter | None, name: str) -> Value:
@@ -115,6 +118,7 @@ def _gather_and_multiply(ctx: Context, x: Value, weight: Parameter, bias: Parame
     needs_grad, biases = x.origin is not None, [] if bias is None else [bias]
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX, reduce-scattered, and dW, which asynchronous communication computes last."""
         dw = None if asynchronous else tape.new(weight.shape, weight.dtype, name + " dW")
         dx = tape.new(gathered_shape, dtype, name + " dX")
         local_dx = tape.new(shape, dtype, name + " reduce-scatter")
@@ -124,7 +128,9 @@ def _gather_and_multiply(ctx: Context, x: Value, weight: Parameter, bias: Parame
         del dx
         return [local_dx if needs_grad else None, dw, *db]
 
-    return tape.record(out, (x, *(tape.parameter(p) for p in (weight, *biases))), run, saves=(saved_input,))
+    return tape.record(
+        out, (x, *(tape.parameter(parameter) for parameter in (weight, *biases))), run, saves=(saved_input,)
+    )
 
 
 def row(ctx: Context, x: Value, name: str, outputs: int, *, strided: bool = False) -> Value:

@@ -47,15 +47,17 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value) -> Valu
 
 
 def _queries(ctx: Context, attention: LatentAttention, tensors: dict[str, ParameterTensor], x: Value) -> Value:
+    """Compute the queries [tokens, heads * head_dim]: one matrix, or a down projection, a norm and an up projection."""
     tape = ctx.tape
     if attention.q_lora_rank is None:
         return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
-    low = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
-    low = _norm(ctx, attention.q_lora_rank, low, "q_norm")
-    return linear(tape, low, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
+    latent = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
+    latent = _norm(ctx, attention.q_lora_rank, latent, "q_norm")
+    return linear(tape, latent, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
 
 
 def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
+    """Apply a fused RMSNorm over ``size`` channels."""
     weight, bias = ctx.norm_weight(Norm("rmsnorm", size), name)
     return fused_norm(ctx.tape, x, weight, bias, "rmsnorm")
 

@@ -167,9 +167,12 @@ def _chunk_loop(
 
 
 def _reduce_scatter_head(tape: Tape, shard: HeadShard) -> None:
-    """Replay the reduce-scatter of the head's gradient: its full input and its sharded output are alive together."""
+    """Replay the reduce-scatter of the head's gradient: its full input and its sharded output are alive together.
+
+    ``shard``: elements and dtype of both.
+    """
     tape.component = "communication_buffers"
-    whole = tape.new((shard.padded,), shard.reduce, "reduce-scatter input of the head")
-    part = tape.new((shard.shard,), shard.reduce, "reduce-scatter output of the head")
-    del whole, part
+    full_gradient = tape.new((shard.padded,), shard.reduce, "reduce-scatter input of the head")
+    sharded_gradient = tape.new((shard.shard,), shard.reduce, "reduce-scatter output of the head")
+    del full_gradient, sharded_gradient
     tape.component = "logits_and_loss"

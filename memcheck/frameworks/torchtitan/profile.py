@@ -55,14 +55,18 @@ class Torchtitan(Framework):
         return recipe._replace(compute="fp32", autocast=False), why
 
     def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
-        """One layer less on either end, unless the options say otherwise (torchtitan/config/configs.py)."""
-        found = []
+        """Return by how many layers the first and the last pipeline stage are shorter: 1 each, unless the options say
+        more.
+
+        Source: torchtitan/config/configs.py.
+        """
+        fewer = []
         for end in ("first", "last"):
             name = f"pipeline_parallel_{end}_stage_less_layers"
             stated = options.get(name)
-            counted = stated if isinstance(stated, int) else None
-            found.append(defaults.take(f"training.options.{name}", counted, 1, f"default of {self.name}"))
-        return found[0], found[1]
+            stated_layers = stated if isinstance(stated, int) else None
+            fewer.append(defaults.take(f"training.options.{name}", stated_layers, 1, f"default of {self.name}"))
+        return fewer[0], fewer[1]
 
     def note_releases(
         self, version: str | None, options: Mapping[str, object], recipe: Recipe, defaults: Defaults

@@ -19,17 +19,21 @@ def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     sequences. The fp32 mask makes the scores fp32, and the softmax keeps those.
     """
     tape = ctx.tape
-    b, h, s, d = q.shape
-    not_contiguous = b > 1 and h > 1
+    batch, heads, sequence, head_dim = q.shape
+    not_contiguous = batch > 1 and heads > 1
     q = scale_in_place(tape, q, "attention scaling")
-    scores = kernels.batched(tape, q, k, (b, h, s, s), "attention scores", (not_contiguous, not_contiguous))
+    scores = kernels.batched(
+        tape, q, k, (batch, heads, sequence, sequence), "attention scores", (not_contiguous, not_contiguous)
+    )
     masks = _masks(ctx, windowed=attention.window is not None)
     scores = scale(tape, scores, "softcap")
     scores = unary(tape, scores, "tanh")
     scores = scale(tape, scores, "softcap")
     scores = shift(tape, scores, "attention mask", "fp32")
     scores = cast(tape, kernels.softmax(tape, scores), q.dtype, "attention probabilities")
-    out = kernels.batched(tape, scores, v, (b, h, s, d), "attention output", (False, not_contiguous))
+    out = kernels.batched(
+        tape, scores, v, (batch, heads, sequence, head_dim), "attention output", (False, not_contiguous)
+    )
     del scores
     out = copy(tape, out, "contiguous")
     del masks

@@ -57,11 +57,11 @@ def _eager_block(ctx: Context, block: Block, x: Value) -> Value:
         return block_parts(ctx, block, x)  # which torchtune has no builder for
     normed = norm(ctx, block.input_norm, x)
     attn_output = _attention(ctx, mixer, normed)
-    h = add(ctx.tape, norm(ctx, block.mixer_output_norm, attn_output), x, "residual")
-    normed = norm(ctx, block.mlp_norm, h)
+    hidden = add(ctx.tape, norm(ctx, block.mixer_output_norm, attn_output), x, "residual")
+    normed = norm(ctx, block.mlp_norm, hidden)
     mlp_output = feed_forward(ctx, mlp, normed)
     del normed
-    out = add(ctx.tape, h, norm(ctx, block.mlp_output_norm, mlp_output), "residual")
+    out = add(ctx.tape, hidden, norm(ctx, block.mlp_output_norm, mlp_output), "residual")
     del attn_output, mlp_output
     return out
 

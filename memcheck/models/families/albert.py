@@ -66,13 +66,19 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _applications(layer: Block, layers: int, groups: int, inner: int) -> tuple[tuple[Block, int], ...]:
-    """Every application of a layer, of which the last of each group's layers holds the tensors."""
-    used = [(int(i / (layers / groups)), j) for i in range(layers) for j in range(inner)]
-    found: list[tuple[Block, int]] = []
-    for i, which in enumerate(used):
-        block = layer._replace(uses_later_weights=which in used[i + 1 :], uses_earlier_weights=which in used[:i])
-        if found and found[-1][0] == block:
-            found[-1] = (block, found[-1][1] + 1)
+    """Return the model's layers in order, as (layer, how many equal ones follow each other).
+
+    ALBERT applies the same layers again and again: ``layers`` applications of ``groups`` groups of ``inner`` layers.
+    The last application of each layer holds its tensors.
+    """
+    applied = [(int(i / (layers / groups)), inner_index) for i in range(layers) for inner_index in range(inner)]
+    runs: list[tuple[Block, int]] = []
+    for i, layer_id in enumerate(applied):
+        block = layer._replace(
+            uses_later_weights=layer_id in applied[i + 1 :], uses_earlier_weights=layer_id in applied[:i]
+        )
+        if runs and runs[-1][0] == block:
+            runs[-1] = (block, runs[-1][1] + 1)
         else:
-            found.append((block, 1))
-    return tuple(found)
+            runs.append((block, 1))
+    return tuple(runs)

@@ -61,15 +61,15 @@ def _delta(config: ConfigReader, hidden: int, heads: int) -> Mixer:
     writes the width of the rotary part there, and states this one as well.
     """
     heads = config.integer("linear_num_heads", default=heads)
-    d = config.integer("linear_head_dim", default=config.integer("head_dim", default=128))
+    head_dim = config.integer("linear_head_dim", default=config.integer("head_dim", default=128))
     kernel = config.integer("short_conv_kernel_size", default=4)
     kernel = config.integer("linear_conv_kernel_dim", default=kernel)
-    width, module = heads * d, "self_attn"
+    width, module = heads * head_dim, "self_attn"
     forget = (
         vector(f"{module}.forget_gate.A_log", heads, "mixer", "column"),
         vector(f"{module}.forget_gate.dt_bias", width, "mixer", "column"),
         *linear(f"{module}.forget_gate.f_proj", width, hidden, "mixer", "column"),
     )
     gate = linear(f"{module}.g_proj", width, hidden, "mixer", "column")
-    found = delta_mixer(hidden, (heads, d, kernel), forget, gate)
-    return (BoundedLingDelta if config.flag("kda_safe_gate", default=True) else LingDelta)(*found)
+    mixer = delta_mixer(hidden, (heads, head_dim, kernel), forget, gate)
+    return (BoundedLingDelta if config.flag("kda_safe_gate", default=True) else LingDelta)(*mixer)

@@ -225,6 +225,7 @@ class _BartLayers:
     """The layers of both stacks."""
 
     def __init__(self, config: ConfigReader, hidden: int, kind: _Kind) -> None:
+        """Read what encoder and decoder layers have in common. ``hidden``: channels of the residual stream."""
         self._config, self.hidden, self._kind = config, hidden, kind
         self.dropout = config.dropout("dropout", default=0.0 if kind.whisper else 0.1)
         config.flag("scale_embedding")  # BART multiplies by 1 without it; Whisper never multiplies

@@ -98,10 +98,11 @@ def read_xl(config: ConfigReader) -> Architecture:
 
 
 def _norms_in_front(
-    architecture: Architecture, names: tuple[str, str, str], more: Callable[[Block], Block]
+    architecture: Architecture, names: tuple[str, str, str], change_block: Callable[[Block], Block]
 ) -> Architecture:
-    """The model with norms in front of the halves and after the layers. ``names``: of the three; ``more``: what else
-    differs in a layer.
+    """Return the model with norms before attention and MLP, and one after the last layer.
+
+    ``names``: of the three norms. ``change_block``: what else differs in a layer.
     """
     first, second, last = names
     hidden, blocks = architecture.hidden_size, []
@@ -109,7 +110,7 @@ def _norms_in_front(
         norms = block._replace(
             input_norm=layer_norm(hidden, first), mlp_norm=layer_norm(hidden, second), post_norm=False
         )
-        blocks.append((more(norms), count))
+        blocks.append((change_block(norms), count))
     return architecture._replace(blocks=tuple(blocks), final_norm=layer_norm(hidden, last))
 
 
@@ -179,29 +180,33 @@ def assemble(
     extra: tuple[ParameterTensor, ...] = (),
     dropout: float = 0.1,
 ) -> Architecture:
-    """BERT's layers around an attention, between BERT's embeddings and its head for masked words.
+    """Return BERT's layers around an attention, between BERT's embeddings and its head for masked words.
 
-    ``types``: rows of the table of token types; ``narrow``: width of the tables, where it is not the layers';
-    ``extra``: tensors in addition to the tables; ``dropout``: the class's default.
+    ``types``: rows of the table of token types. ``narrow``: width of the embedding tables, if the layers' width
+    differs. ``extra``: tensors in addition to the tables. ``dropout``: the class's default.
     """
-    h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=dropout)
+    hidden, hidden_dropout = size.hidden, config.dropout("hidden_dropout_prob", default=dropout)
     activation = config.activation(default="gelu")
-    mlp = plain_mlp(h, config.integer("intermediate_size"), activation, "intermediate.dense", "output.dense", bias=True)
+    mlp = plain_mlp(
+        hidden, config.integer("intermediate_size"), activation, "intermediate.dense", "output.dense", bias=True
+    )
     block = Block(
         mixer=attention,
         mlp=BertMlp(*mlp),
-        input_norm=layer_norm(h, "attention.output.LayerNorm"),
-        mlp_norm=layer_norm(h, "output.LayerNorm"),
+        input_norm=layer_norm(hidden, "attention.output.LayerNorm"),
+        mlp_norm=layer_norm(hidden, "output.LayerNorm"),
         post_norm=True,
-        dropout=hidden,
+        dropout=hidden_dropout,
     )
-    wide, model = narrow or h, names.model
+    embedding_width, model = narrow or hidden, names.model
     embeddings = f"{model}.embeddings"
     tables = [*extra]
     if types:
-        tables.append(ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, wide), "position"))
-    if wide != h:
-        tables += linear(f"{model}.embeddings_project", h, wide, "embedding", "none", bias=True)
+        tables.append(
+            ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, embedding_width), "position")
+        )
+    if embedding_width != hidden:
+        tables += linear(f"{model}.embeddings_project", hidden, embedding_width, "embedding", "none", bias=True)
     return decoder(
         config,
         size,
@@ -209,20 +214,20 @@ def assemble(
         tied=True,
         rotary_dim=0,
         learned_positions=size.positions,
-        embedding_norm=layer_norm(wide, f"{embeddings}.LayerNorm"),
+        embedding_norm=layer_norm(embedding_width, f"{embeddings}.LayerNorm"),
         embeddings_apart=True,
-        embedding_dropout=hidden,
+        embedding_dropout=hidden_dropout,
         head_bias=True,
         head_transform=names.transform or activation,
         head_tensors=(
-            *linear(names.dense, wide, h, "head", "none", bias=True),
-            *norm_tensors(layer_norm(wide, names.norm)),
+            *linear(names.dense, embedding_width, hidden, "head", "none", bias=True),
+            *norm_tensors(layer_norm(embedding_width, names.norm)),
         ),
-        embedding_size=wide,
+        embedding_size=embedding_width,
         pooling=Pooling(
             names.pools,
-            linear(names.pooler, h, h, "head", "none", bias=True),
-            dropout=config.dropout(names.classifier_dropout, default=hidden),
+            linear(names.pooler, hidden, hidden, "head", "none", bias=True),
+            dropout=config.dropout(names.classifier_dropout, default=hidden_dropout),
             dropout_before=names.drops_first,
             in_body=names.body_pools,
         ),

@@ -21,19 +21,21 @@ def read(config: ConfigReader) -> Architecture:
     config.ignore("legacy", "layer_norm_eps", "summary_type")
     if config.integer("conv_kernel_size", default=0, minimum=0):
         config.fail("conv_kernel_size", "no memory model of the convolution after layer 0", "remove it")
-    for key, same in (
+    for key, required_value in (
         ("embedding_size", hidden),
         ("attention_head_size", size.head_dim),
         ("pooler_hidden_size", hidden),
     ):
-        if config.integer(key, default=same) != same:
-            config.fail(key, f"{key} other than {same} has no memory model", "remove it")
+        if config.integer(key, default=required_value) != required_value:
+            config.fail(key, f"{key} other than {required_value} has no memory model", "remove it")
     config.ignore("conv_act", "conv_groups")
     positions = _relative(config, size)
     tables = ParameterTensor("deberta.encoder.rel_embeddings.weight", (positions.rows, hidden), "position")
     norm = layer_norm(hidden, "deberta.encoder.LayerNorm")
-    normed = "layer_norm" in (s.strip() for s in config.text("norm_rel_ebd", default="none").lower().split("|"))
-    attention = _attention(config, size, positions._replace(norm=norm if normed else None))
+    normalises_table = "layer_norm" in (
+        word.strip() for word in config.text("norm_rel_ebd", default="none").lower().split("|")
+    )
+    attention = _attention(config, size, positions._replace(norm=norm if normalises_table else None))
     biased = config.flag("position_biased_input", default=True)
     drops = config.dropout("pooler_dropout") > 0
     names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
@@ -43,7 +45,9 @@ def read(config: ConfigReader) -> Architecture:
         names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
         attention,
         types=config.integer("type_vocab_size", default=0, minimum=0),
-        extra=(tables, *(norm_tensors(norm) if normed else ())) if positions.rows else norm_tensors(norm) * normed,
+        extra=(tables, *(norm_tensors(norm) if normalises_table else ()))
+        if positions.rows
+        else norm_tensors(norm) * normalises_table,
     )
     return DebertaModel(*architecture)._replace(
         learned_positions=size.positions if biased else 0,
@@ -85,43 +89,44 @@ def read_1(config: ConfigReader) -> Architecture:
 
 
 def _rounded(block: Block) -> Block:
+    """Return the layer with V1's LayerNorm, which computes in fp32 and rounds its result."""
     norms = (block.input_norm, block.mlp_norm)
     first, second = (norm._replace(kind="layernorm-rounded") if norm else None for norm in norms)
     return block._replace(input_norm=first, mlp_norm=second)
 
 
 def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
-    """V1's DisentangledSelfAttention: biases of queries and values by themselves."""
+    """Return V1's DisentangledSelfAttention: one matrix for queries, keys and values, and separate biases of two."""
     hidden, module = size.hidden, "attention.self"
-    found = _attention(config, size, positions._replace(shared=True))
-    own = linear(f"{module}.in_proj", 3 * hidden, hidden, "attention", "column")
-    own += tuple(vector(f"{module}.{letter}_bias", hidden, "attention") for letter in "qv")
+    attention = _attention(config, size, positions._replace(shared=True))
+    tensors = linear(f"{module}.in_proj", 3 * hidden, hidden, "attention", "column")
+    tensors += tuple(vector(f"{module}.{letter}_bias", hidden, "attention") for letter in "qv")
     if positions.rows:
         for kind, name in zip(SCORES, ("pos_proj", "pos_q_proj"), strict=True):
             if kind in positions.scores:
-                own += linear(f"{module}.{name}", hidden, hidden, "attention", "column", bias=kind == "p2c")
-    return found._replace(qkv_bias=False, extension=positions, tensors=(*own, *found.tensors[-2:]))
+                tensors += linear(f"{module}.{name}", hidden, hidden, "attention", "column", bias=kind == "p2c")
+    return attention._replace(qkv_bias=False, extension=positions, tensors=(*tensors, *attention.tensors[-2:]))
 
 
 def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
-    """The table of relative positions and who reads it; no rows where it is switched off."""
+    """Read the table of relative positions and which scores use it; it has no rows where it is switched off."""
     raw = config.raw("pos_att_type")
-    kinds = config.texts("pos_att_type") or () if not isinstance(raw, str) else raw.lower().split("|")
-    scores = tuple(kind for kind in SCORES if kind in [k.strip() for k in kinds])
-    if len(scores) != len(kinds):
+    stated_kinds = config.texts("pos_att_type") or () if not isinstance(raw, str) else raw.lower().split("|")
+    scores = tuple(kind for kind in SCORES if kind in [k.strip() for k in stated_kinds])
+    if len(scores) != len(stated_kinds):
         config.fail("pos_att_type", f"pos_att_type {raw!r} is not made of {' and '.join(SCORES)}")
-    furthest = config.integer("max_relative_positions", default=-1, minimum=-1)
-    span = config.integer("position_buckets", default=-1, minimum=-1)
+    max_distance = config.integer("max_relative_positions", default=-1, minimum=-1)
+    buckets = config.integer("position_buckets", default=-1, minimum=-1)
     shared = config.flag("share_att_key")
     if not config.flag("relative_attention"):
         return Disentangled(rows=0, scores=scores, shared=shared, dropout=0.0, norm=None)
     dropout = config.dropout("hidden_dropout_prob", default=0.1)
-    each = span if span > 0 else furthest if furthest > 0 else size.positions
-    return Disentangled(rows=2 * each, scores=scores, shared=shared, dropout=dropout, norm=None)
+    distances = buckets if buckets > 0 else max_distance if max_distance > 0 else size.positions
+    return Disentangled(rows=2 * distances, scores=scores, shared=shared, dropout=dropout, norm=None)
 
 
 def _attention(config: ConfigReader, size: StackDimensions, positions: Disentangled) -> Attention:
-    """DisentangledSelfAttention, with the layer after it; positions' matrices stand in front of the output's."""
+    """Return DisentangledSelfAttention with its output layer; the matrices of positions precede the output's."""
     hidden = size.hidden
     attention = grouped_attention(
         size,
@@ -136,9 +141,9 @@ def _attention(config: ConfigReader, size: StackDimensions, positions: Disentang
         flash=False,
         extension=positions,
     )
-    own: tuple[ParameterTensor, ...] = ()
+    position_matrices: tuple[ParameterTensor, ...] = ()
     if positions.rows and not positions.shared:
         for kind, name in zip(SCORES, ("pos_key_proj", "pos_query_proj"), strict=True):
             if kind in positions.scores:
-                own += linear(f"attention.self.{name}", hidden, hidden, "attention", "column", bias=True)
-    return attention._replace(tensors=(*attention.tensors[:-2], *own, *attention.tensors[-2:]))
+                position_matrices += linear(f"attention.self.{name}", hidden, hidden, "attention", "column", bias=True)
+    return attention._replace(tensors=(*attention.tensors[:-2], *position_matrices, *attention.tensors[-2:]))

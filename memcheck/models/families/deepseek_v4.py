@@ -146,10 +146,10 @@ def _layer_types(config: ConfigReader, layers: int) -> tuple[str, ...]:
     """``layer_types``, else ``compress_ratios``, else two heavily compressed layers and then one after another."""
     ratios, types = config.integers("compress_ratios"), config.texts("layer_types")
     if types is None and ratios:
-        unknown_ratio = next((r for r in ratios if r not in RATIOS), None)
+        unknown_ratio = next((ratio for ratio in ratios if ratio not in RATIOS), None)
         if unknown_ratio is not None:
             config.fail("compress_ratios", f"unknown ratio {unknown_ratio}", f"known: {', '.join(map(str, RATIOS))}")
-        types = tuple(RATIOS[r] for r in ratios)[:layers]
+        types = tuple(RATIOS[ratio] for ratio in ratios)[:layers]
     if types is None:
         return tuple(SPARSE if i > 1 and i % 2 else HEAVY for i in range(layers))
     if len(types) != layers:

@@ -62,13 +62,13 @@ def read_moe(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
     first = config.integer("moe_layer_start_index", default=1, minimum=0)
     last = config.integer("moe_layer_end_index", default=-1, minimum=-1)
-    every = config.integer("moe_layer_interval", default=1)
+    moe_interval = config.integer("moe_layer_interval", default=1)
     last = size.layers - 1 if last == -1 else last
 
     def build_layer(sparse: bool) -> Block:
         return pre_norm_block(hidden, attention, moe if sparse else mlp)
 
-    kinds = ((i + 1) % every == 0 and first <= i <= last for i in range(size.layers))
+    kinds = ((i + 1) % moe_interval == 0 and first <= i <= last for i in range(size.layers))
     return decoder(config, size, stack(kinds, build_layer), tied=True, fp32_params=WIDE)
 
 

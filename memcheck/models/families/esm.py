@@ -27,11 +27,11 @@ def read(config: ConfigReader) -> Architecture:
         if config.flag(key):
             config.fail(key, f"{key}: memcheck has a model of the encoder alone", f"remove {key}")
     config.ignore(*HARMLESS)
-    form = config.text("position_embedding_type", default="absolute")
-    if form not in ("absolute", "rotary"):
-        config.fail("position_embedding_type", f"unknown positions {form!r}", "known: absolute, rotary")
-    rotary = form == "rotary"
-    h, hidden = size.hidden, config.dropout("hidden_dropout_prob", default=0.1)
+    position_type = config.text("position_embedding_type", default="absolute")
+    if position_type not in ("absolute", "rotary"):
+        config.fail("position_embedding_type", f"unknown positions {position_type!r}", "known: absolute, rotary")
+    rotary = position_type == "rotary"
+    hidden, hidden_dropout = size.hidden, config.dropout("hidden_dropout_prob", default=0.1)
     attention = grouped_attention(
         size,
         PROJECTIONS,
@@ -45,37 +45,42 @@ def read(config: ConfigReader) -> Architecture:
     )
     block = Block(
         mixer=attention,
-        mlp=plain_mlp(h, config.integer("intermediate_size"), GELU, "intermediate.dense", "output.dense", bias=True),
-        input_norm=layer_norm(h, "attention.LayerNorm"),
-        mlp_norm=layer_norm(h, "LayerNorm"),
-        dropout=hidden,
+        mlp=plain_mlp(
+            hidden, config.integer("intermediate_size"), GELU, "intermediate.dense", "output.dense", bias=True
+        ),
+        input_norm=layer_norm(hidden, "attention.LayerNorm"),
+        mlp_norm=layer_norm(hidden, "LayerNorm"),
+        dropout=hidden_dropout,
     )
-    before = config.flag("emb_layer_norm_before")
-    maps = size.layers * size.heads
+    has_embedding_norm = config.flag("emb_layer_norm_before")
+    attention_maps = size.layers * size.heads
     return decoder(
         config,
         size,
         ((block, size.layers),),
         tied=True,
-        final_norm=layer_norm(h, "esm.encoder.emb_layer_norm_after"),
+        final_norm=layer_norm(hidden, "esm.encoder.emb_layer_norm_after"),
         rotary_dim=size.head_dim if rotary else 0,
         learned_positions=0 if rotary else size.positions,
         positions_each=True,
-        embedding_norm=layer_norm(h, "esm.embeddings.layer_norm") if before else None,
+        embedding_norm=layer_norm(hidden, "esm.embeddings.layer_norm") if has_embedding_norm else None,
         embeddings_apart=True,
         embedding_scale="tokens" if config.flag("token_dropout") else "",
         head_bias=True,
         head_transform=GELU,
         head_tensors=(
-            *linear("lm_head.dense", h, h, "head", "none", bias=True),
-            *norm_tensors(layer_norm(h, "lm_head.layer_norm")),
+            *linear("lm_head.dense", hidden, hidden, "head", "none", bias=True),
+            *norm_tensors(layer_norm(hidden, "lm_head.layer_norm")),
         ),
         pooling=Pooling(
-            "tanh", linear("classifier.dense", h, h, "head", "none", bias=True), dropout=hidden, dropout_before=True
+            "tanh",
+            linear("classifier.dense", hidden, hidden, "head", "none", bias=True),
+            dropout=hidden_dropout,
+            dropout_before=True,
         ),
         narrow_loss=True,
         extra_tensors=(
-            ParameterTensor("esm.contact_head.regression.weight", (1, maps), "head"),
+            ParameterTensor("esm.contact_head.regression.weight", (1, attention_maps), "head"),
             ParameterTensor("esm.contact_head.regression.bias", (1,), "head"),
         ),
         paths=Paths(

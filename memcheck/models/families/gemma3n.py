@@ -115,9 +115,9 @@ def _sparse_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
         return tuple(i < DEFAULT_SPARSE_LAYERS < layers for i in range(layers))
     if not isinstance(pattern, (list, tuple)) or len(pattern) != layers:
         config.fail("activation_sparsity_pattern", f"a share for each of {layers} layers is needed")
-    if not all(isinstance(p, (int, float)) for p in pattern):
+    if not all(isinstance(share, (int, float)) for share in pattern):
         config.fail("activation_sparsity_pattern", "shares must be numbers")
-    return tuple(p > 0 for p in pattern)
+    return tuple(share > 0 for share in pattern)
 
 
 def _altup_tensors(hidden: int, streams: int) -> tuple[ParameterTensor, ...]:

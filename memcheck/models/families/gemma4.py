@@ -134,7 +134,9 @@ def _full_attention_dimensions(config: ConfigReader, size: StackDimensions) -> S
     per_layer_config = config.raw("per_layer_config")
     if isinstance(per_layer_config, dict) and per_layer_config:  # as transformers 5 writes both
         layer_config = next(iter(per_layer_config.values()))
-        if any(each != layer_config for each in per_layer_config.values()) or not isinstance(layer_config, dict):
+        if any(other_config != layer_config for other_config in per_layer_config.values()) or not isinstance(
+            layer_config, dict
+        ):
             config.fail("per_layer_config", "layers of different sizes of heads are not modelled")
         head_dim, kv_heads = layer_config.get("head_dim", head_dim), layer_config.get("num_key_value_heads", kv_heads)
     if not config.config.get("attention_k_eq_v"):

@@ -15,8 +15,8 @@ FUSED = Projections(("c_attn",), "c_proj", "attn")
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gpt_bigcode``. Dropout is 0.1 unless stated, as in the class."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
-    hidden, single = size.hidden, config.flag("multi_query", default=True)
-    size = size._replace(kv_heads=1 if single else size.heads)
+    hidden, multi_query = size.hidden, config.flag("multi_query", default=True)
+    size = size._replace(kv_heads=1 if multi_query else size.heads)
     config.ignore("num_key_value_heads", "scale_attn_weights", "attention_softmax_in_fp32", "summary_type")
     config.ignore("summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
     config.ignore("inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length")
@@ -30,7 +30,7 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=True,
         out_bias=True,
         rotary_dim=0,
-        fused_qkv_layout="split" if single else "heads",
+        fused_qkv_layout="split" if multi_query else "heads",
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden

@@ -16,30 +16,30 @@ from memcheck.models.types import Architecture, Block, LayerVariables, Mlp, Para
 
 def read(config: ConfigReader) -> Architecture:
     """``model_type: gte``: with a head for masked words."""
-    hidden = config.dropout("hidden_dropout_prob", default=0.1)
-    architecture = _encoder(config, "gte", hidden, config.activation(default="gelu"), biases=True)
-    h = architecture.hidden_size
-    norm = layer_norm(h, "lm_head.layer_norm")
+    hidden_dropout = config.dropout("hidden_dropout_prob", default=0.1)
+    architecture = _encoder(config, "gte", hidden_dropout, config.activation(default="gelu"), biases=True)
+    hidden = architecture.hidden_size
+    norm = layer_norm(hidden, "lm_head.layer_norm")
     return architecture._replace(
         head_transform="gelu",
-        head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        head_tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
         paths=architecture.paths._replace(head="lm_head.decoder"),
     )
 
 
 def read_nomic(config: ConfigReader) -> Architecture:
     """``model_type: nomic_bert``: GTE's layers without biases, and BERT's head and pooler."""
-    hidden, activation = config.dropout("hidden_dropout_prob"), config.activation()
-    architecture = _encoder(config, "nomic_bert", hidden, activation, biases=False)
-    h, transform = architecture.hidden_size, "cls.predictions.transform"
-    norm = layer_norm(h, f"{transform}.layer_norm")
+    hidden_dropout, activation = config.dropout("hidden_dropout_prob"), config.activation()
+    architecture = _encoder(config, "nomic_bert", hidden_dropout, activation, biases=False)
+    hidden, transform = architecture.hidden_size, "cls.predictions.transform"
+    norm = layer_norm(hidden, f"{transform}.layer_norm")
     return architecture._replace(
         head_transform=activation,
-        head_tensors=(*linear(f"{transform}.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        head_tensors=(*linear(f"{transform}.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
         pooling=Pooling(
             "tanh",
-            linear("nomic_bert.pooler.dense", h, h, "head", "none", bias=True),
-            dropout=config.dropout("classifier_dropout", default=hidden),
+            linear("nomic_bert.pooler.dense", hidden, hidden, "head", "none", bias=True),
+            dropout=config.dropout("classifier_dropout", default=hidden_dropout),
         ),
         paths=architecture.paths._replace(head="cls.predictions"),
     )
@@ -47,19 +47,19 @@ def read_nomic(config: ConfigReader) -> Architecture:
 
 def read_jina(config: ConfigReader) -> Architecture:
     """``model_type: jina_embeddings_v3``: GTE's layers without a gate, RoBERTa's head and pooler."""
-    hidden, activation = config.dropout("hidden_dropout_prob", default=0.1), config.activation(default="gelu")
-    architecture = _encoder(config, "roberta", hidden, activation, biases=True, dropout=0.1)
-    h = architecture.hidden_size
-    plain = plain_mlp(h, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
-    norm = layer_norm(h, "lm_head.layer_norm")
+    hidden_dropout, activation = config.dropout("hidden_dropout_prob", default=0.1), config.activation(default="gelu")
+    architecture = _encoder(config, "roberta", hidden_dropout, activation, biases=True, dropout=0.1)
+    hidden = architecture.hidden_size
+    plain = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)
+    norm = layer_norm(hidden, "lm_head.layer_norm")
     return architecture._replace(
         blocks=tuple((block._replace(mlp=plain), count) for block, count in architecture.blocks),
         head_transform="gelu",
-        head_tensors=(*linear("lm_head.dense", h, h, "head", "none", bias=True), *norm_tensors(norm)),
+        head_tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
         pooling=Pooling(
             "tanh",
-            linear("classifier.dense", h, h, "head", "none", bias=True),
-            dropout=config.dropout("classifier_dropout", default=hidden),
+            linear("classifier.dense", hidden, hidden, "head", "none", bias=True),
+            dropout=config.dropout("classifier_dropout", default=hidden_dropout),
             dropout_before=True,
         ),
         paths=architecture.paths._replace(head="lm_head"),
@@ -67,14 +67,16 @@ def read_jina(config: ConfigReader) -> Architecture:
 
 
 def _encoder(
-    config: ConfigReader, model: str, hidden: float, activation: str, *, biases: bool, dropout: float = 0.0
+    config: ConfigReader, model: str, hidden_dropout: float, activation: str, *, biases: bool, dropout: float = 0.0
 ) -> Architecture:
-    """The layers between the embeddings and the head, which the caller adds. ``hidden``: dropout of the stream;
-    ``dropout``: the class's of attention.
+    """Return the embeddings and layers; the caller adds the head.
+
+    ``hidden_dropout``: dropout of the residual stream. ``dropout``: the class's default of attention. ``biases``: of
+    the layers' matrices.
     """
     size = read_sizes(config, kv_heads="none")
-    h = size.hidden
-    types = config.integer("type_vocab_size", default=1 if biases else 2, minimum=0)
+    hidden = size.hidden
+    token_types = config.integer("type_vocab_size", default=1 if biases else 2, minimum=0)
     attention = grouped_attention(
         size,
         Projections(),
@@ -91,34 +93,34 @@ def _encoder(
         activation,
         bias=False,
         tensors=(
-            *linear("mlp.gate_proj", width, h, "mlp", "column"),
-            *linear("mlp.up_proj", width, h, "mlp", "column"),
-            *linear("mlp.down_proj", h, width, "mlp", "row", bias=biases),
+            *linear("mlp.gate_proj", width, hidden, "mlp", "column"),
+            *linear("mlp.up_proj", width, hidden, "mlp", "column"),
+            *linear("mlp.down_proj", hidden, width, "mlp", "row", bias=biases),
         ),
-        inner_dropout=hidden if biases else 0.0,
+        inner_dropout=hidden_dropout if biases else 0.0,
     )
     block = Block(
         mixer=attention,
         mlp=mlp,
-        input_norm=layer_norm(h, "post_attention_layernorm"),
-        mlp_norm=layer_norm(h, "post_mlp_layernorm"),
+        input_norm=layer_norm(hidden, "post_attention_layernorm"),
+        mlp_norm=layer_norm(hidden, "post_mlp_layernorm"),
         post_norm=True,
         variables=LayerVariables(norm=False, output=True, mlp_input=False),
-        dropout=hidden,
+        dropout=hidden_dropout,
     )
     embeddings = f"{model}.embeddings"
-    table = ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (types, h), "position")
+    type_table = ParameterTensor(f"{embeddings}.token_type_embeddings.weight", (token_types, hidden), "position")
     return decoder(
         config,
         size,
         ((block, size.layers),),
         tied=True,
-        embedding_norm=layer_norm(h, f"{embeddings}.LayerNorm"),
+        embedding_norm=layer_norm(hidden, f"{embeddings}.LayerNorm"),
         embeddings_apart=True,
-        embedding_dropout=hidden,
+        embedding_dropout=hidden_dropout,
         head_bias=True,
         narrow_loss=True,
-        token_types=types,
-        extra_tensors=(table,) if types else (),
+        token_types=token_types,
+        extra_tensors=(type_table,) if token_types else (),
         paths=Paths(layers=f"{model}.layers", embedding=f"{embeddings}.word_embeddings", positions="", head="lm_head"),
     )._replace(final_norm=None)

@@ -53,6 +53,7 @@ def _same(config: ConfigReader, key: str, alias: str) -> int:
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
+    """Return grouped attention with norms of queries and keys, which follow the rotation."""
     bias = config.flag("attention_bias")
     return grouped_attention(
         size,

@@ -39,6 +39,7 @@ def read(config: ConfigReader) -> Architecture:
     routes = _period(config, "expert_layer", 2, 1)
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
+        """Build one layer. ``kind``: whether it has attention in place of Mamba, and whether it may have experts."""
         return Block(
             mixer=attention if kind[0] else mamba,
             mlp=sparse if kind[1] and experts > 1 else dense,
@@ -52,9 +53,13 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _period(config: ConfigReader, name: str, period: int, offset: int) -> tuple[int, int]:
-    """How many layers there are for each of this kind, and the first."""
-    every = config.integer(f"{name}_period", default=period)
+    """Return the distance between two layers of a kind, and the index of the first: ``<name>_period``,
+    ``<name>_offset``.
+
+    ``period``, ``offset``: defaults.
+    """
+    layers_apart = config.integer(f"{name}_period", default=period)
     first = config.integer(f"{name}_offset", default=offset, minimum=0)
-    if first >= every:
-        config.fail(f"{name}_offset", f"{name}_offset = {first} is not below {name}_period = {every}")
-    return every, first
+    if first >= layers_apart:
+        config.fail(f"{name}_offset", f"{name}_offset = {first} is not below {name}_period = {layers_apart}")
+    return layers_apart, first

@@ -42,17 +42,18 @@ def read(config: ConfigReader) -> Architecture:
     )
 
 
-def _kind(layer: int, full: set[int] | None) -> str:
-    chosen = layer > 0 and layer % 4 == 0 if full is None else layer in full
-    return "full_attention" if chosen else "linear_attention"
+def _kind(layer: int, full_layers: set[int] | None) -> str:
+    """Return a layer's kind of attention: full for every fourth, or for those that ``full_layers`` names."""
+    is_full = layer > 0 and layer % 4 == 0 if full_layers is None else layer in full_layers
+    return "full_attention" if is_full else "linear_attention"
 
 
 def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int] | None = None) -> Moe:
     """DeepSeek V3's, under this family's names. ``groups_by_default``: groups of experts, and those that are chosen."""
     width = config.integer("moe_intermediate_size")
-    every, some = groups_by_default or (1, None)
-    groups = config.integer("num_expert_group", "n_group", default=every, null=every)
-    some = groups if some is None else some
+    default_groups, default_chosen = groups_by_default or (1, None)
+    groups = config.integer("num_expert_group", "n_group", default=default_groups, null=default_groups)
+    default_chosen = groups if default_chosen is None else default_chosen
     return routed(
         hidden,
         (
@@ -67,26 +68,29 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         router_fp32=True,
         scores_fp32=True,
         normalised_scores=config.flag("moe_renormalize", "norm_topk_prob", default=True),
-    )._replace(groups=(groups, config.integer("topk_group", default=some, null=some)))
+    )._replace(groups=(groups, config.integer("topk_group", default=default_chosen, null=default_chosen)))
 
 
-def _delta(config: ConfigReader, hidden: int, older: dict[str, object]) -> Mixer:
-    """Three projections, one convolution over them, low-rank gates of decay and output."""
-    heads = _size(config, "linear_num_heads", older.get("num_heads"), 32)
-    d = _size(config, "linear_head_dim", older.get("head_dim"), 128)
-    kernel = _size(config, "linear_conv_kernel_dim", older.get("short_conv_kernel_size"), 4)
-    width, module = heads * d, "self_attn"
+def _delta(config: ConfigReader, hidden: int, older_keys: dict[str, object]) -> Mixer:
+    """Return Kimi Delta Attention: three projections, one convolution over them, low-rank gates of decay and output.
+
+    ``older_keys``: the nested section of earlier files, whose values are defaults.
+    """
+    heads = _size(config, "linear_num_heads", older_keys.get("num_heads"), 32)
+    head_dim = _size(config, "linear_head_dim", older_keys.get("head_dim"), 128)
+    kernel = _size(config, "linear_conv_kernel_dim", older_keys.get("short_conv_kernel_size"), 4)
+    width, module = heads * head_dim, "self_attn"
     forget = (
-        *linear(f"{module}.forget_gate.f_a_proj", d, hidden, "mixer", "none"),
-        *linear(f"{module}.forget_gate.f_b_proj", width, d, "mixer", "column"),
+        *linear(f"{module}.forget_gate.f_a_proj", head_dim, hidden, "mixer", "none"),
+        *linear(f"{module}.forget_gate.f_b_proj", width, head_dim, "mixer", "column"),
         vector(f"{module}.forget_gate.dt_bias", width, "mixer", "column"),
         ParameterTensor(f"{module}.forget_gate.A_log", (1, 1, heads, 1), "mixer"),
     )
     gate = (
-        *linear(f"{module}.g_a_proj", d, hidden, "mixer", "none"),
-        *linear(f"{module}.g_b_proj", width, d, "mixer", "column"),
+        *linear(f"{module}.g_a_proj", head_dim, hidden, "mixer", "none"),
+        *linear(f"{module}.g_b_proj", width, head_dim, "mixer", "column"),
     )
-    return delta_mixer(hidden, (heads, d, kernel), forget, gate)
+    return delta_mixer(hidden, (heads, head_dim, kernel), forget, gate)
 
 
 def delta_mixer(
@@ -95,23 +99,26 @@ def delta_mixer(
     forget: tuple[ParameterTensor, ...],
     gate: tuple[ParameterTensor, ...],
 ) -> Mixer:
-    """The mixer around its gates of decay and output. ``size``: heads, their width, columns of the convolution."""
-    heads, d, kernel = size
-    width, module = heads * d, "self_attn"
+    """Return the mixer around its gates of decay (``forget``) and output (``gate``).
+
+    ``size``: heads, channels per head, taps of the convolution.
+    """
+    heads, head_dim, kernel = size
+    width, module = heads * head_dim, "self_attn"
     tensors = (
         *(t for name in "qkv" for t in linear(f"{module}.{name}_proj", width, hidden, "mixer", "column")),
         ParameterTensor(f"{module}.conv1d.weight", (3 * width, 1, kernel), "mixer", shard="column"),
         *forget,
         *linear(f"{module}.b_proj", heads, hidden, "mixer", "column"),
         *gate,
-        vector(f"{module}.o_norm.weight", d, "norm"),
+        vector(f"{module}.o_norm.weight", head_dim, "norm"),
         *linear(f"{module}.o_proj", hidden, width, "mixer", "row"),
     )
     return Mixer(
         kind="kimi-delta",
         heads=heads,
-        head_dim=d,
-        state_bytes_per_sequence=heads * d * d * 4 + 3 * width * kernel * 2,
+        head_dim=head_dim,
+        state_bytes_per_sequence=heads * head_dim * head_dim * 4 + 3 * width * kernel * 2,
         width=3 * width,
         tensors=tensors,
         kernel=kernel,

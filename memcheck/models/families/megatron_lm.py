@@ -289,8 +289,8 @@ def _layer_pattern(config: ConfigReader, key: str, layers: int, selects: Callabl
     repeated = _REPEATED.match(text)
     inner, repeats = (repeated[1], int(repeated[2] or 1)) if repeated is not None else (text, 1)
     selected: list[bool] = []
-    for part in inner.split("+"):
-        term = _TERM.match(part.strip())
+    for summand in inner.split("+"):
+        term = _TERM.match(summand.strip())
         if term is None or max(int(term[2] or 1), repeats) > layers:
             config.fail(key, f"{key} = {text!r} is neither a number nor a sum like ([0]*1+[1]*3)")
         selected.extend([digit == "1" for digit in term[1] if digit in "01"] * int(term[2] or 1))

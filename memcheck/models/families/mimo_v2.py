@@ -56,23 +56,27 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _check_other_code(
-    config: ConfigReader, size: StackDimensions, wide: int, kinds: tuple[tuple[str, bool], ...]
+    config: ConfigReader, size: StackDimensions, value_dim: int, kinds: tuple[tuple[str, bool], ...]
 ) -> None:
-    """Keys of the hub's own code say what transformers' class has anyway: it does not read them."""
-    said = {
+    """Refuse keys of the hub's own code that contradict transformers' class, which does not read them.
+
+    Raises:
+        ArchitectureError: a stated key differs from what the class builds.
+    """
+    expected = {
         "swa_num_attention_heads": size.heads,
         "swa_num_key_value_heads": 2 * size.kv_heads,
         "swa_head_dim": size.head_dim,
-        "swa_v_head_dim": wide,
+        "swa_v_head_dim": value_dim,
         "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind, _ in kinds],
         "moe_layer_freq": [int(sparse) for _, sparse in kinds],
         "add_swa_attention_sink_bias": True,
         "add_full_attention_sink_bias": False,
     }
-    for key, built in said.items():
+    for key, expected_value in expected.items():
         stated = config.raw(key)
-        if stated is not None and (list(stated) if isinstance(stated, (list, tuple)) else stated) != built:
-            config.fail(key, f"transformers does not read {key}: its class builds {built}", f"remove {key}")
+        if stated is not None and (list(stated) if isinstance(stated, (list, tuple)) else stated) != expected_value:
+            config.fail(key, f"transformers does not read {key}: its class builds {expected_value}", f"remove {key}")
 
 
 def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sliding: bool) -> Attention:

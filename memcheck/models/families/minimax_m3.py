@@ -46,7 +46,9 @@ def read(config: ConfigReader) -> Architecture:
     )
     dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
     moe_layers = (
-        tuple(bool(f) for f in moe_layer_freq) if lists_moe_layers else sparse_types(config, size.layers, dense_layers)
+        tuple(bool(flag) for flag in moe_layer_freq)
+        if lists_moe_layers
+        else sparse_types(config, size.layers, dense_layers)
     )
     leading_dense = next((i for i, routed in enumerate(moe_layers) if routed), size.layers)
     if config.has("first_k_dense_replace") and leading_dense != min(dense_layers, size.layers):
@@ -70,20 +72,20 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _indexed_layers(config: ConfigReader, layers: int, sparse_attention_freq: object) -> tuple[bool, ...]:
-    """For each layer, whether its indexer chooses blocks of keys.
+    """For each layer, whether its indexer chooses blocks of keys: ``layer_types``.
 
-    ``older``: ``sparse_attention_freq`` of the nested section that earlier files have, a list of 0 and 1.
+    ``sparse_attention_freq``: of the nested section that earlier files have, a list of 0 and 1.
     """
     types = config.texts("layer_types")
     if types is None:
         if isinstance(sparse_attention_freq, list) and len(sparse_attention_freq) == layers:
-            return tuple(bool(f) for f in sparse_attention_freq)
+            return tuple(bool(flag) for flag in sparse_attention_freq)
         return (False,) * layers
-    unknown = next((t for t in types if t not in (SPARSE, "full_attention")), None)
+    unknown = next((layer_type for layer_type in types if layer_type not in (SPARSE, "full_attention")), None)
     if unknown is not None or len(types) != layers:
         known = f"known: {SPARSE}, full_attention, one of each of {layers} layers"
         config.fail("layer_types", f"{len(types)} layers, among them {unknown!r}", known)
-    return tuple(t == SPARSE for t in types)
+    return tuple(layer_type == SPARSE for layer_type in types)
 
 
 def _with_indexer(config: ConfigReader, hidden: int, nested_keys: dict[str, object], attention: Attention) -> Attention:

@@ -27,10 +27,12 @@ def read(config: ConfigReader) -> Architecture:
     if config.dropout("dropout"):
         config.fail("dropout", "dropout of cross attention has no memory model", "write 0")
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
-    own = pre_norm_block(size.hidden, grouped_attention(size), mlp)
-    other = _crossing(size, mlp)
-    crossing = crossing_layers(config)
-    blocks = stack((i in crossing for i in range(size.layers)), lambda crosses: other if crosses else own)
+    text_block = pre_norm_block(size.hidden, grouped_attention(size), mlp)
+    cross_block = _crossing(size, mlp)
+    cross_layers = crossing_layers(config)
+    blocks = stack(
+        (i in cross_layers for i in range(size.layers)), lambda crosses: cross_block if crosses else text_block
+    )
     return without_pictures(decoder(config, size, blocks, tied=False, extra_rows=EXTRA_ROWS))
 
 

@@ -46,6 +46,11 @@ def read_decoder(config: ConfigReader) -> Architecture:
 
 
 def _assemble(config: ConfigReader, projections: Projections, local: int, period: int, head: str) -> Architecture:
+    """Return ModernBERT's architecture from its configuration.
+
+    ``projections``: names of the attention's matrices. ``local``: tokens of a sliding window. ``period``: every such
+    layer has full attention by default. ``head``: name of the head's module.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.ignore("cls_token_id", "deterministic_flash_attn", "global_rope_theta", "initializer_cutoff_factor")
@@ -81,6 +86,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     )
 
     def build_layer(kind: LayerKind) -> Block:
+        """Build one layer; the model's first has no norm before its attention."""
         return Block(
             mixer=attention._replace(window=kind.window),
             mlp=mlp,
@@ -92,7 +98,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     kinds = tuple(LayerKind(i == 0, local if t == "sliding_attention" else None) for i, t in enumerate(attention_types))
     dense_bias = config.flag("classifier_bias")
     norm = layer_norm(hidden, f"{head}.norm", bias=norm_bias)
-    act = config.activation("classifier_activation", default="gelu")
+    head_activation = config.activation("classifier_activation", default="gelu")
     head_tensors = (*linear(f"{head}.dense", hidden, hidden, "head", "none", bias=dense_bias), *norm_tensors(norm))
     return decoder(
         config,
@@ -105,10 +111,10 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         embeddings_apart=True,
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
-        head_transform=act,
+        head_transform=head_activation,
         head_tensors=head_tensors,
         pooling=Pooling(
-            act,
+            head_activation,
             head_tensors,
             norm=True,
             dropout=config.dropout("classifier_dropout"),

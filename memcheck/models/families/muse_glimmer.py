@@ -36,18 +36,21 @@ def read(config: ConfigReader) -> Architecture:
     )
     attention = LateGateAttention(*attention)
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation("hidden_activation", "hidden_act"))
-    full = [(size.layers - 1 - i) % PERIOD == 0 for i in range(size.layers)]
-    attention_types = layer_types(config, size.layers, lambda i: "full_attention" if full[i] else "sliding_attention")
-    turned = _turned(config, [not each for each in full])
+    is_full = [(size.layers - 1 - i) % PERIOD == 0 for i in range(size.layers)]
+    attention_types = layer_types(
+        config, size.layers, lambda i: "full_attention" if is_full[i] else "sliding_attention"
+    )
+    rotates = _turned(config, [not is_full_layer for is_full_layer in is_full])
 
     def build_layer(kind: tuple[str, bool]) -> Block:
+        """Build one layer. ``kind``: its kind of attention, and whether it rotates queries and keys."""
         mixer = attention._replace(window=window if kind[0] == "sliding_attention" else None)
         return sandwich_block(hidden, mixer if kind[1] else mixer._replace(rotary_dim=0), mlp)
 
     return decoder(
         config,
         size,
-        stack(zip(attention_types, turned, strict=True), build_layer),
+        stack(zip(attention_types, rotates, strict=True), build_layer),
         tied=False,
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_norm=TableNorm(NORM, hidden, weight=False, name="model.embed_tokens.embed_norm"),
@@ -58,10 +61,13 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _turned(config: ConfigReader, default: list[bool]) -> list[bool]:
-    """Which layers rotate: those whose base in ``layer_rope_theta`` is not 0."""
+    """For each layer, whether it rotates queries and keys: where its base in ``layer_rope_theta`` is not 0.
+
+    ``default``: the same without that key.
+    """
     stated = config.raw("layer_rope_theta")
     if stated is None:
         return default
     if not isinstance(stated, list) or len(stated) != len(default):
         config.fail("layer_rope_theta", f"layer_rope_theta is no list of {len(default)} numbers, one for each layer")
-    return [bool(each) for each in stated]
+    return [bool(base) for base in stated]

@@ -67,6 +67,7 @@ def read(config: ConfigReader) -> Architecture:
         config.ignore(*MOE_KEYS)
 
     def build_layer(kind: str) -> Block:
+        """Build one layer, which has a mixer or an MLP or experts, and the norm before it."""
         norm = rms_norm(size.hidden, "norm", NORM)
         if kind in ("mamba", "attention"):
             mixer: Mixer | Attention = mamba if kind == "mamba" else attention
@@ -105,7 +106,7 @@ MOE_KEYS = (
 
 
 def _layers(config: ConfigReader) -> list[str]:
-    """What each layer is: a list of names, or the older pattern of letters."""
+    """Return each layer's kind: from a list of names, or from the older pattern of letters."""
     stated = config.texts("layers_block_type", "layer_types")
     pattern = config.text("hybrid_override_pattern", default="")
     if stated is None:
@@ -113,14 +114,15 @@ def _layers(config: ConfigReader) -> list[str]:
             config.fail("layers_block_type", "layers_block_type is missing", "it says what each layer is")
         if set(pattern) - set(LETTERS):
             config.fail("hybrid_override_pattern", f"unknown letters in {pattern!r}", "known: M, E, * and -")
-        return [LETTERS[c] for c in pattern]
-    unknown = next((s for s in stated if s not in KINDS), None)
+        return [LETTERS[letter] for letter in pattern]
+    unknown = next((name for name in stated if name not in KINDS), None)
     if unknown is not None:
         config.fail("layers_block_type", f"unknown layer {unknown!r}", f"known: {', '.join(KINDS)}")
-    return [KINDS[s] for s in stated]
+    return [KINDS[name] for name in stated]
 
 
 def _mamba(config: ConfigReader, hidden: int) -> Mixer:
+    """Return the Mamba-2 mixer of this configuration."""
     config.ignore("mamba_hidden_act", "mamba_proj_bias")
     dimensions = StateSpace(
         heads=config.integer("mamba_num_heads"),

@@ -108,19 +108,22 @@ def _head_scaling_and_tie(config: ConfigReader) -> tuple[bool, bool]:
 
 
 def _layer_runs(layers: list[Block], count: int) -> tuple[tuple[Block, int], ...]:
-    """Runs of equal layers: (block, how often). ``layers``: the first layer of the stack, and the one that
-    follows it.
+    """Return a stack's runs of equal layers as (layer, how many). ``layers``: the first layer, and the one that
+    follows.
+
+    ``count``: layers of the stack.
     """
-    first, other = layers
-    if first == other:
+    first, second = layers
+    if first == second:
         return ((first, count),)
-    return ((first, 1), (other, count - 1)) if count > 1 else ((first, 1),)
+    return ((first, 1), (second, count - 1)) if count > 1 else ((first, 1),)
 
 
 class _T5Layers:
     """The layers of both stacks."""
 
     def __init__(self, config: ConfigReader, size: StackDimensions, dropout: float, buckets: int) -> None:
+        """Read what both stacks' layers have in common. ``buckets``: rows of the table of relative positions."""
         self._size, self._dropout, self._buckets = size, dropout, buckets
         stated = config.text("feed_forward_proj", default="relu" if config.model_type == "t5" else "gated-gelu")
         words = stated.split("-")
@@ -163,6 +166,9 @@ class _T5Layers:
         return rms_norm(self._size.hidden, name, "rmsnorm-t5")
 
     def _attention(self, module: str, bias: str, *, bidirectional: bool) -> Attention:
+        """Return T5's attention. ``bias``: where its position bias comes from; with ``table`` or ``own`` it has a
+        table.
+        """
         table = bias in ("table", "own")
         name = f"{module}.relative_attention_bias.weight"
         shape = (self._buckets, self._size.heads)
@@ -179,15 +185,16 @@ class _T5Layers:
         )
 
     def _mlp(self, module: str) -> Mlp:
-        hidden, width, drop = self._size.hidden, self._width, self._dropout
+        """Return the MLP: two matrices, or three with a gate. ``module``: its path in the layer."""
+        hidden, width, dropout = self._size.hidden, self._width, self._dropout
         if not self._gated:
-            found = plain_mlp(hidden, width, self._activation, f"{module}.wi", f"{module}.wo")
-            return T5Mlp(*found._replace(inner_dropout=drop))
+            plain = plain_mlp(hidden, width, self._activation, f"{module}.wi", f"{module}.wo")
+            return T5Mlp(*plain._replace(inner_dropout=dropout))
         tensors = (
             *linear(f"{module}.wi_0", width, hidden, "mlp", "column"),
             *linear(f"{module}.wi_1", width, hidden, "mlp", "column"),
             *linear(f"{module}.wo", hidden, width, "mlp", "row"),
         )
         return T5Mlp(
-            width=width, gated=True, activation=self._activation, tensors=tensors, inner_dropout=drop, bias=False
+            width=width, gated=True, activation=self._activation, tensors=tensors, inner_dropout=dropout, bias=False
         )

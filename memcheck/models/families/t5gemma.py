@@ -24,39 +24,45 @@ HARMLESS = (
 def read(config: ConfigReader) -> Architecture:
     """``model_type: t5gemma``: each stack has a table of words of its own; the head is the decoder's."""
     config.ignore("classifier_dropout_rate", "vocab_size", "initializer_range", "is_encoder_decoder")
-    dropout, dropped = config.dropout("dropout_rate"), config.dropout("attention_dropout")
-    first, second = (_Stack(config.section(name), dropout, dropped) for name in ("encoder", "decoder"))
-    if first.size.hidden != second.size.hidden:
-        said = f"an encoder {first.size.hidden} and a decoder {second.size.hidden} wide have no memory model"
-        config.fail("encoder", said, "memcheck prices T5Gemma whose stacks are as wide as each other")
-    norm = rms_norm(first.size.hidden, "model.encoder.norm", NORM)
+    dropout, attention_dropout = config.dropout("dropout_rate"), config.dropout("attention_dropout")
+    encoder_stack, decoder_stack = (
+        _Stack(config.section(name), dropout, attention_dropout) for name in ("encoder", "decoder")
+    )
+    if encoder_stack.size.hidden != decoder_stack.size.hidden:
+        widths = f"an encoder {encoder_stack.size.hidden} and a decoder {decoder_stack.size.hidden} wide"
+        message = f"{widths} have no memory model"
+        config.fail("encoder", message, "memcheck prices T5Gemma whose stacks are as wide as each other")
+    norm = rms_norm(encoder_stack.size.hidden, "model.encoder.norm", NORM)
     table = ParameterTensor(
-        "model.encoder.embed_tokens.weight", (first.size.vocab, first.size.hidden), "embedding", shard="vocab"
+        "model.encoder.embed_tokens.weight",
+        (encoder_stack.size.vocab, encoder_stack.size.hidden),
+        "embedding",
+        shard="vocab",
     )
     encoder = Encoder(
-        blocks=first.blocks(crosses=False),
+        blocks=encoder_stack.blocks(crosses=False),
         embedding_scale="named",
-        words=first.size.vocab,
+        words=encoder_stack.size.vocab,
         dropout=dropout,
         final_norm=norm,
         final_dropout=dropout,
         tensors=(table, *norm_tensors(norm)),
         ending=1,
-        rotary_dim=first.size.head_dim,
-        mask_windows=(first.window,),
+        rotary_dim=encoder_stack.size.head_dim,
+        mask_windows=(encoder_stack.window,),
     )
-    cap = second.config
+    decoder_config = decoder_stack.config
     architecture = decoder(
         config,
-        second.size,
-        second.blocks(crosses=True),
+        decoder_stack.size,
+        decoder_stack.blocks(crosses=True),
         tied=True,
-        final_norm=rms_norm(second.size.hidden, "model.decoder.norm", NORM),
+        final_norm=rms_norm(decoder_stack.size.hidden, "model.decoder.norm", NORM),
         embedding_scale="named",
         embedding_dropout=dropout,
         final_dropout=dropout,
-        final_softcap=has_softcap(cap, "final_logit_softcapping", 30.0),
-        mask_windows=(None, second.window),
+        final_softcap=has_softcap(decoder_config, "final_logit_softcapping", 30.0),
+        mask_windows=(None, decoder_stack.window),
         encoder=encoder,
         paths=Paths(
             layers="model.decoder.layers", embedding="model.decoder.embed_tokens", head="lm_head.out_proj", positions=""
@@ -68,8 +74,13 @@ def read(config: ConfigReader) -> Architecture:
 class _Stack:
     """One of the two stacks, from its own section."""
 
-    def __init__(self, config: ConfigReader, dropout: float, dropped: float) -> None:
-        self.config, self._dropout, self._dropped = config, dropout, dropped
+    def __init__(self, config: ConfigReader, dropout: float, attention_dropout: float) -> None:
+        """Read a stack's section. ``dropout``, ``attention_dropout``: the model's, which replace the section's own.
+
+        Raises:
+            ArchitectureError: a key is missing, or there are more layers than memcheck reads.
+        """
+        self.config, self._dropout, self._dropped = config, dropout, attention_dropout
         self.size: StackDimensions = read_sizes(config, kv_heads="required", head_dim=256)
         if self.size.layers > MAX_LAYERS:
             config.fail("num_hidden_layers", f"{self.size.layers:,} layers are more than {MAX_LAYERS:,}")
@@ -86,22 +97,24 @@ class _Stack:
         config.ignore(*HARMLESS)
 
     def blocks(self, *, crosses: bool) -> tuple[tuple[Block, int], ...]:
-        """The stack's layers, each with the number of times it is repeated. ``crosses``: the stack is the decoder,
-        whose layers also have cross attention.
-        """
-        h = self.size.hidden
-        attention = self._attention("self_attn", bidirectional=not crosses)
-        mlp = gated_mlp(h, self._width, self._activation)._replace(inner_dropout=self._dropout)
+        """Return the stack's layers, each with the number of times it is repeated.
 
-        def build_layer(span: int | None) -> Block:
+        ``crosses``: the stack is the decoder, whose layers also have cross attention.
+        """
+        hidden = self.size.hidden
+        attention = self._attention("self_attn", bidirectional=not crosses)
+        mlp = gated_mlp(hidden, self._width, self._activation)._replace(inner_dropout=self._dropout)
+
+        def build_layer(window: int | None) -> Block:
+            """Build one layer. ``window``: tokens of its sliding window, or None."""
             # a mask of ones comes with the ids, so that a window's mask is of each sequence
             block = Block(
-                mixer=attention._replace(window=span, chunked_window=span is not None),
+                mixer=attention._replace(window=window, chunked_window=window is not None),
                 mlp=mlp,
-                input_norm=rms_norm(h, "pre_self_attn_layernorm", NORM),
-                mlp_norm=rms_norm(h, "pre_feedforward_layernorm", NORM),
-                mixer_output_norm=rms_norm(h, "post_self_attn_layernorm", NORM),
-                mlp_output_norm=rms_norm(h, "post_feedforward_layernorm", NORM),
+                input_norm=rms_norm(hidden, "pre_self_attn_layernorm", NORM),
+                mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
+                mixer_output_norm=rms_norm(hidden, "post_self_attn_layernorm", NORM),
+                mlp_output_norm=rms_norm(hidden, "post_feedforward_layernorm", NORM),
                 dropout=self._dropout,
             )
             if not crosses:
@@ -110,14 +123,15 @@ class _Stack:
             return block._replace(
                 cross=CrossAttention(
                     attention=cross._replace(cross=True, rotary_dim=0),
-                    norm=rms_norm(h, "pre_cross_attn_layernorm", NORM),
-                    output_norm=rms_norm(h, "post_cross_attn_layernorm", NORM),
+                    norm=rms_norm(hidden, "pre_cross_attn_layernorm", NORM),
+                    output_norm=rms_norm(hidden, "post_cross_attn_layernorm", NORM),
                 )
             )
 
         return stack(windows(self._types, self.window), build_layer)
 
     def _attention(self, module: str, *, bidirectional: bool) -> Attention:
+        """Return grouped attention with capped scores. ``module``: its path in the layer."""
         return grouped_attention(
             self.size,
             Projections(module=module),

@@ -54,27 +54,33 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def in_turn(
-    types: tuple[str, ...], plain: Block, hybrid: Block, number: int, named: int
+    types: tuple[str, ...], plain: Block, hybrid: Block, shared_blocks: int, adapted_layers: int
 ) -> tuple[tuple[Block, int], ...]:
-    """Runs of both kinds of layers. ``number``: blocks that the hybrid layers share in turn; ``named``: layers for
-    which a block makes a part.
+    """Return the runs of both kinds of layers, as (layer, how many).
+
+    ``shared_blocks``: number of transformer blocks that the hybrid layers share in turn. ``adapted_layers``: layers for
+    which the shared blocks make low-rank adapters.
     """
-    every, seen = types.count("hybrid"), 0
+    hybrid_layers, seen = types.count("hybrid"), 0
     blocks: list[tuple[Block, int]] = []
     for kind in types:
         block = plain
         if kind == "hybrid":
-            mine = seen % number
+            block_index = seen % shared_blocks
             seen += 1
             # the last of each holds the tensors
-            spare = len(range(mine, every, number)) - 1
+            other_uses = len(range(block_index, hybrid_layers, shared_blocks)) - 1
             block = hybrid._replace(
-                uses_later_weights=seen <= every - number,
-                uses_earlier_weights=seen > number,
-                extension=SparePairs(spare),
+                uses_later_weights=seen <= hybrid_layers - shared_blocks,
+                uses_earlier_weights=seen > shared_blocks,
+                extension=SparePairs(other_uses),
             )
             if not block.uses_later_weights:
-                block = block._replace(extra_tensors=_with_idle(block, len(range(mine, named, number)) - spare - 1))
+                block = block._replace(
+                    extra_tensors=_with_idle(
+                        block, len(range(block_index, adapted_layers, shared_blocks)) - other_uses - 1
+                    )
+                )
         if blocks and blocks[-1][0] == block:
             blocks[-1] = (block, blocks[-1][1] + 1)
         else:
@@ -98,13 +104,17 @@ def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
 
 
 def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """``layers_block_type``, one a layer; ``usual``: the default."""
+    """Return each layer's kind, from ``layers_block_type`` or the default ``usual``.
+
+    Raises:
+        ArchitectureError: an unknown kind, or another number of layers than the model has.
+    """
     stated = config.texts("layers_block_type") or usual
-    found = tuple(OLDER.get(t, t) for t in stated)
-    unknown = next((t for t in found if t not in ("linear_attention", "hybrid")), None)
-    if unknown is not None or len(found) != layers:
-        config.fail("layers_block_type", f"{len(found)} layers, the model has {layers}", "known: mamba, hybrid")
-    return found
+    kinds = tuple(OLDER.get(kind, kind) for kind in stated)
+    unknown = next((kind for kind in kinds if kind not in ("linear_attention", "hybrid")), None)
+    if unknown is not None or len(kinds) != layers:
+        config.fail("layers_block_type", f"{len(kinds)} layers, the model has {layers}", "known: mamba, hybrid")
+    return kinds
 
 
 def _named(config: ConfigReader, types: tuple[str, ...]) -> int:
@@ -128,32 +138,37 @@ def _with_idle(block: Block, number: int) -> tuple[ParameterTensor, ...]:
 
 
 def _hybrid(config: ConfigReader, size: StackDimensions, *, bias: bool) -> Block:
-    """The shared block, which reads the stream and the embedding side by side, and each layer's own adapters."""
-    hidden, a, rank = size.hidden, "shared_transformer", config.integer("adapter_rank", default=128)
-    head_dim = size._replace(hidden=2 * hidden, head_dim=2 * hidden // size.heads)
-    turned = config.flag("use_mem_rope")
+    """Return a hybrid layer: the shared transformer block with this layer's own adapters.
+
+    The block reads hidden states and embeddings side by side, 2 * hidden channels.
+    """
+    hidden, module, rank = size.hidden, "shared_transformer", config.integer("adapter_rank", default=128)
+    doubled_size = size._replace(hidden=2 * hidden, head_dim=2 * hidden // size.heads)
+    rotates = config.flag("use_mem_rope")
     attention = grouped_attention(
-        head_dim,
-        Projections(module=f"{a}.self_attn"),
-        rotary_dim=head_dim.head_dim if turned else 0,
+        doubled_size,
+        Projections(module=f"{module}.self_attn"),
+        rotary_dim=doubled_size.head_dim if rotates else 0,
         dropout=config.dropout("attention_dropout"),
     )
-    (output,) = linear(f"{a}.self_attn.o_proj", hidden, head_dim.heads * head_dim.head_dim, "attention", "row")
+    (output,) = linear(
+        f"{module}.self_attn.o_proj", hidden, doubled_size.heads * doubled_size.head_dim, "attention", "row"
+    )
     attention = attention._replace(tensors=(*attention.tensors[:3], output))
     width = config.integer("intermediate_size", default=4 * hidden, null=4 * hidden)
     activation = config.activation(default="gelu")
-    mlp = gated_mlp(hidden, width, activation, bias=bias, fused=True, module=f"{a}.feed_forward")
-    own: tuple[ParameterTensor, ...] = linear("linear", hidden, hidden, "mlp", "none")
+    mlp = gated_mlp(hidden, width, activation, bias=bias, fused=True, module=f"{module}.feed_forward")
+    layer_tensors: tuple[ParameterTensor, ...] = linear("linear", hidden, hidden, "mlp", "none")
     if config.flag("use_shared_attention_adapter"):
         for letter in "qkv":
-            own += _pair(f"linear_{letter}_adapter", 2 * hidden, rank, 2 * hidden, "attention")
-    own += _pair("gate_up_proj_adapter", hidden, rank, 2 * width, "mlp")
+            layer_tensors += _pair(f"linear_{letter}_adapter", 2 * hidden, rank, 2 * hidden, "attention")
+    layer_tensors += _pair("gate_up_proj_adapter", hidden, rank, 2 * width, "mlp")
     return SharedTransformerBlock(
         mixer=attention,
         mlp=mlp,
-        input_norm=rms_norm(2 * hidden, f"{a}.input_layernorm"),
-        mlp_norm=rms_norm(hidden, f"{a}.pre_ff_layernorm"),
-        extra_tensors=own,
+        input_norm=rms_norm(2 * hidden, f"{module}.input_layernorm"),
+        mlp_norm=rms_norm(hidden, f"{module}.pre_ff_layernorm"),
+        extra_tensors=layer_tensors,
     )
 
 

@@ -43,14 +43,27 @@ def grouped_attention(
     ``rotary_dim`` None = the whole head. ``fields`` are further ones of :class:`Attention`; ``tensors`` among them are
     appended to those made here.
     """
-    p, hidden, q, kv = projections, size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
-    first = 2 * q if p.output_gate else q
-    widths = (first + 2 * kv,) if len(p.inputs) == 1 else (first, kv, kv)
+    layout, hidden, query_width, kv_width = (
+        projections,
+        size.hidden,
+        size.heads * size.head_dim,
+        size.kv_heads * size.head_dim,
+    )
+    first_width = 2 * query_width if layout.output_gate else query_width
+    widths = (first_width + 2 * kv_width,) if len(layout.inputs) == 1 else (first_width, kv_width, kv_width)
     tensors: tuple[ParameterTensor, ...] = ()
     for i, width in enumerate(widths):
-        path = f"{p.module}.{p.inputs[i]}"
-        tensors += linear(path, width, hidden, "attention", "column", bias=qkv_bias, transposed=p.transposed)
-    tensors += linear(f"{p.module}.{p.output}", hidden, q, "attention", "row", bias=out_bias, transposed=p.transposed)
+        path = f"{layout.module}.{layout.inputs[i]}"
+        tensors += linear(path, width, hidden, "attention", "column", bias=qkv_bias, transposed=layout.transposed)
+    tensors += linear(
+        f"{layout.module}.{layout.output}",
+        hidden,
+        query_width,
+        "attention",
+        "row",
+        bias=out_bias,
+        transposed=layout.transposed,
+    )
     tensors += norm_tensors(query_norm) + norm_tensors(key_norm) + fields.pop("tensors", ())
     return Attention(
         heads=size.heads,
@@ -58,11 +71,11 @@ def grouped_attention(
         head_dim=size.head_dim,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
-        fused_qkv=len(p.inputs) == 1,
+        fused_qkv=len(layout.inputs) == 1,
         query_norm=query_norm,
         key_norm=key_norm,
         rotary_dim=size.head_dim if rotary_dim is None else rotary_dim,
-        output_gate=p.output_gate,
+        output_gate=layout.output_gate,
         tensors=tensors,
         dropout=fields.pop("dropout", 0.0),
         window=fields.pop("window", None),

@@ -95,10 +95,13 @@ def split_heads(config: ConfigReader, hidden: int, heads: int, names: Names = LL
 
 
 def rotary_share(config: ConfigReader, kind: str, default: float) -> float:
-    """``partial_rotary_factor`` of one kind of layers, in ``rope_parameters``."""
-    every = config.raw("rope_parameters")
-    own = every.get(kind) if isinstance(every, dict) else None
-    share = own.get("partial_rotary_factor", default) if isinstance(own, dict) else default
+    """Return ``partial_rotary_factor`` of one kind of layers from ``rope_parameters``: a share from 0 to 1.
+
+    ``kind``: a name of ``layer_types``, such as ``full_attention``.
+    """
+    parameters = config.raw("rope_parameters")
+    kind_parameters = parameters.get(kind) if isinstance(parameters, dict) else None
+    share = kind_parameters.get("partial_rotary_factor", default) if isinstance(kind_parameters, dict) else default
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0.0 <= share <= 1.0:
         config.fail("rope_parameters", f"partial_rotary_factor of {kind} layers is not a share of 1")
     return float(share)
