@@ -27,7 +27,7 @@ HEAP_GRANULE = 2**29
 
 
 def deepep_bytes(ranks: int, hidden: int) -> int:
-    """DeepEP's buffers on one rank of an expert group, for 16-bit tokens."""
+    """Compute the bytes of DeepEP's buffers on one rank of an expert group, for 16-bit tokens."""
     if ranks <= 1:
         return 0
     channels = MULTIPROCESSORS // 2
@@ -41,23 +41,23 @@ def deepep_bytes(ranks: int, hidden: int) -> int:
 
 
 def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) -> int:
-    """HybridEP's buffers on one rank of an expert group, for 16-bit tokens; dispatch and combine share them.
+    """Compute the bytes of HybridEP's buffers on one rank, for 16-bit tokens; dispatch and combine share them.
 
     ``near``: ranks of the group that NVLink reaches. ``tokens``: those of one rank. ``experts``: those of one rank.
     """
     if ranks <= 1:
         return 0
     near = min(near, ranks)
-    others, scores, scales = -(-ranks // near) - 1, 4 * experts * near, 4 * (hidden // 128)
-    inside = tokens * ranks * (2 * hidden + scores + scales)
-    if not others:
-        return inside
-    send = tokens * (2 * hidden + scores * (others + 1) + scales)
-    received = tokens * others * (2 * hidden + scores + scales)
-    combined = 2 * tokens * others * (2 * hidden + scores)
-    return inside + send + received + combined
+    other_domains, scores, scales = -(-ranks // near) - 1, 4 * experts * near, 4 * (hidden // 128)
+    within_domain = tokens * ranks * (2 * hidden + scores + scales)
+    if not other_domains:
+        return within_domain
+    send = tokens * (2 * hidden + scores * (other_domains + 1) + scales)
+    received = tokens * other_domains * (2 * hidden + scores + scales)
+    combined = 2 * tokens * other_domains * (2 * hidden + scores)
+    return within_domain + send + received + combined
 
 
 def _at_least(table: dict[int, int], ranks: int) -> int:
-    """The entry of the group's size, or of the next larger one that DeepEP has a configuration for."""
+    """Return the tokens of DeepEP's configuration for a group of ``ranks``, or for the next larger group it knows."""
     return next((tokens for size, tokens in table.items() if size >= ranks), table[max(table)])

@@ -53,13 +53,14 @@ NO_BUNDLE = Bundle((), NOTHING)
 
 
 class Recorder:
-    """Takes down a step: ``hold`` and ``release`` change what lives, ``mark`` and ``high`` propose a moment."""
+    """Records a step: ``hold`` and ``release`` allocate and free sizes, ``mark`` and ``high`` propose peaks."""
 
     __slots__ = ("_instructions", "_marks", "muted")
 
     def __init__(self) -> None:
+        """Begin with no instruction and no moment."""
         self._instructions: list[tuple[Parts, int, int]] = []
-        """Parts, the place of their sum, how many times; fewer where negative."""
+        """Sizes by component, the place of their sum, and how often they are allocated; negative: freed."""
         self._marks: list[Mark] = []
         self.muted = False
         """While set, steps are recorded only for what they leave allocated: their moments are no candidates for the
@@ -95,9 +96,11 @@ class Recorder:
         if not times:
             return
         net: dict[tuple[Parts, int], int] = {}
-        for parts, total, count in self._instructions[start:]:
-            net[parts, total] = net.get((parts, total), 0) + count
-        self._instructions += [(parts, total, times * count) for (parts, total), count in net.items() if count]
+        for sizes_by_component, total, count in self._instructions[start:]:
+            net[sizes_by_component, total] = net.get((sizes_by_component, total), 0) + count
+        self._instructions += [
+            (sizes_by_component, total, times * count) for (sizes_by_component, total), count in net.items() if count
+        ]
 
     def mark(self, instant: str, operation: str) -> None:
         """Record the current moment as a candidate for the peak of the instant."""
@@ -129,7 +132,7 @@ class Sum:
     __slots__ = ("_counts", "_pick")
 
     def __init__(self, counts: Counts) -> None:
-        self._pick = picking([place - 1 for place, _ in counts])
+        self._pick = picking([size - 1 for size, _ in counts])
         self._counts = tuple([count for _, count in counts])
 
     def total(self, sizes: Sequence[int]) -> int:
@@ -147,7 +150,7 @@ class Sums:
         first one of ``sizes``.
         """
         flat = [change for moment in changes for change in moment]
-        self._pick = picking([place - before - 1 for place, _ in flat])
+        self._pick = picking([size - before - 1 for size, _ in flat])
         self._counts = tuple([count for _, count in flat])
         ends = list(accumulate(map(len, changes)))
         self._ends = picking([ends[index] for index in order])
@@ -168,6 +171,10 @@ class Program:
     REMEMBERED = 256
 
     def __init__(self, instructions: list[tuple[Parts, int, int]], marks: list[Mark], units: int) -> None:
+        """Sort the moments by instant, and split what changes between them into sizes of units and sizes of groups.
+
+        ``units``: the number of places of unit sizes; later places are sizes of groups.
+        """
         numbers: dict[str, list[int]] = {}
         for number, mark in enumerate(marks):
             numbers.setdefault(mark.instant, []).append(number)
@@ -175,8 +182,8 @@ class Program:
         changes = _changes(instructions, marks)
         self._instructions = instructions
         self._marks = [marks[number] for number in order]
-        self._units = Sums([[c for c in row if c[0] <= units] for row in changes], order)
-        self._groups = Sums([[c for c in row if c[0] > units] for row in changes], order, units)
+        self._units = Sums([[change for change in row if change[0] <= units] for row in changes], order)
+        self._groups = Sums([[change for change in row if change[0] > units] for row in changes], order, units)
         self._group_totals: dict[tuple[int, ...], Sequence[int]] = {}
         self._components: dict[int, tuple[tuple[str, Sum], ...]] = {}
         self.instants: list[tuple[str, int, int]] = []
@@ -210,7 +217,7 @@ class Program:
         return tuple([(instant, max(live[first:end])) for instant, first, end in self.instants])
 
     def mark(self, number: int) -> Mark:
-        """One of the moments."""
+        """Return the moment with this number."""
         return self._marks[number]
 
     def components(self, number: int) -> tuple[tuple[str, Sum], ...]:
@@ -223,12 +230,12 @@ class Program:
     def _live(self, mark: Mark) -> tuple[tuple[str, Sum], ...]:
         """Count the sizes that live at a moment, by component. A component that was freed in between is listed anew."""
         counts: dict[str, dict[int, int]] = {}
-        for parts, _, times in [*self._instructions[: mark.after], (mark.top.parts, mark.top.total, 1)]:
-            for component, place in parts:
+        for sizes_by_component, _, times in [*self._instructions[: mark.after], (mark.top.parts, mark.top.total, 1)]:
+            for component, size in sizes_by_component:
                 of_component = counts.setdefault(component, {})
-                of_component[place] = of_component.get(place, 0) + times
-                if not of_component[place]:
-                    del of_component[place]
+                of_component[size] = of_component.get(size, 0) + times
+                if not of_component[size]:
+                    del of_component[size]
                 if not of_component:
                     del counts[component]
         return tuple([(name, Sum(list(of_component.items()))) for name, of_component in counts.items()])
@@ -242,7 +249,7 @@ def _changes(instructions: list[tuple[Parts, int, int]], marks: list[Mark]) -> l
         change: dict[int, int] = {top: -1, mark.top.total: 1} if top != mark.top.total else {}
         for _, total, times in instructions[done : mark.after]:
             change[total] = change.get(total, 0) + times
-        changes.append([(place, times) for place, times in change.items() if place and times])
+        changes.append([(size, times) for size, times in change.items() if size and times])
         done, top = mark.after, mark.top.total
     return changes
 
@@ -310,20 +317,20 @@ class Timeline:
         self._sizes: list[int] = []
 
     def hold(self, component: str, n_bytes: int) -> None:
-        """``n_bytes`` more from now on."""
+        """Allocate ``n_bytes`` of a component."""
         self._sizes.append(n_bytes)
         self._recorder.hold(component, len(self._sizes))
 
     def release(self, component: str, n_bytes: int) -> None:
-        """``n_bytes`` fewer from now on."""
+        """Free ``n_bytes`` of a component."""
         self.hold(component, -n_bytes)
 
     def mark(self, instant: str, operation: str) -> None:
-        """The present as a candidate for the instant's maximum."""
+        """Record the current moment as a candidate for the peak of the instant."""
         self._recorder.mark(instant, operation)
 
     def instants(self) -> tuple[Instant, ...]:
-        """The maximum of each instant, in the order in which they first occurred."""
+        """Return the peak of each instant, in the order in which the instants first occurred."""
         program = self._recorder.program(len(self._sizes))
         step = Evaluated(program, program.units(self._sizes), (self._sizes,))
         moments = [step.moment(index, step.mark(index).operation) for index in range(len(step.tops))]

@@ -94,7 +94,7 @@ REMEMBERED = 16384
 
 
 def forget() -> None:
-    """Let go of every curve."""
+    """Drop every cached curve."""
     _curves.clear()
 
 
@@ -112,17 +112,17 @@ def _sizes(curve: Curve) -> Sizes:
     """Split a curve into its form, which equal ones share, and its numbers in bytes."""
     optional: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
     highs = (curve.forward_peak, curve.backward_peak, *[peak for peak in optional if peak is not None])
-    parts = [curve.saved_components, *(peak.components for peak in highs)]
+    components_of = [curve.saved_components, *(peak.components for peak in highs)]
     scalars = [getattr(curve, name) for name in SCALARS]
-    names = [tuple([name for name, _ in part]) for part in parts]
+    names = [tuple([name for name, _ in components]) for components in components_of]
     optional_names = iter(names[3:])
     present = tuple([None if peak is None else next(optional_names) for peak in optional])
     form = Form(names[0], names[1], names[2], present, tuple([bool(n) for n in scalars]))
     if form not in _forms:
         _forms[form] = len(_by_number)
         _by_number.append(form)
-    numbers = [n for part in parts for _, n in part] + [n for n in scalars if n]
-    return Sizes(_forms[form], (*numbers, *[sum([n for _, n in part]) for part in parts]), highs)
+    numbers = [n for components in components_of for _, n in components] + [n for n in scalars if n]
+    return Sizes(_forms[form], (*numbers, *[sum([n for _, n in components]) for components in components_of]), highs)
 
 
 def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
@@ -131,16 +131,23 @@ def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]
     ``form``: the number of its :class:`Form`. ``first``: the place of its first size. ``high``: the number of its first
     peak. Returns the curve, the place after its last size, and the number after its last peak.
     """
-    f = _by_number[form]
-    names = [f.saved, f.forward, f.backward, *[optional for optional in f.sometimes if optional is not None]]
-    count = sum(map(len, names)) + sum(f.scalars) + len(names)
-    places: Iterator[int] = iter(range(first, first + count))
-    parts = [tuple([(name, next(places)) for name in of_part]) for of_part in names]
-    scalars = {name: next(places) for name, present in zip(SCALARS, f.scalars, strict=True) if present}
+    recorded = _by_number[form]
+    names = [
+        recorded.saved,
+        recorded.forward,
+        recorded.backward,
+        *[optional for optional in recorded.sometimes if optional is not None],
+    ]
+    count = sum(map(len, names)) + sum(recorded.scalars) + len(names)
+    sizes: Iterator[int] = iter(range(first, first + count))
+    components = [tuple([(name, next(sizes)) for name in of_part]) for of_part in names]
+    scalars = {name: next(sizes) for name, present in zip(SCALARS, recorded.scalars, strict=True) if present}
     numbers = range(high - 1, high + len(names))
-    bundles = [Bundle(part, next(places), number) for part, number in zip(parts, numbers, strict=False)]
+    bundles = [Bundle(component, next(sizes), number) for component, number in zip(components, numbers, strict=False)]
     saved, forward, backward = bundles[:3]
-    optional_fields = [name for name, optional in zip(SOMETIMES, f.sometimes, strict=True) if optional is not None]
+    optional_fields = [
+        name for name, optional in zip(SOMETIMES, recorded.sometimes, strict=True) if optional is not None
+    ]
     curve = NamedCurve(saved._replace(high=-1), forward, backward, **scalars)  # type: ignore[arg-type]
     curve = curve._replace(**dict(zip(optional_fields, bundles[3:], strict=True)))  # type: ignore[arg-type]
     return curve, first + count, high + len(names) - 1

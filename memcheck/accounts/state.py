@@ -83,7 +83,7 @@ class LocalTensor(Record):
 
 
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
-    """Bytes of one resident tensor, rounded as a block of its own."""
+    """Compute the bytes of one resident tensor, rounded up to an allocator block. ``numel``: None for all of it."""
     n = tensor.numel if numel is None else numel
     kind = tensor.dtype or dtype
     if kind in KINDS:
@@ -91,13 +91,13 @@ def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> i
     return rounded(n * DTYPE_BYTES[kind])
 
 
-def shard_numel(tensor: LocalTensor, ways: int) -> int:
-    """Elements of the largest FSDP2 shard: one dimension, mostly the first, cut into ``ways``, rounded up."""
-    if ways <= 1:
+def shard_numel(tensor: LocalTensor, ranks: int) -> int:
+    """Count the elements of the largest FSDP2 shard: one dimension, mostly the first, divided over ``ranks`` ranks."""
+    if ranks <= 1:
         return tensor.numel
     rows = tensor.shape[tensor.divided]
     row_numel = tensor.numel // rows if rows else 0
-    return -(-rows // ways) * row_numel
+    return -(-rows // ranks) * row_numel
 
 
 def expert_slices(layout: Layout, own_degree: bool = False) -> int:
@@ -127,25 +127,25 @@ def local_tensor(
     if t.group == "experts":
         if len(shape) == 3:
             shape[0] = -(-shape[0] // expert)
-            cut = 2 if (t.shard == "row") != t.transposed else 1
+            dim = 2 if (t.shard == "row") != t.transposed else 1
             if expert_tensor > 1 and t.shard != "none":
-                shape[cut] = -(-shape[cut] // expert_tensor)
+                shape[dim] = -(-shape[dim] // expert_tensor)
         elif len(shape) == 2 and isinstance(component, Moe) and shape[0] == component.experts:  # biases
             shape[0] = -(-shape[0] // expert)
             shape[1] = -(-shape[1] // (expert_tensor if t.shard == "column" else 1))
         elif len(shape) == 2:  # all experts' rows in one flat matrix
             shape[0] = -(-shape[0] // (expert * expert_tensor))
         return tuple(shape)
-    ways = tensor
+    ranks = tensor
     if isinstance(component, Attention) and t.shard == "column" and not component.fused_qkv:
         kv_width = component.kv_heads * component.head_dim
         if shape[0] == kv_width and component.kv_heads < tensor:
-            ways = component.kv_heads  # key and value heads are replicated beyond their number
-    if ways > 1 and t.shard != "none":
+            ranks = component.kv_heads  # key and value heads are replicated beyond their number
+    if ranks > 1 and t.shard != "none":
         flip = t.transposed and len(shape) == 2
-        cut = 1 if (t.shard == "row") != flip else 0
-        if cut < len(shape):
-            shape[cut] = -(-shape[cut] // ways)
+        dim = 1 if (t.shard == "row") != flip else 0
+        if dim < len(shape):
+            shape[dim] = -(-shape[dim] // ranks)
     return tuple(shape)
 
 
@@ -161,10 +161,10 @@ def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]
     return owned
 
 
-def adapter_tensors(t: ParameterTensor, shape: tuple[int, ...], lora: Lora | Adapter) -> list[LocalTensor]:
+def adapter_tensors(tensor: ParameterTensor, shape: tuple[int, ...], lora: Lora | Adapter) -> list[LocalTensor]:
     """List LoRA's two matrices for one linear layer of local ``shape`` [outputs, inputs], and DoRA's magnitudes."""
-    name = t.name.removesuffix(".weight")
-    outputs, inputs = shape[::-1] if t.transposed else shape
+    name = tensor.name.removesuffix(".weight")
+    outputs, inputs = shape[::-1] if tensor.transposed else shape
     adapters = [
         LocalTensor(name=name + ".lora_A", shape=(lora.rank, inputs), trained=True, dtype=lora.dtype, matrix=True),
         LocalTensor(name=name + ".lora_B", shape=(outputs, lora.rank), trained=True, dtype=lora.dtype, matrix=True),
@@ -187,7 +187,7 @@ class StateBytes(Record):
     optimizer_states: int = 0
 
     def plus(self, other: StateBytes, times: int = 1) -> StateBytes:
-        """Sum."""
+        """Return the sum with ``times`` times ``other``."""
         return StateBytes(*[a + b * times for a, b in zip(self, other, strict=True)])
 
 

@@ -45,17 +45,17 @@ def flash(
     out = Value(tape.output("attention", out_shape, q.dtype, label), out_shape, q.dtype)
     lse = tape.output("attention", q.shape[:-1], "fp32", label + " logsumexp")
     del ring_buffers
-    kept = (q.storage, k.storage, v.storage, out.storage, lse, extra)
+    saved = (q.storage, k.storage, v.storage, out.storage, lse, extra)
     bare_q, bare_k, bare_v = (Value(None, t.shape, t.dtype) for t in (q, k, v))
-    shapes = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
+    grad_specs = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
 
     def run(grad: Storage) -> list[Storage | None]:
         ring_buffers = backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
-        gradients = [tape.new(s[0], s[1], label + " backward") if s else None for s in shapes]
+        gradients = [tape.new(spec[0], spec[1], label + " backward") if spec else None for spec in grad_specs]
         del ring_buffers
         return gradients
 
-    return tape.record(out, (q, k, v), run, saves=kept)
+    return tape.record(out, (q, k, v), run, saves=saved)
 
 
 def batched(
@@ -84,34 +84,34 @@ def softmax(tape: Tape, x: Value, dtype: str | None = None) -> Value:
     return unary(tape, wide, "softmax")
 
 
-def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int, v_dim: int) -> list[Storage]:
+def forward_buffers(tape: Tape, q: Value, k: Value, v: Value, ranks: int, v_dim: int) -> list[Storage]:
     """Allocate the buffers of ring attention's forward, without its output.
 
     They are contiguous keys and values, their concatenation, the keys and values of all ranks, and two fp32 outputs
-    that are merged. ``ways``: ranks of the ring. ``v_dim``: width of a head's values.
+    that are merged. ``ranks``: ranks of the ring. ``v_dim``: width of a head's values.
     """
-    buffers = _keys_and_values(tape, k, v, ways)
+    buffers = _keys_and_values(tape, k, v, ranks)
     for _ in range(2):
         buffers.append(tape.new((*q.shape[:-1], v_dim), "fp32", "merged output"))
     return buffers
 
 
-def backward_buffers(tape: Tape, q: Value, k: Value, v: Value, ways: int) -> list[Storage]:
+def backward_buffers(tape: Tape, q: Value, k: Value, v: Value, ranks: int) -> list[Storage]:
     """Allocate the buffers of ring attention's backward, without the gradients that it returns.
 
     They are the keys and values of all ranks, fp32 gradients summed over the ring's steps and of the current step, and
-    two fp32 buffers of gradients of keys and values that travel around the ring. ``ways``: ranks of the ring.
+    two fp32 buffers of gradients of keys and values that travel around the ring. ``ranks``: ranks of the ring.
     """
-    buffers = _keys_and_values(tape, k, v, ways)
+    buffers = _keys_and_values(tape, k, v, ranks)
     for what in ("summed", "this step's"):
         buffers.extend(tape.new(t.shape, "fp32", f"{what} gradient") for t in (q, k, v))
     buffers.extend(tape.new((2, *k.shape), "fp32", "travelling gradients") for _ in range(2))
     return buffers
 
 
-def _keys_and_values(tape: Tape, k: Value, v: Value, ways: int) -> list[Storage]:
-    """Allocate contiguous local keys and values, both in one tensor, and those gathered from all ``ways`` ranks."""
+def _keys_and_values(tape: Tape, k: Value, v: Value, ranks: int) -> list[Storage]:
+    """Allocate contiguous local keys and values, both in one tensor, and those gathered from all ``ranks`` ranks."""
     local = [tape.new(t.shape, t.dtype, "contiguous keys and values") for t in (k, v)]
     both = k.numel + v.numel
     joined = tape.new((both,), k.dtype, "keys and values")
-    return [*local, joined, tape.new((both * ways,), k.dtype, "gathered keys and values")]
+    return [*local, joined, tape.new((both * ranks,), k.dtype, "gathered keys and values")]

@@ -21,6 +21,7 @@ class CheckpointFrame:
     def __init__(
         self, tape: Tape, forward: Run, x: Value, returned: list[Value] | None = None, *, early_stop: bool = True
     ) -> None:
+        """Note the arguments of a call: what ``recompute`` needs to run ``forward`` on ``x`` again."""
         self.tape = tape
         self.returned = returned
         """What a reentrant call returns in addition to its output."""
@@ -139,6 +140,7 @@ class KeptOutputs:
     __slots__ = ("always", "count", "kept", "kinds", "position", "recomputing")
 
     def __init__(self, kinds: frozenset[str], always: frozenset[tuple[int, ...]]) -> None:
+        """``kinds``: operators whose outputs are kept. ``always``: matrices whose products are always recomputed."""
         self.kinds = kinds
         self.always = always
         """Matrices ([outputs, inputs]) whose products are always recomputed, and not counted (the router's gate)."""
@@ -168,7 +170,7 @@ class KeptOutputs:
         return storage
 
     def again(self) -> None:
-        """Begin the recomputation: the operators of the forward come by a second time."""
+        """Begin the recompute, in which the operators of the forward run a second time."""
         self.recomputing = True
         self.count = self.position = 0
 

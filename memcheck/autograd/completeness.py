@@ -63,22 +63,23 @@ def touched_by(forward: Callable[[Context, Value], Value], setting: Setting) -> 
 
 
 def elements(block: Block) -> int:
-    """Elements of the weights that a layer of the model meets, also those that another holds."""
+    """Count the elements of the weights that a layer reads, those that belong to another layer included."""
     return sum(t.count for t in block_tensors(block._replace(uses_later_weights=False)))
 
 
-def require_covered(seen: int, held: int, what: str, framework: str) -> None:
-    """Check that a forward pass has met all weights. ``seen``, ``held``: elements that it met, and that the rank holds.
+def require_covered(read: int, elements: int, what: str, framework: str) -> None:
+    """Check that a forward pass reads every weight of the rank exactly once.
+
+    ``read``: elements of the weights that the forward pass reads. ``elements``: elements of the rank's weights.
 
     Raises:
-        UnsupportedError: the forward pass passes weights by, or meets some that no rank holds. It lies at
-            ``training.framework``.
+        UnsupportedError: the numbers differ. The error points at ``training.framework``.
     """
-    if seen == held:
+    if read == elements:
         return
     raise UnsupportedError(
         f"memcheck has no complete model of {what} under {framework}: "
-        f"its forward pass meets {seen:,} of {held:,} parameters",
+        f"its forward pass meets {read:,} of {elements:,} parameters",
         "choose another training.framework",
         "/training/framework",
     )

@@ -225,6 +225,7 @@ class Context:
     """
 
     def __init__(self, tape: Tape, setting: Setting) -> None:
+        """Set the sizes of a rank from the setting, with the symbols under which formulas show them."""
         self.tape = tape
         tape.has_grad_hooks, tape.saves_linear_inputs = setting.has_grad_hooks, setting.saves_linear_inputs
         self.setting = setting
@@ -346,21 +347,21 @@ class Context:
         which tensor parallelism can cut its sharded dimension (key and value heads), 1: as many as there are ranks.
         ``adaptable``: adapters may wrap it if their targets name it.
         """
-        s = self.setting
+        setting = self.setting
         stored = tensor.shape[::-1] if tensor.transposed else tensor.shape
-        out, inp = shape or (stored[0], stored[1])
+        outputs, inputs = shape or (stored[0], stored[1])
         shards = min(self.tp, rows) if rows > 1 else self.tp
         if shards > 1 and tensor.shard == "column":
-            out = -(-out // shards)
+            outputs = -(-outputs // shards)
         elif shards > 1 and tensor.shard == "row":
-            inp = -(-inp // shards)
+            inputs = -(-inputs // shards)
         name = tensor.name.removesuffix(".weight")
-        base = self.parameter(name, (out, inp))
+        base = self.parameter(name, (outputs, inputs))
         base.used_as_view = isinstance(tensor, ViewedTensor)
-        b = self.parameter(name + ".bias", (out,)) if bias else None
-        adapter = s.adapter
+        bias_parameter = self.parameter(name + ".bias", (outputs,)) if bias else None
+        adapter = setting.adapter
         if adapter is None or not adaptable or not adapts(adapter, name):
-            plain = Weights(base, b)
+            plain = Weights(base, bias_parameter)
             if (
                 adapter is not None and adapter.peft_base_format and tensor.linear and adapter.quantizes(name)
             ):  # and yet quantised
@@ -371,7 +372,7 @@ class Context:
                 )
             return plain if adapter is not None else self.faked(plain)
         quantized = adapter.quantizes(name)
-        layer = self.adapted(name, Weights(base, b, quantized=quantized), adapter)
+        layer = self.adapted(name, Weights(base, bias_parameter, quantized=quantized), adapter)
         if quantized:
             layer.compute_dtype, layer.peft_base_format = adapter.compute_dtype, adapter.peft_base_format
         return self.faked(layer)
@@ -389,17 +390,19 @@ class Context:
 
         They are never stored quantised. Shapes: A [rank, inputs], B [outputs, rank], magnitudes [1, outputs].
         """
-        s, borrowed_reused = self.setting, (self.weights_of_later_layer, self.weights_of_earlier_layer)
+        setting, borrowed_reused = self.setting, (self.weights_of_later_layer, self.weights_of_earlier_layer)
         if self.own_adapters:
             self.weights_of_later_layer = self.weights_of_earlier_layer = False
-        out, inp = plain.weight.shape
-        down = Parameter(name + ".lora_A", (adapter.rank, inp), adapter.module_dtype, True, has_grad=s.has_grad)
-        up = Parameter(name + ".lora_B", (out, adapter.rank), adapter.module_dtype, True, has_grad=s.has_grad)
+        outputs, inputs = plain.weight.shape
+        down = Parameter(
+            name + ".lora_A", (adapter.rank, inputs), adapter.module_dtype, True, has_grad=setting.has_grad
+        )
+        up = Parameter(name + ".lora_B", (outputs, adapter.rank), adapter.module_dtype, True, has_grad=setting.has_grad)
         layer = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
         layer.dropout, layer.peft_input_dtype = adapter.dropout, adapter.peft_input_dtype
         if adapter.dora:
             layer.magnitude = self.register(
-                Parameter(name + ".lora_magnitude", (1, out), adapter.module_dtype, True, has_grad=s.has_grad)
+                Parameter(name + ".lora_magnitude", (1, outputs), adapter.module_dtype, True, has_grad=setting.has_grad)
             )
         self.weights_of_later_layer, self.weights_of_earlier_layer = borrowed_reused
         return layer

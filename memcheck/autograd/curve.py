@@ -181,21 +181,21 @@ def replay(
     )
 
 
-def closed(tape: Tape, ctx: Context, y: Value, forward: Peak) -> Curve:
+def closed(tape: Tape, ctx: Context, output: Value, forward: Peak) -> Curve:
     """Run the backward of a unit without an input of its own, and return its memory curve in bytes.
 
-    ``y``: the output of its forward, which has run on ``tape``. ``forward``: the peak of that forward. Tensors in
+    ``output``: the output of its forward, which has run on ``tape``. ``forward``: the peak of that forward. Tensors in
     ``ctx.extra_outputs`` are still referenced by variables when the forward ends.
     """
-    output = (y.shape, y.dtype)
-    y.storage = None
+    output_spec = (output.shape, output.dtype)
+    output.storage = None
     with_casts = tape.live
     tape.casts.clear()
     with_returned = tape.live
     for value in ctx.extra_outputs:
         value.storage = None
     saved = turn(tape)
-    backward(tape, y, [tape.new(*output, "output gradient")] if y.origin is not None else [])
+    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.origin is not None else [])
     gradients = tape.by_component.get("gradients", 0)
     return Curve(
         saved_bytes=saved.bytes,
@@ -242,8 +242,8 @@ def arrival(tape: Tape, first: int = 0) -> Peak | None:
     ``first``: the index in ``tape.grad_hook_moments`` to start from. 1 leaves the first gradient of the unit out.
     """
     n_bytes, components = max(tape.grad_hook_moments[first:], key=lambda arrived: arrived[0], default=(0, {}))
-    parts = tuple((k, v) for k, v in components.items() if v)
-    return Peak(n_bytes, "a gradient's hook", parts) if parts else None
+    nonzero = tuple((k, v) for k, v in components.items() if v)
+    return Peak(n_bytes, "a gradient's hook", nonzero) if nonzero else None
 
 
 def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:

@@ -39,8 +39,8 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     keep their variable, and those of ``every_step`` before (BLOOM).
     ``copied``: which of q, k and v the products copy.
     """
-    b, h, s, _ = q.shape
-    shape = (b, h, s, k.shape[2])
+    batch, heads, queries, _ = q.shape
+    shape = (batch, heads, queries, k.shape[2])
     target = v.dtype if fp32_scores else q.dtype  # autocast: rotated queries are fp32, and so are the probabilities
     if fp32_scores:
         q, k = cast(tape, q, "fp32"), cast(tape, k, "fp32")
@@ -60,7 +60,7 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     narrow = dropout(tape, narrow, p_dropout)
     if returned is not None:
         returned.append(narrow)
-    return batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+    return batched(tape, narrow, v, (batch, heads, queries, v.shape[-1]), "attention output", (False, copied[2]))
 
 
 def eager_with_names(
@@ -80,8 +80,8 @@ def eager_with_names(
     name; with ALiBi, which is added in fp32, every step has a name of its own. The softmax's dtype is that of the
     layer's norm, which autocast leaves in fp32.
     """
-    b, h, s, _ = q.shape
-    scores = batched(tape, q, k, (b, h, s, k.shape[2]), "attention scores", copied[:2])
+    batch, heads, queries, _ = q.shape
+    scores = batched(tape, q, k, (batch, heads, queries, k.shape[2]), "attention scores", copied[:2])
     named = []
     if alibi:
         wide = cast(tape, scores, "fp32")
@@ -97,7 +97,7 @@ def eager_with_names(
     probabilities = softmax(tape, masked, dtype)
     del masked, scores
     probabilities = dropout(tape, probabilities, p_dropout)
-    out = batched(tape, probabilities, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+    out = batched(tape, probabilities, v, (batch, heads, queries, v.shape[-1]), "attention output", (False, copied[2]))
     return out, probabilities, named
 
 
@@ -130,9 +130,9 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
     takes the probabilities, of which the returned weights are a view. fp32 sinks, or an fp32 mask, make logits and
     probabilities fp32, which are cast back: autocast lets ``cat`` take the widest dtype of its inputs.
     """
-    b, h, s, _ = q.shape
+    batch, heads, queries, _ = q.shape
     keys = k.shape[2]
-    scores = batched(tape, q, k, (b, h, s, keys), "attention scores", copied[:2])
+    scores = batched(tape, q, k, (batch, heads, queries, keys), "attention scores", copied[:2])
     scores = scale(tape, scores, "attention scaling")
     scores = shift(tape, scores, "attention mask", mask_dtype)
     if sinks is None:
@@ -140,21 +140,21 @@ def eager_with_sinks(  # noqa: PLR0913 - the switches of one formula
         probs = cast(tape, probs, v.dtype)
         del scores
         returned.append(probs)
-        return batched(tape, probs, v, (b, h, s, v.shape[-1]), "attention output")
-    shape = (b, h, s, keys + 1)
-    parts = (scores, _spread(tape, sinks, (b, h, s, 1)))
+        return batched(tape, probs, v, (batch, heads, queries, v.shape[-1]), "attention output")
+    shape = (batch, heads, queries, keys + 1)
+    parts = (scores, _spread(tape, sinks, (batch, heads, queries, 1)))
     combined = cat(tape, parts, shape, "cat sinks")
     del parts
     combined = _subtract_max(tape, combined)
     probs = softmax(tape, combined)
-    dropped = Value(probs.storage, (b, h, s, keys), probs.dtype)
+    dropped = Value(probs.storage, (batch, heads, queries, keys), probs.dtype)
     dtype = probs.dtype
     dropped = operator(tape, dropped, probs, (shape, dtype, "slice backward"))
     del probs
     dropped = cast(tape, dropout(tape, dropped, p_dropout), v.dtype)
     returned.append(dropped)
     del scores
-    return batched(tape, dropped, v, (b, h, s, v.shape[-1]), "attention output", (False, copied[2]))
+    return batched(tape, dropped, v, (batch, heads, queries, v.shape[-1]), "attention output", (False, copied[2]))
 
 
 def eager_scaled_by_sinks(
@@ -165,8 +165,8 @@ def eager_scaled_by_sinks(
     modeling_granite_swa.py, eager_attention_forward. logsumexp keeps its input and result, and its backward makes
     ``exp(scores - result)`` (FunctionsManual.cpp, logsumexp_backward).
     """
-    b, h, s, _ = q.shape
-    shape, rows = (b, h, s, s), (b, h, s)
+    batch, heads, queries, _ = q.shape
+    shape, rows = (batch, heads, queries, queries), (batch, heads, queries)
     scores = batched(tape, q, k, shape, "attention scores")
     scores = shift(tape, scale(tape, scores, "attention scaling"), "attention mask", mask_dtype)
     wide = cast(tape, scores, "fp32") if tape.autocast else scores  # on autocast's fp32 list
@@ -183,8 +183,8 @@ def eager_scaled_by_sinks(
     del probabilities
     narrow = dropout(tape, narrow, p_dropout)
     returned.append(narrow)
-    out = batched(tape, narrow, v, (b, h, s, v.shape[-1]), "attention output")
-    return mul(tape, out, cast(tape, opened, out.dtype).view(b, h, s, 1))
+    out = batched(tape, narrow, v, (batch, heads, queries, v.shape[-1]), "attention output")
+    return mul(tape, out, cast(tape, opened, out.dtype).view(batch, heads, queries, 1))
 
 
 def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:

@@ -52,39 +52,41 @@ def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
     return operator(tape, tape.value(x.shape, dtype, label), x, "to backward")
 
 
-def cast_weight(tape: Tape, w: Value, dtype: str) -> Value:
-    """Autocast's copy of a weight: made once, cached until autocast ends, kept by the graph as long as it is saved."""
-    if w.dtype == dtype:
-        return w
-    weight = w.origin if isinstance(w.origin, Parameter) else None
-    key = id(w.origin) if w.origin is not None and not (weight is not None and weight.used_as_view) else 0
+def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
+    """Return autocast's copy of a weight: made once, cached until autocast ends, alive while the graph saves it."""
+    if weight.dtype == dtype:
+        return weight
+    parameter = weight.origin if isinstance(weight.origin, Parameter) else None
+    key = (
+        id(weight.origin) if weight.origin is not None and not (parameter is not None and parameter.used_as_view) else 0
+    )
     cached = tape.casts.get(key) if key else None
     if cached is not None:
         return cached
     again = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
-    elsewhere = key and not again and weight is not None and weight.shared_with_earlier
-    out = tape.external(w.shape, dtype) if elsewhere else tape.value(w.shape, dtype, "autocast copy")
-    shape, source = w.shape, w.dtype
+    elsewhere = key and not again and parameter is not None and parameter.shared_with_earlier
+    out = tape.external(weight.shape, dtype) if elsewhere else tape.value(weight.shape, dtype, "autocast copy")
+    shape, source = weight.shape, weight.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, source, "to backward")]
 
-    if key and weight is not None and (weight.shared_with_later or weight.shared_with_earlier):
+    if key and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
         from memcheck.autograd.shared import shared_copy
 
-        out = tape.record(out, (w,), shared_copy(weight, dtype, run))
+        out = tape.record(out, (weight,), shared_copy(parameter, dtype, run))
     else:
-        out = tape.record(out, (w,), run)
+        out = tape.record(out, (weight,), run)
     if key:  # only leaves that want a gradient are cached (aten/src/ATen/autocast_mode.cpp, cached_cast)
         tape.casts[key] = out
     return out
 
 
-def convert_weight(tape: Tape, w: Value, dtype: str) -> Value:
+def convert_weight(tape: Tape, weight: Value, dtype: str) -> Value:
     """``weight.to(dtype)`` in module code: a copy that nothing caches."""
-    if w.dtype == dtype:
-        return w
-    return operator(tape, tape.value(w.shape, dtype, "to"), w, "to backward")
+    if weight.dtype == dtype:
+        return weight
+    return operator(tape, tape.value(weight.shape, dtype, "to"), weight, "to backward")
 
 
 def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
@@ -218,10 +220,10 @@ def copy(tape: Tape, x: Value, label: str) -> Value:
     return operator(tape, tape.value(x.shape, x.dtype, label), x, GRAD_UNCHANGED)
 
 
-def cat(tape: Tape, parts: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:
+def cat(tape: Tape, values: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:
     """``torch.cat``: a new tensor of the widest dtype; each part's gradient is a view of the whole, or a cast of it."""
-    dtype = parts[0].dtype
-    for part in parts:
-        dtype = promote(dtype, part.dtype)
+    dtype = values[0].dtype
+    for value in values:
+        dtype = promote(dtype, value.dtype)
     out = tape.value(shape, dtype, label)
-    return operator(tape, out, parts, [GRAD_UNCHANGED if part.dtype == dtype else "to backward" for part in parts])
+    return operator(tape, out, values, [GRAD_UNCHANGED if value.dtype == dtype else "to backward" for value in values])

@@ -39,7 +39,7 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     while ready:
         _, current = heappop(ready)
         tape.copies, tape.ignores_peaks = current.copies, silent or current.copies > 1
-        if current.grad is not None and any([isinstance(e, Parameter) for e in current.edges]):  # noqa: C419
+        if current.grad is not None and any([isinstance(edge, Parameter) for edge in current.edges]):  # noqa: C419
             tape.weight_backward_bytes += current.grad.bytes
         results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
@@ -97,7 +97,8 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     """
     if node.run is None and node.frame is not None and node.grad is not None:
         node.frame.recompute()
-    run, saved, grad, held, like = node.run, node.saved, node.grad, node.view_gradients, node.input_metadata
+    run, saved, grad = node.run, node.saved, node.grad
+    view_gradients, input_metadata = node.view_gradients, node.input_metadata
     node.grad = node.run = node.view_gradients = None
     node.saved = ()
     if run is None or grad is None:
@@ -112,20 +113,22 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
         results = evaluate(tape, run, grad)
     else:
         results = run(grad)
-    del held
+    del view_gradients
     gradients = list(results)
-    if like:
+    if input_metadata:
         if node.frame is not None and node.frame.returned is None:
             run, saved = None, ()  # noqa: F841 - lets go of them
         del results
-        _validate(tape, gradients, like)
+        _validate(tape, gradients, input_metadata)
     node.frame = None
     return gradients
 
 
-def _validate(tape: Tape, gradients: list[Storage | None], like: tuple[tuple[tuple[int, ...], str, int], ...]) -> None:
-    """Sum and cast each gradient of the list to its input's shape, dtype and number of elements, given by ``like``."""
-    for i, (shape, dtype, numel) in enumerate(like):
+def _validate(
+    tape: Tape, gradients: list[Storage | None], input_metadata: tuple[tuple[tuple[int, ...], str, int], ...]
+) -> None:
+    """Sum and cast each gradient of the list to the shape, dtype and number of elements of its input."""
+    for i, (shape, dtype, numel) in enumerate(input_metadata):
         grad = gradients[i]
         if grad is not None and grad.numel != numel:
             grad = gradients[i] = tape.new(shape, grad.dtype, "sum")

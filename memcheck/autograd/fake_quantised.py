@@ -44,7 +44,7 @@ def fake(weights: Weights, setting: Setting, tied: bool) -> None:
         weights.fake_quantizer = (kind, group_size)
 
 
-def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, tuple[Storage, ...]]:
+def quantised_operands(tape: Tape, x: Value, weights: Weights) -> tuple[Value, Value, tuple[Storage, ...]]:
     """Compute ``activation_fake_quantizer(x)`` and ``weight_fake_quantizer(weight)``; return them and all scales.
 
     Inputs are quantised by token to int8. A weight goes through its own quantizer, or by groups through fp32 to int4.
@@ -52,7 +52,7 @@ def quantised_operands(tape: Tape, x: Value, w: Weights) -> tuple[Value, Value, 
     Raises:
         UnsupportedError: the weight is fp32, a case that was never traced.
     """
-    (kind, group_size), weight = w.fake_quantizer, tape.parameter(w.weight)
+    (kind, group_size), weight = weights.fake_quantizer, tape.parameter(weights.weight)
     if kind == INT4 and weight.dtype == "fp32":
         message = "quantization-aware training has no memory model on weights that are computed with in fp32"
         raise UnsupportedError(message, "hold them in bf16: precision: {params: bf16}", "/training/precision")
@@ -71,7 +71,7 @@ def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
     """
     if out.origin is None or not tape.grad_enabled:
         return out
-    kept = tuple(each for each in scales if ctx_attribute(tape, each) is not None)
+    kept = tuple(storage for storage in scales if ctx_attribute(tape, storage) is not None)
     return operator(tape, Value(out.storage, out.shape, out.dtype), out, GRAD_UNCHANGED, attributes=kept)
 
 
@@ -177,26 +177,26 @@ def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
     return tape.record(out, (x,), run, saves=(x.storage, out.storage))
 
 
-def _minus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
-    """Compute ``x - y`` in fp32, where ``y`` has one number per group: its shape is ``groups``.
+def _minus(tape: Tape, x: Value, per_group: Value, groups: tuple[int, ...]) -> Value:
+    """Compute ``x - y`` in fp32, where ``per_group`` has one number per group: its shape is ``groups``.
 
-    ``x`` has that shape as well, or that of the weight; then the gradient of ``y`` is a sum over each group.
+    ``x`` has that shape as well, or that of the weight; then the gradient of ``per_group`` is a sum over each group.
     """
     negative = (x.shape, "fp32", "-gradient")
     if x.shape == groups:
-        return operator(tape, tape.value(groups, "fp32", "difference"), (x, y), [GRAD_UNCHANGED, negative])
+        return operator(tape, tape.value(groups, "fp32", "difference"), (x, per_group), [GRAD_UNCHANGED, negative])
     reduced = (groups, "fp32", "sum over a group")
     out = tape.value(x.shape, "fp32", "difference")
-    return operator(tape, out, (x, y), [GRAD_UNCHANGED, reduced], temporaries=[negative])
+    return operator(tape, out, (x, per_group), [GRAD_UNCHANGED, reduced], temporaries=[negative])
 
 
-def _plus(tape: Tape, x: Value, y: Value, groups: tuple[int, ...]) -> Value:
-    """Compute ``x + y`` in fp32, where ``y`` has one number per group: its shape is ``groups``.
+def _plus(tape: Tape, x: Value, per_group: Value, groups: tuple[int, ...]) -> Value:
+    """Compute ``x + y`` in fp32, where ``per_group`` has one number per group: its shape is ``groups``.
 
-    ``x`` has that shape as well, or that of the weight; then the gradient of ``y`` is a sum over each group.
+    ``x`` has that shape as well, or that of the weight; then the gradient of ``per_group`` is a sum over each group.
     """
     reduced = GRAD_UNCHANGED if x.shape == groups else (groups, "fp32", "sum over a group")
-    return operator(tape, tape.value(x.shape, "fp32", "sum"), (x, y), [GRAD_UNCHANGED, reduced])
+    return operator(tape, tape.value(x.shape, "fp32", "sum"), (x, per_group), [GRAD_UNCHANGED, reduced])
 
 
 def _by_number(tape: Tape, x: Value) -> Value:

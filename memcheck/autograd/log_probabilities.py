@@ -126,7 +126,7 @@ def fused_log_probabilities(
         del grad_x_fp32, grad_w_fp32, tile, pieces  # local variables of TRL's backward, which live to its end
         return [grad_x, grad_w, grad_b] if b_shape else [grad_x, grad_w]
 
-    leaves = tuple([tape.parameter(p) for p in (weight, bias) if p is not None])
+    leaves = tuple([tape.parameter(parameter) for parameter in (weight, bias) if parameter is not None])
     return tape.record(out, (scored_states, *leaves), run, saves=kept)
 
 

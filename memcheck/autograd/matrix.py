@@ -41,6 +41,7 @@ class Weights:
         lora: tuple[Parameter, Parameter] | None = None,
         quantized: bool = False,
     ) -> None:
+        """Set the weight [outputs, inputs], the bias [outputs], and LoRA's A [rank, inputs] and B [outputs, rank]."""
         self.weight = weight
         self.bias = bias
         self.lora_a = lora[0] if lora else None
@@ -69,25 +70,25 @@ class Weights:
         """DoRA's trained magnitudes, [1, outputs]."""
 
 
-def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def linear(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Compute ``F.linear(x)`` of a layer [outputs, inputs], plus the output of its adapter if it has one."""
-    if w.peft_base_format and not w.peft_base_format.startswith(("gptq", "fp8")):
-        return adapted(tape, x, w, label)
-    result = dense(tape, x, w, label)
-    if w.lora_a is None or w.lora_b is None:
+    if weights.peft_base_format and not weights.peft_base_format.startswith(("gptq", "fp8")):
+        return adapted(tape, x, weights, label)
+    result = dense(tape, x, weights, label)
+    if weights.lora_a is None or weights.lora_b is None:
         return result
     base_dtype = result.dtype
     # peft: x = self._cast_input_dtype(x, lora_A.weight.dtype), a variable until its forward returns; autocast casts it
     # again for the product
-    x = cast(tape, x, w.peft_input_dtype or w.lora_a.dtype, "lora input")
-    if w.magnitude is not None:
-        total = magnitude_scaled(tape, x, result, w, label)
+    x = cast(tape, x, weights.peft_input_dtype or weights.lora_a.dtype, "lora input")
+    if weights.magnitude is not None:
+        total = magnitude_scaled(tape, x, result, weights, label)
         del result
         return cast(tape, total, base_dtype, "lora result")
-    low = cast(tape, dropout(tape, x, w.dropout), w.lora_a.dtype, "lora input as the product reads it")
-    down = matmul(tape, low, w.lora_a, label + ".lora_A")
+    low = cast(tape, dropout(tape, x, weights.dropout), weights.lora_a.dtype, "lora input as the product reads it")
+    down = matmul(tape, low, weights.lora_a, label + ".lora_A")
     del low
-    up = matmul(tape, down, w.lora_b, label + ".lora_B")
+    up = matmul(tape, down, weights.lora_b, label + ".lora_B")
     del down
     scaled = scale(tape, up, "lora scaling")
     del up
@@ -96,23 +97,25 @@ def linear(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     return cast(tape, total, base_dtype, "lora result")
 
 
-def dense(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def dense(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Compute the product with the base weight, which may be quantised or fake-quantised."""
-    if w.quantized:
+    if weights.quantized:
         from memcheck.autograd.quantised import product_of
 
-        return product_of(tape, x, w, label)
-    if w.fake_quantizer[1]:
+        return product_of(tape, x, weights, label)
+    if weights.fake_quantizer[1]:
         from memcheck.autograd.fake_quantised import held_scales, quantised_operands
 
-        narrow_x, narrow_w, scales = quantised_operands(tape, x, w)
-        out = product(tape, narrow_x, narrow_w, label, tape.parameter(w.bias) if w.bias is not None else None)
+        narrow_x, narrow_w, scales = quantised_operands(tape, x, weights)
+        out = product(
+            tape, narrow_x, narrow_w, label, tape.parameter(weights.bias) if weights.bias is not None else None
+        )
         return held_scales(tape, out, scales)
-    return matmul(tape, x, w.weight, label, bias=w.bias)
+    return matmul(tape, x, weights.weight, label, bias=weights.bias)
 
 
 def matmul(tape: Tape, x: Value, weight: Parameter, label: str, bias: Parameter | None = None) -> Value:
-    """``x @ weight.T (+ bias)`` with a weight of shape [outputs, inputs]."""
+    """Compute ``x @ weight.T (+ bias)`` with a weight of shape [outputs, inputs]."""
     return product(tape, x, tape.parameter(weight), label, tape.parameter(bias) if bias is not None else None)
 
 
@@ -154,18 +157,18 @@ def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, 
     return operator(tape, tape.value((*rows, weight.shape[1]), dtype, label), wv, "embedding backward")
 
 
-def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str) -> Value:
+def magnitude_scaled(tape: Tape, x: Value, result: Value, weights: Weights, label: str) -> Value:
     """Compute the output of a layer with a DoRA adapter. ``x``: in its dtype; ``result``: output of the base layer.
 
     Whole weights are made in every forward, and variables hold them to its end: the identity matrix, its product with
     both adapter matrices, the base weight in the adapter's dtype, and two more for their norm.
     """
-    down, up, magnitude = w.lora_a, w.lora_b, w.magnitude
+    down, up, magnitude = weights.lora_a, weights.lora_b, weights.magnitude
     if down is None or up is None or magnitude is None:
         raise TypeError
-    outputs, inputs = w.weight.shape
-    dropped = dropout(tape, x, w.dropout)
-    base: Value | None = result if w.dropout == 0.0 else None
+    outputs, inputs = weights.weight.shape
+    dropped = dropout(tape, x, weights.dropout)
+    base: Value | None = result if weights.dropout == 0.0 else None
     del x
     eye = tape.value((inputs, inputs), down.dtype, "identity")
     row = matmul(tape, eye, down, label + ".lora_A of the identity")
@@ -173,7 +176,7 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str
     del eye, row  # `x_eye` is a variable of get_lora_weight; the product may have kept autocast's copy of it instead
     delta = cast(tape, merged, dropped.dtype, "lora weight")
     del merged
-    weight = _in_dtype_of(tape, w, dropped)
+    weight = _in_dtype_of(tape, weights, dropped)
     scaled = tape.new((outputs, inputs), dropped.dtype, "scaled lora weight")
     total = tape.new((outputs, inputs), dropped.dtype, "weight + lora weight")
     norm = tape.value((1, outputs), dropped.dtype, "weight norm")
@@ -184,8 +187,10 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str
     del low
     if base is None:  # F.linear(x, weight): keeps this copy of the weight
         base = product(tape, dropped, weight, label)
-    elif w.bias is not None:
-        base = add(tape, base, Value(tape.new((1, outputs), w.bias.dtype, "bias"), base.shape, base.dtype), "- bias")
+    elif weights.bias is not None:
+        base = add(
+            tape, base, Value(tape.new((1, outputs), weights.bias.dtype, "bias"), base.shape, base.dtype), "- bias"
+        )
     first = mul(tape, ratio, base, "(ratio - 1) * base")
     del base
     second = scale(tape, mul(tape, ratio, adapted, "ratio * adapted"), "lora scaling")
@@ -195,40 +200,40 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, w: Weights, label: str
     return add(tape, result, extra, "lora sum")
 
 
-def _in_dtype_of(tape: Tape, w: Weights, x: Value) -> Value:
+def _in_dtype_of(tape: Tape, weights: Weights, x: Value) -> Value:
     """``dequantize_module_weight(base_layer).to(x.dtype)``: the weight itself where it is of that dtype."""
-    if w.quantized or w.weight.dtype != x.dtype:
-        return tape.value(w.weight.shape, x.dtype, "base weight in the adapter's dtype")
-    return tape.parameter(w.weight)
+    if weights.quantized or weights.weight.dtype != x.dtype:
+        return tape.value(weights.weight.shape, x.dtype, "base weight in the adapter's dtype")
+    return tape.parameter(weights.weight)
 
 
-def adapted(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def adapted(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run peft's forward of an adapter over a layer of bitsandbytes or AWQ.
 
     Under autocast the input is not cast to the adapter's dtype. The adapter's output is cast to the dtype of the base
     layer's output before both are added.
     """
-    result = dense(tape, x, w, label)
-    if w.lora_a is None or w.lora_b is None:
+    result = dense(tape, x, weights, label)
+    if weights.lora_a is None or weights.lora_b is None:
         return result
     from memcheck.autograd.quantised import FOUR_BITS
 
-    if w.peft_base_format in FOUR_BITS:
+    if weights.peft_base_format in FOUR_BITS:
         result = copy(tape, result, "4-bit result.clone()")
     source = result.dtype
     converts = not tape.autocast
     if converts:
-        x = cast(tape, x, w.lora_a.dtype, "lora input")
-    if w.magnitude is not None:
-        total = magnitude_scaled(tape, x, result, w, label)
+        x = cast(tape, x, weights.lora_a.dtype, "lora input")
+    if weights.magnitude is not None:
+        total = magnitude_scaled(tape, x, result, weights, label)
         del result
         return cast(tape, total, source, "lora result") if converts else total
-    low = dropout(tape, x, w.dropout)
-    down = matmul(tape, low, w.lora_a, label + ".lora_A")
+    low = dropout(tape, x, weights.dropout)
+    down = matmul(tape, low, weights.lora_a, label + ".lora_A")
     del low
-    output = matmul(tape, down, w.lora_b, label + ".lora_B")
+    output = matmul(tape, down, weights.lora_b, label + ".lora_B")
     del down
-    if w.peft_base_format.startswith("awq"):
+    if weights.peft_base_format.startswith("awq"):
         output = cast(tape, output, source, "lora output") if converts else output
         output = scale(tape, output, "lora scaling")
     else:

@@ -51,6 +51,7 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
 
 
 def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | None, Parameter | None]) -> Value:
+    """Apply a layer norm as its kind writes it. ``x``: [tokens, size]. ``affine``: weight and bias, None for none."""
     tape = ctx.tape
     weight, bias = affine
     if norm.kind == "layernorm-pieces":
@@ -136,10 +137,12 @@ def under_autocast_fp32(tape: Tape, x: Value) -> Value:
     return cast(tape, x, "fp32") if tape.autocast else x
 
 
-def matrix(ctx: Context, m: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
-    """One matrix of a module, between two clamps where it has bounds (Gemma4ClippableLinear)."""
-    weights = ctx.weights(tensor, m.bias or bias, adaptable=not isinstance(m, Mlp) or m.adaptable)
-    if not isinstance(m, (ClippedMlp, ClippedTowerAttention)):
+def matrix(
+    ctx: Context, module: Mlp | TowerAttention, x: Value, tensor: ParameterTensor, *, bias: bool = False
+) -> Value:
+    """Compute the product with one matrix of a module, between two clamps if it has bounds (Gemma4ClippableLinear)."""
+    weights = ctx.weights(tensor, module.bias or bias, adaptable=not isinstance(module, Mlp) or module.adaptable)
+    if not isinstance(module, (ClippedMlp, ClippedTowerAttention)):
         return linear(ctx.tape, x, weights, tensor.name)
     from memcheck.autograd.elementwise import clamp
 

@@ -151,7 +151,7 @@ def fused_norm(
         x = cast(tape, x, "fp32")
     out = tape.value(x.shape, x.dtype, kind)
     rows = x.shape[:-1]
-    inputs = (x, *(tape.parameter(p) for p in (weight, bias) if p is not None))
+    inputs = (x, *(tape.parameter(parameter) for parameter in (weight, bias) if parameter is not None))
     if not any(v.origin is not None for v in inputs):
         return out
     stats = [tape.new(rows, "fp32", kind + " rstd")]
@@ -171,13 +171,13 @@ def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: 
 
     def run(grad: Storage) -> list[Storage | None]:
         partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
-        found: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
+        gradients: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
         if weight is not None:
             summed = tape.new(weight.shape, "fp32", "sum") if trained else None
             if summed is not None and weight.dtype != "fp32":
                 summed = tape.new(weight.shape, weight.dtype, "to")
-            found.append(summed)
+            gradients.append(summed)
         del partial
-        return found
+        return gradients
 
     return tape.record(out, inputs, run, saves=kept)

@@ -48,11 +48,14 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
     """
     if isinstance(inputs, Value):
         inputs = (inputs,)
-    each = gradients if isinstance(gradients, list) else [gradients] * len(inputs)
+    per_input = gradients if isinstance(gradients, list) else [gradients] * len(inputs)
     made: list[New | None] = []
     if tape.grad_enabled:  # a loop: this runs for every operator of a replay
-        for v, g in zip(inputs, each):  # noqa: B905 - a list has one for each input
-            made.append(None if v.origin is None else (v.shape, v.dtype, g) if isinstance(g, str) else g)
+        for value, gradient in zip(inputs, per_input):  # noqa: B905 - a list has one for each input
+            if value.origin is None:
+                made.append(None)
+            else:
+                made.append((value.shape, value.dtype, gradient) if isinstance(gradient, str) else gradient)
     saved = [kept.storage if isinstance(kept, Value) else kept for kept in saves] if saves else ()
     formula = made, temporaries, later, reverse, viewed, attributes
     if validated or saves_first:
@@ -69,7 +72,7 @@ def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None
     """Run the backward of an operator: allocate its temporaries and gradients, and return a gradient per input."""
     made, temporaries, later, reverse, viewed, _ = formula
     component = tape.component
-    held = [Storage(tape, *tensor, component) for tensor in temporaries] if temporaries else []
+    temporary_storages = [Storage(tape, *tensor, component) for tensor in temporaries] if temporaries else []
     gradients: list[Storage | None] = []
     for gradient in made[::-1] if reverse else made:
         if gradient is None or gradient is GRAD_UNCHANGED:
@@ -78,8 +81,8 @@ def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None
             shape, dtype, label = gradient
             gradients.append(Storage(tape, shape, dtype, label, component))
     if later:
-        held += [Storage(tape, *tensor, component) for tensor in later]
-    del held
+        temporary_storages += [Storage(tape, *tensor, component) for tensor in later]
+    del temporary_storages
     if reverse:
         gradients.reverse()
     if viewed and gradients[0] is not None:

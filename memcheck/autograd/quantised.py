@@ -28,45 +28,47 @@ FP8_BLOCK = 128
 """Rows and columns that share a scale (transformers ``FineGrainedFP8Config.weight_block_size``)."""
 
 
-def product_of(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def product_of(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Compute the product of an activation and a frozen weight that is stored quantised, as its library does it.
 
-    ``x``: [..., inputs]. ``w``: a layer whose weight is [outputs, inputs]. Returns [..., outputs] in the dtype of x.
+    ``x``: [..., inputs]. ``weights``: of a layer, [outputs, inputs]. Returns [..., outputs] in the dtype of x.
     """
-    if w.peft_base_format == "int8":
-        return _int8(tape, x, w, label)
-    if w.peft_base_format.startswith("gptq"):
-        return _gptq(tape, x, w, label)
-    if w.peft_base_format.startswith("awq"):
-        return _awq(tape, x, w, label)
-    if w.peft_base_format == "fp8":
-        return _fp8(tape, x, w, label)
+    if weights.peft_base_format == "int8":
+        return _int8(tape, x, weights, label)
+    if weights.peft_base_format.startswith("gptq"):
+        return _gptq(tape, x, weights, label)
+    if weights.peft_base_format.startswith("awq"):
+        return _awq(tape, x, weights, label)
+    if weights.peft_base_format == "fp8":
+        return _fp8(tape, x, weights, label)
     source = x.dtype
-    if w.compute_dtype is not None:  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
-        x = cast(tape, x, w.compute_dtype, "4-bit input")
-        return cast(tape, _product_4bit(tape, x, w, label), source, "4-bit output")
-    return _product_4bit(tape, x, w, label)
+    if (
+        weights.compute_dtype is not None
+    ):  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
+        x = cast(tape, x, weights.compute_dtype, "4-bit input")
+        return cast(tape, _product_4bit(tape, x, weights, label), source, "4-bit output")
+    return _product_4bit(tape, x, weights, label)
 
 
-def _product_4bit(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run bitsandbytes' MatMul4Bit in the dtype of its input.
 
     Forward and backward each dequantise the whole weight for a moment. Backward computes the input gradient alone,
     since the weight is frozen. Old versions save the input, too. The constants (``absmax``, one per 64 elements)
     may be quantised themselves; they are restored to fp32 first.
     """
-    out_shape = (*x.shape[:-1], w.weight.shape[0])
-    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, w.weight.shape, w.dequantized_dtype
+    out_shape = (*x.shape[:-1], weights.weight.shape[0])
+    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, weights.weight.shape, weights.dequantized_dtype
     constants = (
         -(-w_shape[0] * w_shape[1] // BLOCK)
-        if w.peft_base_format in FOUR_BITS and "single" not in w.peft_base_format
+        if weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format
         else 0
     )
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)
     del workspace, absmax
-    kept = _attribute(tape, x) if w.keeps_input else None
+    kept = _attribute(tape, x) if weights.keeps_input else None
 
     def run(grad: Storage) -> list[Storage | None]:
         absmax = tape.new((constants,), "fp32", "4-bit constants") if constants else None
@@ -97,13 +99,13 @@ def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | N
     return cast_copy
 
 
-def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def _int8(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run bitsandbytes' MatMul8bitLt (LLM.int8), taking no column of the input as an outlier.
 
     The input is quantised by rows. The product is made in int32, then cast to fp16 and to the input's dtype. The input
     is kept as an attribute of ctx until the graph is gone.
     """
-    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
     rows, out_shape = (*x_shape[:-1], 1), (*x_shape[:-1], w_shape[0])
     half = tape.new(x_shape, "fp16", "int8 input, cast") if x_dtype != "fp16" else None
     stats = tape.new(rows, "fp32", "int8 row scales")
@@ -111,23 +113,23 @@ def _int8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     magnitude = tape.new(x_shape, "fp16", "|int8 input|")
     outliers = tape.new(x_shape, "bool", "int8 outliers")
     del magnitude, half, outliers
-    whole = tape.new(out_shape, "int32", label + " int32")
+    product = tape.new(out_shape, "int32", label + " int32")
     narrow = tape.value(out_shape, "fp16", label)
     out = narrow if x_dtype == "fp16" else tape.value(out_shape, x_dtype, label)
-    del narrow, whole, quantised, stats
+    del narrow, product, quantised, stats
     out, weight = Value(out.storage, out_shape, x_dtype), (w_shape, x_dtype, "dequantized weight")
     return operator(tape, out, x, label + " dX", temporaries=[weight], attributes=_attribute(tape, x))
 
 
-def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def _gptq(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run gptqmodel's TorchLinear in training.
 
     It dequantises the weight operator by operator, ``scales[g_idx] * (codes - zeros[g_idx])``. ``torch.matmul`` then
     saves the dequantised weight for the input's gradient.
     """
-    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
     inputs = w_shape[1]
-    codes_dtype = "int8" if "4bit" in w.peft_base_format else "int32"
+    codes_dtype = "int8" if "4bit" in weights.peft_base_format else "int32"
     shifted = tape.new(w_shape, "int32", "unpacked codes")
     narrow = tape.new(w_shape, codes_dtype, "codes")
     del shifted
@@ -149,14 +151,14 @@ def _gptq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     return operator(tape, out, x, label + " dX", saves=(kept,))
 
 
-def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def _awq(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run gptqmodel's AwqGemmFn, which computes in 16 bits and dequantises the weight in forward and in backward.
 
     In forward it does so beyond 1024 tokens, the case that is modelled.
     """
     source = x.dtype
     x = cast(tape, x, "fp16", "awq input") if source not in ("fp16", "bf16") else x
-    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
     out_shape = (*x_shape[:-1], w_shape[0])
     workspace = _dequantized(tape, w_shape, x_dtype, None)
     out = tape.value(out_shape, x_dtype, label)
@@ -166,9 +168,9 @@ def _awq(tape: Tape, x: Value, w: Weights, label: str) -> Value:
     return cast(tape, out, source, "awq output")
 
 
-def _fp8(tape: Tape, x: Value, w: Weights, label: str) -> Value:
+def _fp8(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run transformers' FP8LinearFunction: forward quantises the input by groups, backward dequantises the weight."""
-    x_shape, x_dtype, w_shape = x.shape, x.dtype, w.weight.shape
+    x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
     groups = (*x_shape[:-1], -(-x_shape[-1] // FP8_BLOCK))
     quantised, scales = tape.new(x_shape, "fp8", "fp8 input"), tape.new(groups, "fp32", "fp8 input scales")
     out = tape.value((*x_shape[:-1], w_shape[0]), x_dtype, label)

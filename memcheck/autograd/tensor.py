@@ -22,15 +22,15 @@ _WIDER = {"fp8": 0, "bf16": 1, "fp16": 1, "fp32": 2, "fp64": 3}
 
 
 def rounded(n_bytes: int) -> int:
-    """``n_bytes`` as the caching allocator hands it out."""
+    """Round ``n_bytes`` up to the size of the block that the caching allocator returns."""
     return (n_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
 
 def rounded_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """A tensor of this shape as the caching allocator hands it out."""
+    """Compute the bytes of the caching allocator's block for a tensor of this shape."""
     numel = 1
-    for d in shape:
-        numel *= d
+    for size in shape:
+        numel *= size
     return rounded(numel * ITEM_BYTES[dtype])
 
 
@@ -60,6 +60,7 @@ class Storage:
     __slots__ = ("bytes", "component", "dtype", "holders", "key", "numel", "shape", "tape")
 
     def __init__(self, tape: Tape, shape: tuple[int, ...], dtype: str, label: str, component: str) -> None:
+        """Allocate the block: count its bytes on the tape under ``component``, and note a new peak."""
         numel = 1
         for d in shape:
             numel *= d
@@ -128,6 +129,7 @@ class Parameter:
     )
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, requires_grad: bool, *, has_grad: bool) -> None:
+        """``shape``: on this rank. ``has_grad``: an earlier micro-batch has left a gradient in ``.grad``."""
         self.name = name
         self.shape = shape
         self.dtype = dtype
@@ -186,6 +188,7 @@ class Node:
         run: Callable[[Any], Any] | tuple[Any, ...],
         saved: Sequence[Storage | SavedWeight | None] = (),
     ) -> None:
+        """``sequence``: the number of the node in order of creation. ``edges``: where each input's gradient goes."""
         self.sequence = sequence
         self.edges = edges
         self.run: Any = run
@@ -238,6 +241,7 @@ class Value:
         dtype: str,
         origin: Node | Parameter | Leaf | None = None,
     ) -> None:
+        """``storage``: None for a tensor whose bytes are counted elsewhere, such as a parameter."""
         self.storage = storage
         self.shape = shape
         self.dtype = dtype
@@ -262,6 +266,7 @@ class Tape:
     """Counts live bytes, remembers their highest point and what was live then."""
 
     def __init__(self, *, autocast: str | None = None, inventory: bool = False) -> None:
+        """Begin with no live byte. ``autocast``: dtype of torch.autocast; ``inventory``: list the tensors of a peak."""
         self.live = 0
         """Live bytes now."""
         self.copies = 1
@@ -358,7 +363,7 @@ class Tape:
             self.peak, self.peak_label, self.peak_scope, self.peak_components, self.peak_inventory = before
 
     def reset_peak(self) -> None:
-        """Start a new phase: the present is its first candidate."""
+        """Start a new phase of the replay: its peak so far is what is live now."""
         self.mark_peak("start")
 
     def value(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:
@@ -411,14 +416,14 @@ class Tape:
         Their backward waits for the gradients of all views, and allocates one of the size of ``x``.
         """
         shape, dtype = x.shape, x.dtype
-        parts = [Value(x.storage, s, dtype) for s in shapes]
+        outputs = [Value(x.storage, view_shape, dtype) for view_shape in shapes]
         if x.origin is None or not self.grad_enabled:
-            return parts
+            return outputs
         carrier = self.record(Value(None, (), dtype), (x,), lambda grad: [self.new(shape, dtype, "split backward")])
         if isinstance(carrier.origin, Node):
             carrier.origin.view_gradients = []
-        return [self.record(part, (carrier,), lambda grad: [grad]) for part in parts]
+        return [self.record(output, (carrier,), lambda grad: [grad]) for output in outputs]
 
-    def parameter(self, p: Parameter) -> Value:
+    def parameter(self, weight: Parameter) -> Value:
         """A parameter as a value (a leaf of the graph when it is trained)."""
-        return Value(None, p.shape, p.dtype, p if p.requires_grad else None)
+        return Value(None, weight.shape, weight.dtype, weight if weight.requires_grad else None)
