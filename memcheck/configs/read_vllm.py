@@ -81,7 +81,7 @@ def _model(draft: Draft, command: str, at: Location) -> None:
     words = [resolved(word, config.variables) for word in split(command.replace("\\", " "))]
     number = 2 if words[:1] in (["vllm"], ["-m"]) else 1
     positional = ""
-    while number < len(words):
+    while number < len(words) and not (config.has(MODEL) and config.values[MODEL] is not True):
         word = words[number]
         name, equals, _ = word.partition("=")
         name = SHORT.get(name, name).lstrip("-").replace("_", "-")

@@ -16,7 +16,7 @@ STARTS = re.compile(
     r"|[\w.:/-]*vllm[\w.-]*/[\w.-]*vllm[\w.-]*openai[\w.-]*(?::[\w.-]+)?)(?=[\s\"'\\]|$)"
 )
 """How a server starts: the program, its module, or an image whose entry point is the program."""
-IMAGE = re.compile(r"vllm[\w./-]*:v?(\d+\.\d+(?:\.\d+)?)(?=$|[^\w.]|\.post|-)")
+IMAGE = re.compile(r"vllm[\w./-]*:v?(\d\.\d{1,3}(?:\.\d{1,3})?)(?!\d)")
 """The version in the tag of an image."""
 _ENDS = re.compile(r"\s(?:&&|\|\||;|\||&(?=\s|$)|\d?>{1,2}|&>)|;")
 _HOLDS = re.compile(

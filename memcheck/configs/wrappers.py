@@ -190,7 +190,7 @@ def _of_entry_point(image: str, script: str) -> bool:
 def _rank(text: str) -> int:
     """How much a command looks like the launch of a job: from 3, a training that is stated, to 0, none."""
     text = text[:RANKED]
-    if _PIP.search(text):
+    if _PIP.search(text) and started(text) is None:
         return 0
     if (
         trains(Command(text=f" {text}", lines=((0, 1),)))
@@ -248,7 +248,7 @@ def _script(words: list[str]) -> str:
     """Words of a command as a line of a shell; of ``bash -c`` the script that it is given."""
     for number, word in enumerate(words[1:4], 1):
         if _SHELL.match(words[0]) and re.match(r"-\w*c\Z", word) and number + 1 < len(words):
-            return words[number + 1]
+            return next((each for each in words[number + 1 :] if each != "--"), "")
     if len(words) == 1 or (len(words) > 1 and " " in words[0].strip()):
         return " ".join(words)
     return " ".join(word if _VARIABLE.search(word) and " " not in word else shlex.quote(word) for word in words)
