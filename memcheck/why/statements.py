@@ -86,14 +86,20 @@ def allocator_setting(message: Message) -> str:
 
 
 def is_fragmented(message: Message) -> bool:
-    """Whether as much was reserved and unused as was asked for."""
-    tried, unused = message.figures.get(TRIED), message.figures.get(UNALLOCATED)
-    return tried is not None and unused is not None and 0 < tried.bytes <= unused.high_bytes
+    """Whether as much was reserved and unused as was asked for, and enough of it for that to mean anything."""
+    f = message.figures
+    tried, unused, total = f.get(TRIED), f.get(UNALLOCATED), f.get(TOTAL)
+    if tried is None or unused is None or not 0 < tried.bytes <= unused.high_bytes:
+        return False
+    return total is None or not names_no_tensor(tried) or unused.bytes > SMALL / 2 * total.bytes
 
 
 def _of_pool(message: Message) -> Iterator[Said]:
     f = message.figures
     tried, free, unused = f.get(TRIED), f.get(FREE), f.get(UNALLOCATED)
+    allowed = f.get(ALLOWED)
+    if allowed is not None:
+        yield CAPPED, CERTAIN, f"This process may use {size(allowed)}: a memory fraction is set for it."
     if is_fragmented(message) and tried is not None and unused is not None:
         yield (
             FRAGMENTATION,
@@ -103,7 +109,7 @@ def _of_pool(message: Message) -> Iterator[Said]:
                 "The memory is there, but in pieces."
             ),
         )
-    if tried is not None and free is not None and message.pattern == "torch" and free.low_bytes > tried.high_bytes:
+    if tried is not None and free is not None and allowed is None and free.low_bytes > tried.high_bytes:
         yield (
             NOT_CAPACITY,
             CERTAIN,
@@ -113,9 +119,6 @@ def _of_pool(message: Message) -> Iterator[Said]:
                 "or another process that held memory at that moment."
             ),
         )
-    allowed = f.get(ALLOWED)
-    if allowed is not None:
-        yield CAPPED, CERTAIN, f"This process may use {size(allowed)}: a memory fraction is set for it."
 
 
 def _of_others(message: Message) -> Iterator[Said]:
