@@ -147,9 +147,9 @@ def _repeated_queries(ctx: Context, query: ParameterTensor, tokens: int) -> Valu
 
 
 def _cross_attention(
-    ctx: Context, perceiver: Perceiver, tensors: tuple[ParameterTensor, ...], y: Value, x: Value
+    ctx: Context, perceiver: Perceiver, tensors: tuple[ParameterTensor, ...], queries: Value, x: Value
 ) -> Value:
-    """Compute AriaCrossAttention: queries ``y`` [image tokens, width] attend to the patches ``x`` of their picture.
+    """Compute AriaCrossAttention: ``queries`` [image tokens, width] attend to the patches ``x`` of their picture.
 
     torch.nn.MultiheadAttention has the batch as its second axis, so with several pictures each product copies its
     input. autocast casts the parts of the joined weight anew. Scores are added to a mask, and their softmax is in their
@@ -159,7 +159,7 @@ def _cross_attention(
     norms, (query, key, value) = tensors[:4], tensors[4:7]
     in_proj, in_proj_bias, output, output_bias, out_linear, _ = tensors[7:]
     is_batched = pictures > 1
-    q = linear_layer(ctx, layer_norm(ctx, y, norms[:2]), query)
+    q = linear_layer(ctx, layer_norm(ctx, queries, norms[:2]), query)
     rows = layer_norm(ctx, x, norms[2:])
     k, v = linear_layer(ctx, rows, key), linear_layer(ctx, rows, value)
     arguments = [rows, q, k, v]  # variables of the module's forward

@@ -61,7 +61,7 @@ def _packed_separate(ctx: Context, attention: TowerAttention, x: Value) -> Value
 
 
 def projections(ctx: Context, attention: TowerAttention, x: Value) -> list[Value]:
-    """Queries, keys and values [rows, heads, head_dim] of all pictures, from a matrix each."""
+    """Compute queries, keys and values [rows, heads, head_dim] of all pictures, with a separate matrix for each."""
     shape = (ctx.tokens, attention.heads, attention.head_dim)
     matrices = [t for t in attention.tensors if t.linear]
     return [linear_layer(ctx, x, t, bias=attention.bias).view(*shape) for t in matrices[:3]]
@@ -88,7 +88,7 @@ def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: 
     if ctx.setting.attention in ("flash", "flex"):
         out = attention_kernel(ctx, q, k, v, 1)
     else:
-        q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split: gradients are put together again
+        q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split, whose backward joins the gradients
         windows = max(
             ctx.setting.images, -(-rows // attention.window) if attention.window else 1
         )  # a window ends with its picture
@@ -182,7 +182,7 @@ def attention_kernel(  # noqa: PLR0913 - the switches of one call
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     rows_per_sequence = -(-rows // sequences)
     if ctx.setting.attention == "eager" and not fused:
-        # what a last one lacks counts as if it were there
+        # a last sequence with fewer rows is counted as a full one
         q, k, v = (
             Value(t.storage, (sequences, t.shape[1], rows_per_sequence, head_dim), t.dtype, t.origin) for t in (q, k, v)
         )
@@ -219,11 +219,11 @@ def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, fp32_softma
     ``torch.split`` by ``cu_seqlens``. q, k and v: [rows, heads, head_dim]. ``fp32_softmax``: as in
     :func:`attention_kernel`.
     """
-    tape, rows_of_pictures = ctx.tape, ctx.setting.rows_per_image
+    tape, rows_by_picture = ctx.tape, ctx.setting.rows_per_image
     (_, heads, head_dim), shape = q.shape, (q.shape[0], q.shape[1], q.shape[2])
-    parts = [tape.views(t, *[(1, t.shape[1], rows, head_dim) for rows in rows_of_pictures]) for t in (q, k, v)]
+    split_qkv = [tape.views(t, *[(1, t.shape[1], rows, head_dim) for rows in rows_by_picture]) for t in (q, k, v)]
     outs = []
-    for picture in zip(*parts, strict=True):
+    for picture in zip(*split_qkv, strict=True):
         picture_q, picture_k, picture_v = (
             picture if not tape.autocast else tuple(cast(tape, t, tape.autocast) for t in picture)
         )

@@ -15,7 +15,7 @@ from memcheck.models.vision import Vision
 
 
 def tensor_ending_in(tensors: tuple[ParameterTensor, ...], ending: str) -> ParameterTensor:
-    """The tensor whose path ends so."""
+    """Return the first tensor whose path ends with ``ending``."""
     return next(t for t in tensors if t.name.endswith(ending))
 
 
@@ -120,6 +120,7 @@ def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, lo
     rows, input_dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the gradient passes to ``x``, in its dtype; the table's is summed over tiles."""
         same_dtype = grad.dtype == input_dtype
         dx = None if not needs_grad else grad if same_dtype else tape.new(rows, input_dtype, "to backward")
         if not trained:
@@ -193,14 +194,15 @@ def pixel_shuffle(ctx: Context, vision: Vision, x: Value) -> Value:
 def projector_mlp(
     ctx: Context, vision: Vision, x: Value, tensors: tuple[ParameterTensor, ...], *, copies: bool = False
 ) -> Value:
-    """Compute ``linear_2(act(linear_1(x)))``.
+    """Compute ``linear_2(act(linear_1(x)))``: [rows, outputs].
 
-    ``copies``: x is not contiguous, so that the product copies it.
+    ``tensors``: weights and biases of both matrices in order. ``copies``: x is not contiguous, so the product copies
+    it.
     """
     tape = ctx.tape
-    first, *others = tensors
-    second = next(t for t in others if t.name.endswith(".weight"))
-    bias = any(t.name.endswith(".bias") for t in others)
+    first, *remaining = tensors
+    second = next(t for t in remaining if t.name.endswith(".weight"))
+    bias = any(t.name.endswith(".bias") for t in remaining)
     if copies:
         x = copy(tape, x, "contiguous")
     inner = linear_layer(ctx, x, first, bias=bias)
@@ -320,6 +322,7 @@ def index_put(ctx: Context, rows: Value, features: Value) -> Value:
     rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: zeros at the image tokens' places of the rows' gradient, and an index of the features' gradient."""
         rows_gradient = None
         if rows_need_grad:
             zeros = tape.new(features_shape, dtype, "zeros")
@@ -347,6 +350,7 @@ def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
     rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the rows' gradient is put into zeros, with sorted places; the features' passes through."""
         if not rows_need_grad:
             return [None, grad if features_need_grad else None]
         zeros = tape.new(shape, dtype, "index backward")

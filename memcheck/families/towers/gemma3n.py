@@ -112,16 +112,16 @@ def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterT
     """Tensors of multi-query attention over [width] channels: many query heads, one key and one value head."""
     tensors = _vectors(width, f"{name}.norm.weight", f"{name}.layer_scale.gamma")
     tensors += _conv(f"{name}.attn.query.proj", attention.heads * attention.width, width, 1)
-    for part in ("key", "value"):
+    for projection in ("key", "value"):
         if attention.down:
-            tensors += _conv(f"{name}.attn.{part}.down_conv", width, 1, 3)
-            tensors += _vectors(width, f"{name}.attn.{part}.norm.weight")
-        tensors += _conv(f"{name}.attn.{part}.proj", attention.width, width, 1)
+            tensors += _conv(f"{name}.attn.{projection}.down_conv", width, 1, 3)
+            tensors += _vectors(width, f"{name}.attn.{projection}.norm.weight")
+        tensors += _conv(f"{name}.attn.{projection}.proj", attention.width, width, 1)
     return tensors + _conv(f"{name}.attn.output.proj", width, attention.heads * attention.width, 1)
 
 
 def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: gemma3n``."""
+    """``model_type: gemma3n``: the MobileNet vision tower and the audio tower, which are idle, with their embedders."""
     outer = model.outer
     outer.ignore("initializer_range", "audio_soft_tokens_per_image")
     tokens = outer.integer("vision_soft_tokens_per_image", default=256)
@@ -144,7 +144,8 @@ def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
     audio, audio_embedder = _audio_tower(section)
     outer.notes += [note for note in section.notes if note not in outer.notes]
     norms = tuple(
-        vector(f"{e.name}.soft_embedding_norm.weight", e.width, "norm") for e in (vision_embedder, audio_embedder)
+        vector(f"{embedder.name}.soft_embedding_norm.weight", embedder.width, "norm")
+        for embedder in (vision_embedder, audio_embedder)
     )
     tower = OtherTower(part="vision", blocks=(), tensors=tensors())
     return IdleTowers(
@@ -180,7 +181,7 @@ def _audio_tower(config: ConfigReader) -> tuple[OtherTower, Embedder]:
         frequency_bins, in_channels = (
             (frequency_bins + 2 - size[1]) // stride[1] + 1,
             out_channels,
-        )  # a padding of one on either side
+        )  # padded by one on either side
     tensors += linear(
         "subsample_conv_projection.input_proj_linear", width, in_channels * frequency_bins, "audio", "none"
     )
@@ -204,13 +205,18 @@ def _audio_tower(config: ConfigReader) -> tuple[OtherTower, Embedder]:
 
 
 def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int], ...]:
-    """Two (time, frequency) pairs, one for each of the two convolutions: kernel sizes or strides."""
+    """Read two (time, frequency) pairs, one for each of the two convolutions: kernel sizes or strides.
+
+    ``default``: the number of both where the key is absent.
+    """
     value = config.raw(key)
     if value is None:
         return ((default, default),) * 2
     has_two = isinstance(value, (list, tuple)) and len(value) == 2
-    pairs = [tuple(each) if isinstance(each, (list, tuple)) else () for each in value] if has_two else []
-    valid = [(p[0], p[1]) for p in pairs if len(p) == 2 and all(type(n) is int and 0 < n < 64 for n in p)]
+    pairs = [tuple(item) if isinstance(item, (list, tuple)) else () for item in value] if has_two else []
+    valid = [
+        (pair[0], pair[1]) for pair in pairs if len(pair) == 2 and all(type(n) is int and 0 < n < 64 for n in pair)
+    ]
     if len(valid) != 2:
         config.fail(key, f"{key} is not two pairs of small numbers")
     return tuple(valid)

@@ -269,6 +269,7 @@ def _axis_positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]
     padding = tape.new(shape[:1], "bool", "padding positions")
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: each axis scatters into its slice, then into zeros of the whole table."""
         masked_gradient = tape.new(shape, dtype, "where backward")
         total = None
         for _ in range(2 if trained else 0):
@@ -446,6 +447,10 @@ def read_unified(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def _audio_projection(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
+    """Return the projection of audio embeddings, the only part of an audio tower that is counted; () without one.
+
+    ``outputs``: the language model's hidden size.
+    """
     if outer.raw("audio_config") is None:
         return ()
     config = outer.section("audio_config")

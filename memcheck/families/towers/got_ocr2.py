@@ -253,7 +253,7 @@ def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windo
     scores = kernels.batched(tape, scale(tape, q, "query * scale"), k, scores_shape, "attention scores")
     position_bias = None
     if any("rel_pos" in t.name for t in attention.tensors):
-        position_bias = _relative_positions(ctx, attention, q, scores_shape, side, apart=windows > 1)
+        position_bias = _relative_positions(ctx, attention, q, scores_shape, side, is_copied=windows > 1)
         scores = add(tape, scores, position_bias, "distances")
     probabilities = kernels.softmax(tape, scores, "fp32")
     weights = cast(tape, probabilities, q.dtype, "attention probabilities")
@@ -266,19 +266,25 @@ def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windo
 
 
 def _relative_positions(
-    ctx: Context, attention: TowerAttention, q: Value, scores_shape: tuple[int, int, int], side: int, *, apart: bool
+    ctx: Context,
+    attention: TowerAttention,
+    query: Value,
+    scores_shape: tuple[int, int, int],
+    side: int,
+    *,
+    is_copied: bool,
 ) -> Value:
-    """Compute the relative position bias of all pairs of patches (``get_decomposed_rel_pos``), in the shape of the
-    scores.
+    """Compute the relative position bias of all pairs of patches (``get_decomposed_rel_pos``): ``scores_shape``.
 
-    It sums products of queries with the rows of two tables, one per axis. Queries are copied for each product; where
-    they were copied before (``apart``), those by columns already lie as the second product wants them.
+    It sums products of queries with the rows of two tables, one per axis. Queries are copied for each product. If they
+    were copied before (``is_copied``), those by columns already have the order that the second product needs. ``side``:
+    patches along one axis.
     """
     tape = ctx.tape
     products: list[Value] = []
     for table in [t for t in attention.tensors if "rel_pos" in t.name]:
         table_rows = _relative_table(ctx, table, side)
-        queries = q if apart and products else permuted_copy(ctx, q)
+        queries = query if is_copied and products else permuted_copy(ctx, query)
         products.append(kernels.batched(tape, queries, table_rows, (side, scores_shape[0] * side, side), table.name))
         del table_rows, queries
     dtype = products[0].dtype

@@ -105,39 +105,42 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def _patches(ctx: Context, vision: Vision) -> Value:
-    """``proj``, a convolution over pixels that arrive in its dtype, or that autocast casts."""
-    own = vision._replace(stem=vision.stem[:2])
+    """Compute ``proj`` [patches, hidden]: a convolution over pixels in its dtype, or in autocast's."""
+    patch_embedding = vision._replace(stem=vision.stem[:2])
     if ctx.tape.autocast:
-        return embedded_patches(ctx, own)
+        return embedded_patches(ctx, patch_embedding)
     tape = ctx.tape
-    weight, bias = (ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in own.stem)
+    weight, bias = (ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in patch_embedding.stem)
     out = tape.value((ctx.tokens, vision.hidden), weight.dtype, "patch_embed")
     return operator(tape, out, (tape.parameter(weight), tape.parameter(bias)), "patch_embed dW")
 
 
 def _positions(ctx: Context, table: ParameterTensor) -> Value:
-    """``F.embedding_bag(indices, table, per_sample_weights=weights, mode="sum")``: keeps indices and weights."""
+    """Interpolate learned positions: [patches, hidden]; saves indices and weights of the table's rows.
+
+    ``F.embedding_bag(indices, table, per_sample_weights=weights, mode="sum")``.
+    """
     tape, rows = ctx.tape, ctx.tokens
-    p = ctx.parameter(table.name, table.shape)
-    width, dtype, learns = table.shape[2], p.dtype, p.requires_grad
+    parameter = ctx.parameter(table.name, table.shape)
+    width, dtype, trained = table.shape[2], parameter.dtype, parameter.requires_grad
     out = tape.value((rows, width), dtype, "embedding_bag")
-    kept = tape.new((rows, NEIGHBOURS), "int64", "position indices"), tape.new((rows, NEIGHBOURS), dtype, "weights")
-    if not learns:
+    saved = tape.new((rows, NEIGHBOURS), "int64", "position indices"), tape.new((rows, NEIGHBOURS), dtype, "weights")
+    if not trained:
         return out
-    return operator(tape, out, tape.parameter(p), (table.shape, dtype, "embedding_bag backward"), saves=kept)
+    return operator(tape, out, tape.parameter(parameter), (table.shape, dtype, "embedding_bag backward"), saves=saved)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``final_layernorm``, the mean over frames of what four rows lie in, ``mm_projector``."""
+    """Compute ``final_layernorm``, the mean over frames of each group of four rows, and ``mm_projector``."""
     tape = ctx.tape
     x = last_hidden_state(ctx, vision, x)
     shape, dtype = x.shape, x.dtype
-    picked = tape.value(shape, dtype, "rows by merge_index")
-    kept = tape.new((shape[0],), "int64", "merge_index")
-    picked = operator(tape, picked, x, "index backward", saves=(kept,))
+    selected = tape.value(shape, dtype, "rows by merge_index")
+    merge_index = tape.new((shape[0],), "int64", "merge_index")
+    selected = operator(tape, selected, x, "index backward", saves=(merge_index,))
     pooled = tape.value(shape, dtype, "mean over frames")
-    pooled = operator(tape, pooled, picked, (shape, dtype, "mean backward"))
-    del picked, x
+    pooled = operator(tape, pooled, selected, (shape, dtype, "mean backward"))
+    del selected, x
     ctx.extra_outputs.append(Value(pooled.storage, pooled.shape, pooled.dtype))
     normed = layer_norm(ctx, pooled, vision.projector)
     return cat_image_tokens(ctx, merge(ctx, vision, normed, vision.projector[2:]))

@@ -108,7 +108,10 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``, whose matrix the hook is on, and the mask of padded rows."""
+    """Embed the patches and add positions; also return the padding mask where every layer takes it as an argument.
+
+    ``require_grad``: a hook makes the patch matrix's output require gradients.
+    """
     tape = ctx.tape
     matrix, _, table = vision.stem
     pixels = flat_pixel_values(ctx, vision)
@@ -116,33 +119,38 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     del pixels
     x = add(tape, x, _positions(ctx, table, x.shape), "add positions")
     if ctx.setting.attention not in ("flash", "flex"):
-        each = ctx.tokens // max(1, ctx.setting.images)
+        patches_per_picture = ctx.tokens // max(1, ctx.setting.images)
         dtype = x.dtype if ctx.setting.attention == "eager" else "bool"
         masks = live if ctx.setting.tower_checkpointed else ctx.extra_outputs  # an argument of every layer
-        masks.append(tape.value((ctx.setting.images, 1, each, each), dtype, "padding mask"))
+        masks.append(
+            tape.value((ctx.setting.images, 1, patches_per_picture, patches_per_picture), dtype, "padding mask")
+        )
     return x, live
 
 
 def _positions(ctx: Context, table: ParameterTensor, shape: tuple[int, ...]) -> Value:
-    """``resize_positional_embeddings``: each picture's are interpolated and written into rows of one tensor, whose
-    gradient is cloned by each write that takes its part of it (CopySlices).
+    """Interpolate learned positions for each picture: ``shape`` (``resize_positional_embeddings``).
+
+    Each picture's positions are written into rows of one tensor. The backward of each write clones the gradient
+    (CopySlices).
     """
     tape = ctx.tape
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    learns, dtype, whole = p.requires_grad, p.dtype, table.shape
+    parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    trained, dtype, table_shape = parameter.requires_grad, parameter.dtype, table.shape
     out = tape.value(shape, dtype, "resized positions")
 
     def run(grad: Storage) -> list[Storage | None]:
-        kept = tape.new(shape, dtype, "CopySlices backward")
-        tape.new(whole, dtype, "interpolate backward")
-        del kept
-        return [tape.new(whole, dtype, "sum over pictures") if learns else None]
+        """Backward: CopySlices' clone, the interpolation's gradient of the table, and the sum over pictures."""
+        clone = tape.new(shape, dtype, "CopySlices backward")
+        tape.new(table_shape, dtype, "interpolate backward")
+        del clone
+        return [tape.new(table_shape, dtype, "sum over pictures") if trained else None]
 
-    return tape.record(out, (tape.parameter(p),), run)
+    return tape.record(out, (tape.parameter(parameter),), run)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm``, and ``multi_modal_projector`` on the real rows of each picture."""
+    """Compute ``post_layernorm``, and ``multi_modal_projector`` on each picture's rows without padding."""
     x = last_hidden_state(ctx, vision, x)
     rows = ctx.setting.image_tokens * vision.merge or x.shape[0]
     x = _real(ctx, x, (rows, x.shape[1]))
@@ -154,7 +162,7 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def _real(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
-    """``feature[:length]``: a view, whose gradient is padded with zeros."""
+    """Return ``feature[:length]``, the rows without padding: a view, whose gradient is padded with zeros."""
     tape = ctx.tape
     if shape == x.shape:
         return x
@@ -166,19 +174,24 @@ WHY = "the released checkpoint's processor; the model's own preprocessor_config.
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Rows of every tile, padded, and image tokens of the patches that are real."""
+    """Count a picture's padded rows and its image tokens, those of unpadded patches.
+
+    A picture above the processor's limit becomes tiles and a thumbnail. ``height``, ``width``: pixels.
+    """
     no_clips(frames)
     no_limits(limits)
     factor = vision.patch * math.isqrt(vision.merge)
-    most = vision.tile_tokens * factor * factor
-    sides = smart_resize(height, width, factor, (LEAST_TOKENS * factor * factor, most))
-    overview = (sides[0] // factor) * (sides[1] // factor)
+    max_pixels = vision.tile_tokens * factor * factor
+    sides = smart_resize(height, width, factor, (LEAST_TOKENS * factor * factor, max_pixels))
+    thumbnail_tokens = (sides[0] // factor) * (sides[1] // factor)
     rounded = [max(vision.patch, round(side / factor) * factor) for side in (height, width)]
     defaults = (("max_tiles", TILES[1], WHY),)
-    if rounded[0] * rounded[1] <= most * TOLERANCE:
-        return ProcessedPicture(pictures=1, patches=vision.tile, tokens=overview, separators=2, defaults=defaults)
+    if rounded[0] * rounded[1] <= max_pixels * TOLERANCE:
+        return ProcessedPicture(
+            pictures=1, patches=vision.tile, tokens=thumbnail_tokens, separators=2, defaults=defaults
+        )
     tiles = _tiles(height, width)
-    tokens = tiles * (SIDE // factor) ** 2 + overview
+    tokens = tiles * (SIDE // factor) ** 2 + thumbnail_tokens
     return ProcessedPicture(
         pictures=tiles + 1,
         patches=(tiles + 1) * vision.tile,
@@ -189,7 +202,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 
 def _tiles(height: int, width: int) -> int:
-    """Tiles of the grid whose sides are most like the picture's (``find_closest_aspect_ratio``)."""
+    """Count the tiles of the grid whose aspect ratio is nearest to the picture's (``find_closest_aspect_ratio``)."""
     min_tiles, max_tiles = TILES
     sides = range(1, max_tiles + 1)
     grids = sorted(

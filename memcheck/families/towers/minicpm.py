@@ -173,20 +173,20 @@ def between(ctx: Context, vision: Vision, x: Value) -> Value:
     ``x``: [patches, hidden]; the result has a quarter of the rows.
     """
     tape, shape = ctx.tape, x.shape
-    own = vision.between_tensors
-    matrices = [t for t in own if t.linear]
+    merger = vision.between_tensors
+    matrices = [t for t in merger if t.linear]
     order = tape.new((shape[0],), "int64", "places of windows")
-    hidden_states = layer_norm(ctx, x, _norm_tensors(own, "layer_norm1"))
+    hidden_states = layer_norm(ctx, x, _norm_tensors(merger, "layer_norm1"))
     hidden_states = index(tape, hidden_states, order, shape)
     mixer = vision.blocks[0][0].mixer
     if isinstance(mixer, TowerAttention):
-        tensors = tuple(t for t in own if ".self_attn." in t.name)
+        tensors = tuple(t for t in merger if ".self_attn." in t.name)
         hidden_states = tower_attention(ctx, mixer._replace(tensors=tensors, window=MERGED_WINDOW), hidden_states)
     merged = add(tape, index(tape, x, order, shape), hidden_states, "residual")
     del hidden_states
     mean = _mean(ctx, merged)
     flat = layer_norm(
-        ctx, merged.view(shape[0] // MERGED_WINDOW, shape[1] * MERGED_WINDOW), _norm_tensors(own, "pre_norm")
+        ctx, merged.view(shape[0] // MERGED_WINDOW, shape[1] * MERGED_WINDOW), _norm_tensors(merger, "pre_norm")
     )
     inner = linear_layer(ctx, flat, matrices[-2], bias=True)
     del flat

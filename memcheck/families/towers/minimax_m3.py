@@ -119,16 +119,16 @@ def part_rotated(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     )
     dtype = ctx.setting.param_dtype
     unrotated = q, k
-    parts = [slices(tape, each, rotated_shape, passed_shape) for each in unrotated]
+    split_states = [slices(tape, states, rotated_shape, passed_shape) for states in unrotated]
     del q, k
-    for part in parts:
-        part[0] = rotate_half(tape, part[0], dtype)
+    for halves in split_states:
+        halves[0] = rotate_half(tape, halves[0], dtype)
     joined = []
-    for rotated, passed in parts:
+    for rotated, passed in split_states:
         promoted = cast(tape, passed, rotated.dtype) if passed.dtype != rotated.dtype else passed  # torch.cat promotes
         joined.append(cat(tape, (rotated, promoted), shape, "cat rotary"))
     del rotated, passed, promoted
-    parts.clear()
+    split_states.clear()
     q, k = joined
     joined.clear()
     del unrotated

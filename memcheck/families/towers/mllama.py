@@ -176,41 +176,55 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTensor) -> Value:
-    """``x + gate.tanh() * embedding(aspect_ratio_ids)``: what was looked up for each picture is kept for the gate."""
+    """Add ``gate.tanh() * embedding(aspect_ratio_ids)`` to ``x``, the rows of all tiles.
+
+    What is looked up for each picture is saved for the gate's gradient.
+    """
     tape = ctx.tape
-    p = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
-    g = ctx.parameter(gate.name, gate.shape)
-    some = (max(1, ctx.setting.images), table.shape[1])
-    looked = tape.new(some, p.dtype, "looked up for the grid")
-    gated = tape.new(some, p.dtype, "gated")
-    out = tape.value(x.shape, promote(x.dtype, p.dtype), "add embedding of the grid")
+    table_parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
+    gate_parameter = ctx.parameter(gate.name, gate.shape)
+    picture_shape = (max(1, ctx.setting.images), table.shape[1])
+    embedded = tape.new(picture_shape, table_parameter.dtype, "looked up for the grid")
+    gated = tape.new(picture_shape, table_parameter.dtype, "gated")
+    out = tape.value(x.shape, promote(x.dtype, table_parameter.dtype), "add embedding of the grid")
     del gated
-    wants, learns, opens = x.origin is not None, p.requires_grad, g.requires_grad
-    kept = looked if opens else None
-    shape, stream, dtype, whole = x.shape, x.dtype, p.dtype, table.shape
+    needs_input_grad, trains_table, trains_gate = (
+        x.origin is not None,
+        table_parameter.requires_grad,
+        gate_parameter.requires_grad,
+    )
+    saved = embedded if trains_gate else None
+    shape, input_dtype, dtype, table_shape = x.shape, x.dtype, table_parameter.dtype, table.shape
 
     def run(grad: Storage) -> list[Storage | None]:
-        passed = None if not wants else grad if grad.dtype == stream else tape.new(shape, stream, "to backward")
-        if not learns and not opens:
-            return [passed, None, None]
-        summed = tape.new(some, dtype, "sum over rows")
-        found: list[Storage | None] = [passed, None, None]
-        if opens:
-            product = tape.new(some, dtype, "gate backward")
-            found[2] = tape.new((1,), dtype, "sum")
+        """Backward: the gradient passes to ``x``, and is summed over rows for the gate and the table."""
+        dx = (
+            None
+            if not needs_input_grad
+            else grad
+            if grad.dtype == input_dtype
+            else tape.new(shape, input_dtype, "to backward")
+        )
+        if not trains_table and not trains_gate:
+            return [dx, None, None]
+        summed = tape.new(picture_shape, dtype, "sum over rows")
+        gradients: list[Storage | None] = [dx, None, None]
+        if trains_gate:
+            product = tape.new(picture_shape, dtype, "gate backward")
+            gradients[2] = tape.new((1,), dtype, "sum")
             del product
-        if learns:
-            scaled = tape.new(some, dtype, "mul backward")
+        if trains_table:
+            scaled = tape.new(picture_shape, dtype, "mul backward")
             del summed
-            found[1] = tape.new(whole, dtype, "embedding backward")
+            gradients[1] = tape.new(table_shape, dtype, "embedding backward")
             del scaled
-        return found
+        return gradients
 
-    return tape.record(out, (x, tape.parameter(p), tape.parameter(g)), run, saves=(kept,))
+    return tape.record(out, (x, tape.parameter(table_parameter), tape.parameter(gate_parameter)), run, saves=(saved,))
 
 
 def _padded(ctx: Context, x: Value, rows: int) -> Value:
-    """``F.pad`` of the rows of each tile; its backward is one with fewer."""
+    """Pad each tile with ``F.pad`` to ``rows`` rows in total; the backward cuts the padding off."""
     tape = ctx.tape
     return operator(tape, tape.value((rows, x.shape[1]), x.dtype, "pad"), x, "pad backward")
 

@@ -103,7 +103,10 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embedder``, ``ln_pre``, and rows picked by ``window_index``; no hook finds the patches."""
+    """Embed patches, add interpolated positions, normalise, and order the rows by ``window_index``.
+
+    Also returns the rotary tables. No hook finds the patches, so ``require_grad`` has no effect.
+    """
     tape = ctx.tape
     weight, table, *norm = vision.stem
     x = linear_layer(ctx, flat_pixel_values(ctx, vision), weight)
@@ -116,26 +119,28 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def packed_tables(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Queries and keys rotated on fp32 copies, by fp32 copies of the tables that each layer makes; the narrow ones have
-    variables of the module until the rotation has returned (``apply_rotary_pos_emb_vision``).
+    """Rotate queries and keys on fp32 copies, with fp32 copies of the tables, and compute attention per picture.
+
+    Each layer makes the copies. Queries and keys before the rotation are variables of the module until it returns
+    (``apply_rotary_pos_emb_vision``).
     """
     tape = ctx.tape
     q, k, v = projections(ctx, attention, x)
     del x
     narrow = q, k
     tables: tuple[Storage, ...] = ()
-    q, k = (cast(tape, each, "fp32") for each in narrow)
+    q, k = (cast(tape, states, "fp32") for states in narrow)
     if ctx.setting.param_dtype != "fp32":
         tables = tuple(tape.new((ctx.tokens, attention.head_dim), "fp32", "rotary table in fp32") for _ in range(2))
-    turned = rotate_half(tape, q, "fp32", tables), rotate_half(tape, k, "fp32", tables)
-    q = cast(tape, turned[0], narrow[0].dtype)
-    k = cast(tape, turned[1], narrow[1].dtype)
-    del narrow, turned, tables
+    rotated = rotate_half(tape, q, "fp32", tables), rotate_half(tape, k, "fp32", tables)
+    q = cast(tape, rotated[0], narrow[0].dtype)
+    k = cast(tape, rotated[1], narrow[1].dtype)
+    del narrow, rotated, tables
     return attention_per_picture(ctx, attention, q, k, v)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """Rows in their pictures' order, ``ln_post``, ``pixel_shuffle``, the adapter, a matrix and a norm."""
+    """Restore the pictures' order, then compute ``ln_post``, ``pixel_shuffle``, the adapter, a matrix and a norm."""
     tape, shape = ctx.tape, x.shape
     x = index(tape, x, tape.new(shape[:1], "int64", "reverse index"), shape, "picture order")
     x = layer_norm(ctx, x, vision.closing)
@@ -170,18 +175,25 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 
 def grid(height: int, width: int, side: int) -> tuple[int, int]:
-    """Rows and columns of squares of ``side`` pixels: each rounded either way, whichever is nearest in shape."""
-    high, wide = height / side, width / side
-    ratio = wide / high
-    if high * wide > MOST:
-        high = (MOST / ratio) ** 0.5
-        wide = high * ratio
-    # a set, as there: which of two that are equally near is taken is its order
-    rounded = {(r, c) for r in (math.floor(high), math.ceil(high)) for c in (math.floor(wide), math.ceil(wide))}
-    fitting = [(r, c) for r, c in rounded if r >= 1 and c >= 1 and r * c <= MOST]
+    """Return rows and columns of squares of ``side`` pixels, at most :data:`MOST` in total.
+
+    Each is rounded up or down; of the candidates, the one nearest to the picture's aspect ratio is taken.
+    """
+    exact_rows, exact_columns = height / side, width / side
+    ratio = exact_columns / exact_rows
+    if exact_rows * exact_columns > MOST:
+        exact_rows = (MOST / ratio) ** 0.5
+        exact_columns = exact_rows * ratio
+    # a set, as upstream: its order decides between two equally near candidates
+    candidates = {
+        (rows, columns)
+        for rows in (math.floor(exact_rows), math.ceil(exact_rows))
+        for columns in (math.floor(exact_columns), math.ceil(exact_columns))
+    }
+    fitting = [(rows, columns) for rows, columns in candidates if rows >= 1 and columns >= 1 and rows * columns <= MOST]
     if not fitting:
-        fitting = [(max(1, round(high)), max(1, round(wide)))]
-    return min(fitting, key=lambda each: abs(each[0] / each[1] - height / width))
+        fitting = [(max(1, round(exact_rows)), max(1, round(exact_columns)))]
+    return min(fitting, key=lambda candidate: abs(candidate[0] / candidate[1] - height / width))
 
 
 FORWARDS = {

@@ -37,13 +37,14 @@ def read_3(config: ConfigReader, model: TowerContext) -> Vision:
     config.ignore("image_size")
     names = MergerNames(norm="ln_q", matrices=("mlp.0", "mlp.2"), stacked="merger_list")
     tower = deepstack_tower(config, model, names, (8, 16, 24))
-    others = _audio_3(model.outer, model.language.hidden_size)
+    audio_towers = _audio_3(model.outer, model.language.hidden_size)
     return tower._replace(
-        others=others, processor="processors:process_2"
+        others=audio_towers, processor="processors:process_2"
     )  # Qwen2-VL's image processor, with patches of 16
 
 
 def _separate(block: Block, width: int) -> Block:
+    """Return a tower layer with separate matrices for q, k and v. ``width``: the tower's hidden size."""
     mixer = block.mixer
     if not isinstance(mixer, TowerAttention):
         return block
@@ -100,18 +101,23 @@ def convolved(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
 
 
 def sizes(config: ConfigReader, outputs: int, width: int = 1280) -> tuple[int, int]:
-    """Width of the tower, and of what it makes."""
+    """Return the audio tower's width and its output width, which is the language model's (``outputs``)."""
     width = config.integer("d_model", "hidden_size", default=width)
-    made = config.integer("output_dim", default=3584)
-    if made != outputs:
-        config.fail("output_dim", f"output_dim = {made} of the audio tower is not the language model's width {outputs}")
-    return width, made
+    output_width = config.integer("output_dim", default=3584)
+    if output_width != outputs:
+        config.fail(
+            "output_dim", f"output_dim = {output_width} of the audio tower is not the language model's width {outputs}"
+        )
+    return width, output_width
 
 
 def whisper_tower(
     config: ConfigReader, tensors: tuple[ParameterTensor, ...], width: int, *, key_bias: bool, depth: int, inner: int
 ) -> OtherTower:
-    """Whisper's layers. ``key_bias``: of the keys' matrix; ``depth``, ``inner``: where the configuration is silent."""
+    """Return Whisper's layers as an idle audio tower. ``tensors``: those outside the layers. ``width``: hidden size.
+
+    ``key_bias``: of the keys' matrix. ``depth``, ``inner``: layers and MLP width where the configuration is silent.
+    """
     layers = config.integer("encoder_layers", "num_hidden_layers", default=depth, maximum=MAX_LAYERS)
     inner = config.integer("encoder_ffn_dim", "intermediate_size", default=inner)
     positions = config.integer("max_source_positions", default=1500)
@@ -120,17 +126,17 @@ def whisper_tower(
         "activation_function", "initializer_range", "dropout", "attention_dropout", "activation_dropout",
         "encoder_layerdrop",
     )  # fmt: skip
-    found: tuple[ParameterTensor, ...] = ()
+    layer_tensors: tuple[ParameterTensor, ...] = ()
     for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
         bias = key_bias or name != "k_proj"
-        found += linear(f"self_attn.{name}", width, width, "audio", "none", bias=bias)
-    found += (
+        layer_tensors += linear(f"self_attn.{name}", width, width, "audio", "none", bias=bias)
+    layer_tensors += (
         *norm_pair("self_attn_layer_norm", width),
         *linear("fc1", inner, width, "audio", "none", bias=True),
         *linear("fc2", width, inner, "audio", "none", bias=True),
         *norm_pair("final_layer_norm", width),
     )
-    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=found)
+    block = Block(mixer=None, mlp=None, input_norm=None, mlp_norm=None, extra_tensors=layer_tensors)
     return OtherTower(
         part="audio",
         path="model.audio_tower.",

@@ -166,11 +166,14 @@ def _padded(ctx: Context, x: Value, shape: tuple[int, int]) -> Value:
     return operator(tape, tape.value(shape, x.dtype, "pad"), x, "pad backward")
 
 
-def _append_indicator_zeros(ctx: Context, x: Value, words: int) -> Value:
-    """``torch.cat`` with zeros for the words that mark where a picture begins and ends."""
-    tape, whole, dtype = ctx.tape, x.shape, x.dtype
-    zeros = tape.new((whole[0], words - whole[1]), dtype, "zeros")
-    out = tape.value((whole[0], words), dtype, "cat marks")
+def _append_indicator_zeros(ctx: Context, x: Value, visual_words: int) -> Value:
+    """Concatenate zeros to the visual words' probabilities: [rows, visual_words].
+
+    They belong to the words that mark where a picture begins and ends.
+    """
+    tape, shape, dtype = ctx.tape, x.shape, x.dtype
+    zeros = tape.new((shape[0], visual_words - shape[1]), dtype, "zeros")
+    out = tape.value((shape[0], visual_words), dtype, "cat marks")
     del zeros
     return operator(tape, out, x, "narrow")
 

@@ -297,9 +297,9 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     ``pixel_values`` are cast to the tower's dtype, and saved if the weights are trained. The output is a view.
     """
     tape = ctx.tape
-    weight, *others = vision.stem
+    weight, *biases = vision.stem
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
-    bias = [ctx.parameter(t.name, t.shape) for t in others if t.name.endswith("proj.bias")]
+    bias = [ctx.parameter(t.name, t.shape) for t in biases if t.name.endswith("proj.bias")]
     dtype = tape.autocast or weight_parameter.dtype
     pixels = cast_pixel_values(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
@@ -319,7 +319,7 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
 
 
 def rotary_tables(ctx: Context, vision: Vision) -> list[Value]:
-    """cos and sin of every row in fp32: [rows, head_dim]."""
+    """Allocate cos and sin of every row in fp32: [rows, head_dim] each."""
     shape = (ctx.tokens, vision.hidden // vision.heads)
     return [ctx.tape.value(shape, "fp32", "rotary table") for _ in range(2)]
 
@@ -403,6 +403,7 @@ def interpolated_positions(ctx: Context, table: ParameterTensor) -> Value:
     )
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the weighted rows' gradient in fp32, its cast, and the table's gradient."""
         fp32_gradient = tape.new((rows, GRID_NEIGHBOURS, width), "fp32", "mul backward")
         cast_gradient = (
             tape.new((rows, GRID_NEIGHBOURS, width), dtype, "to backward") if dtype != "fp32" else fp32_gradient

@@ -239,13 +239,14 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
     repeated.clear()
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: for each picture a gradient of the whole table, interpolated in fp32, which are added up."""
         total = None
         for _ in range(pictures if trained else 0):
-            wide = tape.new((rows_per_picture, width), "fp32", "to backward")
-            found = tape.new(table_shape, "fp32", "interpolate backward")
-            del wide
-            narrow = tape.new(table_shape, param_dtype, "to backward") if param_dtype != "fp32" else found
-            del found
+            fp32_gradient = tape.new((rows_per_picture, width), "fp32", "to backward")
+            table_gradient = tape.new(table_shape, "fp32", "interpolate backward")
+            del fp32_gradient
+            narrow = tape.new(table_shape, param_dtype, "to backward") if param_dtype != "fp32" else table_gradient
+            del table_gradient
             total = (
                 narrow
                 if total is None or not tape.dtensor_gradients
