@@ -79,12 +79,14 @@ def adapted_block(
 
 
 def layer_adapters(
-    component: object, t: ParameterTensor, shape: tuple[int, ...], adapter: Adapter
+    component: object, tensor: ParameterTensor, shape: tuple[int, ...], adapter: Adapter
 ) -> list[LocalTensor]:
     """Return the adapters of one linear layer of local ``shape``; those of an indexer get no gradient."""
-    if not _adaptable(component, adapter, t.name):
+    if not _adaptable(component, adapter, tensor.name):
         return []
-    return [adapter_tensor._replace(trained=not t.fixed) for adapter_tensor in adapter_tensors(t, shape, adapter)]
+    return [
+        adapter_tensor._replace(trained=not tensor.fixed) for adapter_tensor in adapter_tensors(tensor, shape, adapter)
+    ]
 
 
 def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:

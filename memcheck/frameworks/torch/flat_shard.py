@@ -305,7 +305,7 @@ def _numel_by_rank(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tupl
         begin, end = offset, offset + t.numel
         offset = end
         rank_numels = [
-            max(0, min(end, (r + 1) * numel_per_rank) - max(begin, r * numel_per_rank)) for r in range(ranks)
+            max(0, min(end, (rank + 1) * numel_per_rank) - max(begin, rank * numel_per_rank)) for rank in range(ranks)
         ]
         numels.append((t, tuple(rank_numels)))
     return numels

@@ -35,7 +35,7 @@ def mesh_groups(layout: Layout) -> tuple[ProcessGroup, ...]:
     context = spread("context", layout.context, inner, layout)
     inner *= layout.context
     data = spread("data", layout.data * layout.context, layout.tensor, layout)
-    groups.extend(g for g in (tensor, context, data) if g is not None and not _has_all_ranks(g, layout))
+    groups.extend(group for group in (tensor, context, data) if group is not None and not _has_all_ranks(group, layout))
     if 1 < layout.shard_group < layout.data * layout.context:
         shard = spread("shard", layout.shard_group, layout.tensor, layout)
         if shard is not None:

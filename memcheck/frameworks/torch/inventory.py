@@ -105,7 +105,7 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
         formulas += activation_formulas(_before(units, peak), peak, at_peak["activations"], source)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component) and high is not None:
-            rows = tuple(r for r in high.inventory if r[4] == component)
+            rows = tuple(row for row in high.inventory if row[4] == component)
             formulas.append(sum_of(component, rows, at_peak[component], f"live during {peak.operation}"))
     if at_peak.get("communication_buffers"):
         formulas.append(
@@ -125,14 +125,14 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
     """Return one formula for each of parameters, gradients, master weights and optimizer states alive at the peak."""
     recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
     numels_by_unit = {  # layers that are alike share their tensors
-        id(u.tensors): (
-            sum([t.numel for t in u.tensors]),
-            sum([t.numel for t in u.tensors if t.trained]),
-            sum([t.numel for t in u.tensors if is_updated(job, t)]),
+        id(unit.tensors): (
+            sum([t.numel for t in unit.tensors]),
+            sum([t.numel for t in unit.tensors if t.trained]),
+            sum([t.numel for t in unit.tensors if is_updated(job, t)]),
         )
-        for u in {id(u.tensors): u for u in units}.values()
+        for unit in {id(unit.tensors): unit for unit in units}.values()
     }
-    total, trained, updated = (sum([numels_by_unit[id(u.tensors)][which] for u in units]) for which in (0, 1, 2))
+    total, trained, updated = (sum([numels_by_unit[id(unit.tensors)][which] for unit in units]) for which in (0, 1, 2))
     count = STATES_PER_PARAMETER[job.optimizer.name]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     rows = (

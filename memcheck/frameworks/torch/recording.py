@@ -152,7 +152,7 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
             forms.append(same_as)
             continue
         form, numbers = _group_numbers(unit_groups)
-        largest = max(largest, *(g.flat for g in unit_groups), *(g.reduce_input for g in unit_groups))
+        largest = max(largest, *(group.flat for group in unit_groups), *(group.reduce_input for group in unit_groups))
         forms.append(form)
         sizes += numbers
         streams_of_fields = zip(STREAMS * len(form.one_buffer), form.present, strict=True)

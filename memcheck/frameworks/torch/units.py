@@ -153,6 +153,7 @@ def _offloaded(unit: Unit) -> Unit:
     """Return the unit with activation offload: its saved tensors are on the host between forward and backward."""
     offloaded = unit.first_curve.saved_bytes
     fresh, again = (
-        c._replace(saved_bytes=0, saved_components=(), saved_inventory=()) for c in (unit.first_curve, unit.later_curve)
+        curve._replace(saved_bytes=0, saved_components=(), saved_inventory=())
+        for curve in (unit.first_curve, unit.later_curve)
     )
     return unit._replace(first_curve=fresh, later_curve=again, offloaded_bytes=offloaded)

@@ -26,7 +26,7 @@ def factors_of(ctx: Context, moe: Moe, tensor: ParameterTensor, dtype: str) -> t
     peft's parametrization holds them as long as it is registered (``_LoraFactorsProxy``).
     """
     adapter = ctx.setting.adapter
-    factors = next((f for f in adapted_tensors(adapter, moe) if f.name == tensor.name), None)
+    factors = next((pair for pair in adapted_tensors(adapter, moe) if pair.name == tensor.name), None)
     if factors is None or adapter is None:
         return None
     tape = ctx.tape
@@ -45,6 +45,7 @@ def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
     shapes = (lhs.shape, rhs.shape)
 
     def baddbmm_backward(grad: Storage) -> list[Storage | None]:
+        """Make each factor's gradient: a product of both shapes (``bmm``), then a copy scaled by ``alpha``."""
         grads: list[Storage | None] = []
         for size in shapes:
             product = tape.new(size, dtype, "bmm")

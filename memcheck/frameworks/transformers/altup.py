@@ -131,10 +131,10 @@ def _predict(ctx: Context, tensors: Tensors, router: Router, x: Value, streams: 
 def _laurel(ctx: Context, tensors: Tensors, x: Value) -> Value:
     """Run the low-rank residual branch (Gemma3nTextLaurelBlock): ``x + norm(right(left(x)))``."""
     tape = ctx.tape
-    h = linear(tape, x, ctx.replicated(tensors["laurel.linear_left"]), "laurel.linear_left")
-    h = linear(tape, h, ctx.replicated(tensors["laurel.linear_right"]), "laurel.linear_right")
+    hidden_states = linear(tape, x, ctx.replicated(tensors["laurel.linear_left"]), "laurel.linear_left")
+    hidden_states = linear(tape, hidden_states, ctx.replicated(tensors["laurel.linear_right"]), "laurel.linear_right")
     name = "laurel.post_laurel_norm"
-    normed = normalise(ctx, Norm(NORM, x.shape[-1], name=name), h, name)
+    normed = normalise(ctx, Norm(NORM, x.shape[-1], name=name), hidden_states, name)
     return add(tape, x, normed, "laurel")
 
 
@@ -197,13 +197,13 @@ def spread_streams(ctx: Context, x: Value, streams: int) -> Value:
     ``x``: [tokens, hidden]. Returns [streams * tokens, hidden]. The list of all is a variable until the last layer is
     done.
     """
-    parts = [x]
+    all_streams = [x]
     target = _magnitude(ctx, x)
     for i in range(streams - 1):
         weights = _square(ctx, f"altup_projections.{i}", x.shape[-1])
-        parts.append(_with_magnitude(ctx, linear(ctx.tape, x, weights, "altup projection"), target))
-    ctx.model_outputs += parts[1:]
-    return cat(ctx.tape, tuple(parts), (streams * x.shape[0], x.shape[-1]), "stack streams")
+        all_streams.append(_with_magnitude(ctx, linear(ctx.tape, x, weights, "altup projection"), target))
+    ctx.model_outputs += all_streams[1:]
+    return cat(ctx.tape, tuple(all_streams), (streams * x.shape[0], x.shape[-1]), "stack streams")
 
 
 def join_streams(ctx: Context, x: Value, streams: int) -> Value:
@@ -212,13 +212,13 @@ def join_streams(ctx: Context, x: Value, streams: int) -> Value:
     ``x``: [streams * tokens, hidden]. Returns [tokens, hidden].
     """
     tape, shape = ctx.tape, (x.shape[0] // streams, x.shape[-1])
-    parts = [slices(tape, x, shape)[0]]
+    all_streams = [slices(tape, x, shape)[0]]
     target = _magnitude(ctx, slices(tape, x, shape)[0])
     for i in range(streams - 1):
         weights = _square(ctx, f"altup_unembed_projections.{i}", shape[-1])
         projected = linear(tape, slices(tape, x, shape)[0], weights, "altup unembed projection")
-        parts.append(_with_magnitude(ctx, projected, target))
-    stacked = cat(tape, tuple(parts), x.shape, "stack streams")
+        all_streams.append(_with_magnitude(ctx, projected, target))
+    stacked = cat(tape, tuple(all_streams), x.shape, "stack streams")
     return operator(tape, tape.value(shape, stacked.dtype, "mean of streams"), stacked, "mean backward")
 
 

@@ -241,12 +241,12 @@ def _fused_projection(ctx: Context, attention: Attention, x: Value) -> Heads:
     """
     tape = ctx.tape
     tensor = linear_tensors(attention.tensors)[0]
-    b, s, head_dim = ctx.batch, ctx.sequence, attention.head_dim
+    batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
     heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
     qkv = linear(tape, x, ctx.weights(tensor, attention.qkv_bias), tensor.name)
     if attention.clip_qkv:
         qkv = clamp(tape, qkv, 2)
-    q_shape, kv_shape = (b, heads, s, head_dim), (b, kv_heads, s, head_dim)
+    q_shape, kv_shape = (batch, heads, sequence, head_dim), (batch, kv_heads, sequence, head_dim)
     if attention.fused_qkv_layout == "index":
         return _split_falcon(ctx, attention, qkv)
     if attention.fused_qkv_layout == "slices":
@@ -268,13 +268,13 @@ def _split_falcon(ctx: Context, attention: Attention, qkv: Value) -> Heads:
     Source: modeling_falcon.py, FalconAttention._split_heads.
     """
     tape = ctx.tape
-    b, s, head_dim = ctx.batch, ctx.sequence, attention.head_dim
+    batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
     heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
     ctx.attention_locals.append(qkv)
-    q = slices(tape, qkv, (b, heads, s, head_dim))[0]
+    q = slices(tape, qkv, (batch, heads, sequence, head_dim))[0]
     indices = tape.new((1,), "int64", "head index")
-    k = index(tape, qkv, indices, (b, kv_heads, s, head_dim), "k heads")
-    v = index(tape, qkv, indices, (b, kv_heads, s, head_dim), "v heads")
+    k = index(tape, qkv, indices, (batch, kv_heads, sequence, head_dim), "k heads")
+    v = index(tape, qkv, indices, (batch, kv_heads, sequence, head_dim), "v heads")
     if isinstance(attention, ExpandedFalconAttention):  # flatten(2, 3) of the slice, and of k and v broadcast to it
         if kv_heads > 1:
             q = copy(tape, q, "q heads")

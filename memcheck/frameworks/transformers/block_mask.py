@@ -24,16 +24,16 @@ def attend_to_blocks(ctx: Context, attention: Attention, indexer: BlockIndexer, 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The additive mask is [batch, heads, sequence, sequence]. No
     gradient reaches the indexer, and what its graph saves dies when it returns.
     """
-    tape, heads, s = ctx.tape, q.shape[1], ctx.sequence
+    tape, heads, sequence = ctx.tape, q.shape[1], ctx.sequence
     for tensor in (t for t in attention.tensors if t.fixed):
         ctx.constant(tensor)
     dtype = q.dtype
-    queries = tape.new((ctx.batch, s, indexer.heads * indexer.head_dim), "fp32", "index queries in fp32")
-    scores = tape.new((ctx.batch, indexer.heads, s, s), "fp32", "index scores")
-    masked = tape.new((ctx.batch, indexer.heads, s, s), "fp32", "masked index scores")
+    queries = tape.new((ctx.batch, sequence, indexer.heads * indexer.head_dim), "fp32", "index queries in fp32")
+    scores = tape.new((ctx.batch, indexer.heads, sequence, sequence), "fp32", "index scores")
+    masked = tape.new((ctx.batch, indexer.heads, sequence, sequence), "fp32", "masked index scores")
     del queries, scores, masked
-    shape = (ctx.batch, heads, s, s)
-    chosen_blocks = tape.new((ctx.batch, indexer.heads, s, s), "bool", "chosen keys")
+    shape = (ctx.batch, heads, sequence, sequence)
+    chosen_blocks = tape.new((ctx.batch, indexer.heads, sequence, sequence), "bool", "chosen keys")
     chosen_keys, kept_keys = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")
     masked_keys = tape.new(shape, "bool", "masked keys")
     zeros = tape.new(shape, dtype, "zeros")
@@ -60,7 +60,7 @@ def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> 
 
 
 def _padded(tape: Tape, x: Value, wide: int) -> Value:
-    """Rows padded to ``wide``, of which the kernel is given a slice."""
+    """Pad the rows of a bias to ``wide`` elements; the kernel gets a slice of the padded tensor."""
     shape, dtype = (*x.shape[:-1], wide), x.dtype
     return operator(tape, tape.value(shape, dtype, "pad_bias"), x, "pad backward")
 
@@ -69,14 +69,18 @@ def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]
     """Replay eager_attention_forward; its additive mask takes a gradient."""
     tape = ctx.tape
     q, k, v = heads
-    b, h, s, head_dim = q.shape
-    copied = copied_operands(ctx, attention, h)
-    scores = scale(tape, kernels.batched(tape, q, k, (b, h, s, s), "attention scores", copied[:2]))
+    batch, num_heads, sequence, head_dim = q.shape
+    copied = copied_operands(ctx, attention, num_heads)
+    scores = scale(
+        tape, kernels.batched(tape, q, k, (batch, num_heads, sequence, sequence), "attention scores", copied[:2])
+    )
     scores = add(tape, scores, mask, "attention mask")
     probabilities = kernels.softmax(tape, scores, "fp32")
     cast_probabilities = cast(tape, probabilities, q.dtype, "attention probabilities")
     del scores, probabilities
     cast_probabilities = dropout(tape, cast_probabilities, attention.dropout)
     ctx.unused_outputs.append(cast_probabilities)
-    out = kernels.batched(tape, cast_probabilities, v, (b, h, s, head_dim), "attention output", (False, copied[2]))
+    out = kernels.batched(
+        tape, cast_probabilities, v, (batch, num_heads, sequence, head_dim), "attention output", (False, copied[2])
+    )
     return copy(tape, out, "contiguous")

@@ -33,16 +33,18 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     tape = ctx.tape
     weights.weight.used_as_view = True  # `w.t()`, of which each piece makes and drops a copy of its own
     tokens = scored_tokens(ctx, head.objective)
-    h = box[0]  # `outputs.last_hidden_state` is there until the model's forward returns
+    hidden_states = box[0]  # `outputs.last_hidden_state` is there until the model's forward returns
     if ctx.setting.batch > 1:  # `hidden_states[..., :-1, :].reshape(-1, hidden)`: of one row a view
-        h = copy(tape, slices(tape, h, (tokens, ctx.hidden))[0], "hidden states without the last")
+        hidden_states = copy(
+            tape, slices(tape, hidden_states, (tokens, ctx.hidden))[0], "hidden states without the last"
+        )
     order = tape.new((tokens,), "int64", "scored tokens first")
-    h = index(tape, h, order, (tokens, ctx.hidden), "hidden[order]")
+    hidden_states = index(tape, hidden_states, order, (tokens, ctx.hidden), "hidden[order]")
     del order
     labels = tape.new((tokens,), "int64", "labels")
     chunks = in_pieces(tokens, CHUNK)
-    chunk_inputs = slices(tape, h, *((chunk.size, ctx.hidden) for chunk in chunks))
-    del h
+    chunk_inputs = slices(tape, hidden_states, *((chunk.size, ctx.hidden) for chunk in chunks))
+    del hidden_states
     losses = []
     casts_inputs = head.objective.code == PIECEWISE[0]
     for chunk in chunks:
@@ -54,15 +56,20 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _piece(weights: Weights, wide: bool, ctx: Context, h: Value) -> Value:
+def _piece(weights: Weights, wide: bool, ctx: Context, hidden_states: Value) -> Value:
     """Replay ``_chunk``: loss, accuracy and entropy of one chunk; the latter two save nothing for backward."""
     tape = ctx.tape
     weight = tape.parameter(weights.weight)
     bias = tape.parameter(weights.bias) if weights.bias is not None else None
     if wide:
-        logits = product(tape, cast(tape, h, "fp32"), cast(tape, weight, "fp32"), "lm_head", bias)
+        logits = product(tape, cast(tape, hidden_states, "fp32"), cast(tape, weight, "fp32"), "lm_head", bias)
     else:
-        logits = cast(tape, product(tape, h, cast(tape, weight, h.dtype), "lm_head", bias), "fp32", "logits.float()")
+        logits = cast(
+            tape,
+            product(tape, hidden_states, cast(tape, weight, hidden_states.dtype), "lm_head", bias),
+            "fp32",
+            "logits.float()",
+        )
     log_probabilities = log_softmax(tape, cast(tape, logits, "fp32"))
     loss = nll_loss(tape, log_probabilities)
     _entropy(tape, log_probabilities)

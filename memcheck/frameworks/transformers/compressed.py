@@ -38,21 +38,23 @@ def compressed_attention(ctx: Context, attention: Attention, compressed: Compres
             "leave tensor and context at 1: transformers cuts its experts alone",
             "/parallelism",
         )
-    tape, b, s, head_dim = ctx.tape, ctx.batch, ctx.sequence, attention.head_dim
+    tape, batch, sequence, head_dim = ctx.tape, ctx.batch, ctx.sequence, attention.head_dim
     tensors = {t.name.removeprefix("self_attn.").removesuffix(".weight"): t for t in attention.tensors}
     low_rank_query = _norm(ctx, "q_a_norm", _project(ctx, tensors, "q_a_proj", x))
-    q = head_view(tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (b, attention.heads, s, head_dim))
+    q = head_view(
+        tape, _project(ctx, tensors, "q_b_proj", low_rank_query), (batch, attention.heads, sequence, head_dim)
+    )
     q = _unweighted_norm(tape, q)
     q = _rotate(ctx, attention, q)
-    kv = _norm(ctx, "kv_norm", _project(ctx, tensors, "kv_proj", x)).view(b, 1, s, head_dim)
+    kv = _norm(ctx, "kv_norm", _project(ctx, tensors, "kv_proj", x)).view(batch, 1, sequence, head_dim)
     kv = _rotate(ctx, attention, kv)
     bias = mask = keys = None
     if compressed.rate:
         keys, bias = _compressed_keys(ctx, attention, compressed, tensors, x, low_rank_query)
         windows = keys.shape[2]
-        kv = cat(tape, (kv, keys), (b, 1, s + windows, head_dim), "cat compressed keys")
+        kv = cat(tape, (kv, keys), (batch, 1, sequence + windows, head_dim), "cat compressed keys")
         if windows:
-            mask = tape.new((b, 1, s, s + windows), ctx.setting.param_dtype, "cat masks")
+            mask = tape.new((batch, 1, sequence, sequence + windows), ctx.setting.param_dtype, "cat masks")
     out = _attend(ctx, attention, q, kv)
     out = _rotate(ctx, attention, out)
     grouped = _grouped_linear(ctx, compressed, tensors["o_a_proj"], copy(tape, out, "reshape"))
@@ -110,7 +112,7 @@ def _compressed_keys(
 
     The bias says which windows a token may see. ``low``: the low-rank query, which the indexer reads.
     """
-    tape, b, s = ctx.tape, ctx.batch, ctx.sequence
+    tape, batch, sequence = ctx.tape, ctx.batch, ctx.sequence
     windows = ctx.setting.sequence // compressed.rate
     keys, named = _pool_windows(ctx, attention, compressed, tensors, "compressor", x)
     if not windows:
@@ -119,12 +121,12 @@ def _compressed_keys(
         return keys, None
     chosen = _choose(ctx, attention, compressed, tensors, x, low) if compressed.index_heads else None
     if chosen is None:
-        zeros = tape.new((b, 1, s, windows), keys.dtype, "zeros")
-        bias = tape.new((b, 1, s, windows), keys.dtype, "masked_fill")
+        zeros = tape.new((batch, 1, sequence, windows), keys.dtype, "zeros")
+        bias = tape.new((batch, 1, sequence, windows), keys.dtype, "masked_fill")
         del zeros, named
         return keys, bias
     safe = tape.new(chosen.shape, "int64", "safe indices")
-    bias = tape.new((b, 1, s, windows + 1), keys.dtype, "block bias")
+    bias = tape.new((batch, 1, sequence, windows + 1), keys.dtype, "block bias")
     del safe, chosen, named
     return keys, bias
 
@@ -221,29 +223,29 @@ def _choose(
     It scores every head, token and compressed key in fp32, and sums over heads. Its graph dies when it returns.
     ``low_rank_query``: [tokens, query rank].
     """
-    tape, b, s = ctx.tape, ctx.batch, ctx.sequence
+    tape, b, sequence = ctx.tape, ctx.batch, ctx.sequence
     heads, width, i = compressed.index_heads, compressed.index_dim, "compressor.indexer"
     windows = ctx.setting.sequence // compressed.rate
     keys, variables = _pool_windows(ctx, attention, compressed, tensors, i, x)
-    q = _project(ctx, tensors, i + ".q_b_proj", low_rank_query).view(b, heads, s, width)
+    q = _project(ctx, tensors, i + ".q_b_proj", low_rank_query).view(b, heads, sequence, width)
     q = _rotate(ctx, attention, q)
     fp32_queries = cast(tape, q, "fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
     fp32_keys = cast(tape, keys, "fp32")
-    repeated_shape, copied = (b, s, width, windows), (ctx.setting.batch > 1,) * 2
+    repeated_shape, copied = (b, sequence, width, windows), (ctx.setting.batch > 1,) * 2
     scores = kernels.batched(
-        tape, fp32_queries, fp32_keys.view(*repeated_shape), (b, s, heads, windows), "index scores", copied
+        tape, fp32_queries, fp32_keys.view(*repeated_shape), (b, sequence, heads, windows), "index scores", copied
     )
     del fp32_queries, fp32_keys
     scores = scale(tape, unary(tape, scores, "relu"), "softmax scale")
     weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")
-    weighted = mul(tape, scores, weights.view(b, s, heads, 1))
-    summed_scores = tape.value((b, s, windows), "fp32", "index scores of keys")
+    weighted = mul(tape, scores, weights.view(b, sequence, heads, 1))
+    summed_scores = tape.value((b, sequence, windows), "fp32", "index scores of keys")
     summed_scores = operator(tape, summed_scores, weighted, GRAD_UNCHANGED)
     del weighted, scores, weights
-    future = tape.new((b, s, windows), "bool", "future mask")
-    masked = tape.new((b, s, windows), "fp32", "masked index scores")
-    chosen_shape = (b, s, min(windows, TOPK))
+    future = tape.new((b, sequence, windows), "bool", "future mask")
+    masked = tape.new((b, sequence, windows), "fp32", "masked index scores")
+    chosen_shape = (b, sequence, min(windows, TOPK))
     values = tape.new(chosen_shape, "fp32", "topk values")
     indices = tape.new(chosen_shape, "int64", "topk indices")
     del values

@@ -68,8 +68,8 @@ def _attended(ctx: Context, attention: Attention, disentangled: Disentangled, x:
     matrices = {
         t.name.split(".")[-2]: ctx.weights(t, attention.qkv_bias) for t in linear_tensors(attention.tensors)[:-1]
     }
-    b, heads, s = ctx.batch, attention.heads, ctx.sequence
-    scores_shape = (b * heads, s, s)
+    b, heads, sequence = ctx.batch, attention.heads, ctx.sequence
+    scores_shape = (b * heads, sequence, sequence)
     q, k, v = (_heads(ctx, attention, matrices[name], x) for name in ("query_proj", "key_proj", "value_proj"))
     keys = scale(tape, k, "scaled keys")
     scores = kernels.batched(tape, q, keys, scores_shape, "attention scores")
@@ -87,11 +87,11 @@ def _attended(ctx: Context, attention: Attention, disentangled: Disentangled, x:
         biases = _biases(ctx, attention, disentangled, (q, k), relative, matrices)
     if biases is not None:
         scores = add(tape, scores, biases, "add relative scores")
-    mask = tape.new((b, 1, s, s), "bool", "attention mask")
-    scores = masked_scores(tape, scores, tape.new((b, 1, s, s), "bool", "inverted attention mask"))
+    mask = tape.new((b, 1, sequence, sequence), "bool", "attention mask")
+    scores = masked_scores(tape, scores, tape.new((b, 1, sequence, sequence), "bool", "inverted attention mask"))
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)
-    out = kernels.batched(tape, weights, v, (b * heads, s, attention.head_dim), "attention output")
+    out = kernels.batched(tape, weights, v, (b * heads, sequence, attention.head_dim), "attention output")
     out = copy(tape, out, "contiguous")
     del mask, scores, biases, relative, weights, q, k, v
     return out.view(ctx.tokens, heads * attention.head_dim)

@@ -93,12 +93,12 @@ def chunked_divergence(
     states are kept for backward, which computes the tiles again.
     """
     tape, setting = ctx.tape, ctx.setting
-    h, weight = box.pop(), weights.weight
+    hidden_states, weight = box.pop(), weights.weight
     scored_tokens = max(1, setting.batch * (setting.sequence - max(objective.prompt_length, 1)))
-    hidden, vocab = h.shape[-1], weight.shape[0]
+    hidden, vocab = hidden_states.shape[-1], weight.shape[0]
     student_hidden = index(
         tape,
-        slices(tape, h, h.shape)[0],
+        slices(tape, hidden_states, hidden_states.shape)[0],
         tape.new((scored_tokens, 2), "int64", "valid"),
         (scored_tokens, hidden),
         "h_s[valid]",
@@ -119,7 +119,7 @@ def chunked_divergence(
     statistics = tape.new((FP32_STATISTICS, scored_tokens), "fp32", "running sums")
     tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
     tiles.clear()
-    del statistics, h, teacher_states  # arguments and variables of those that have called this
+    del statistics, hidden_states, teacher_states  # arguments and variables of those that have called this
     out = tape.value((scored_tokens,), "fp32", "divergence")
     saved = (
         student_hidden.storage,

@@ -25,16 +25,16 @@ def dual_attention_block(ctx: Context, block: Block, x: Value) -> Value:
     if block.mixer is None or block.second_mixer is None or not isinstance(mlp_config, Moe):
         return x
     first_mlp, second_mlp = _networks(mlp_config)
-    h = mixer_forward(ctx, block.mixer, normalise(ctx, block.input_norm, x), stream)
-    x = add(tape, x, h, "residual")
-    h = normalise(ctx, block.mlp_norm, x)
-    shortcut = routed_experts(ctx, mlp_config, h)
-    h = mlp(ctx, first_mlp, h)
-    x = add(tape, x, h, "residual")
-    h = mixer_forward(ctx, block.second_mixer, normalise(ctx, block.mixer_output_norm, x), stream)
-    x = add(tape, x, h, "residual")
-    h = mlp(ctx, second_mlp, normalise(ctx, block.mlp_output_norm, x))
-    both = add(tape, x, h, "residual")
+    hidden_states = mixer_forward(ctx, block.mixer, normalise(ctx, block.input_norm, x), stream)
+    x = add(tape, x, hidden_states, "residual")
+    hidden_states = normalise(ctx, block.mlp_norm, x)
+    shortcut = routed_experts(ctx, mlp_config, hidden_states)
+    hidden_states = mlp(ctx, first_mlp, hidden_states)
+    x = add(tape, x, hidden_states, "residual")
+    hidden_states = mixer_forward(ctx, block.second_mixer, normalise(ctx, block.mixer_output_norm, x), stream)
+    x = add(tape, x, hidden_states, "residual")
+    hidden_states = mlp(ctx, second_mlp, normalise(ctx, block.mlp_output_norm, x))
+    both = add(tape, x, hidden_states, "residual")
     return add(tape, both, shortcut, "shortcut")
 
 

@@ -193,9 +193,9 @@ def _gather_all(tape: Tape, x: Value, shape: tuple[int, ...], *, in_parts: bool)
     Backward sums in place and copies this rank's part. ``DTensor.full_tensor`` (``in_parts`` False) makes no parts, and
     reduce-scatters the gradient.
     """
-    parts = tape.new(shape, x.dtype, "gathered parts") if in_parts else None
+    gathered = tape.new(shape, x.dtype, "gathered parts") if in_parts else None
     out = tape.value(shape, x.dtype, "gathered tokens")
-    del parts
+    del gathered
     return operator(tape, out, x, "own gradient")
 
 

@@ -109,12 +109,12 @@ def _normed(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
 def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
     """Apply final norm, head, scale and soft cap of the other model: [tokens, vocab]."""
     tape, head = ctx.tape, second.head
-    h = _normed(ctx, second, x)
+    hidden_states = _normed(ctx, second, x)
     del x
     weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, head.trained, has_grad=True)
     bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, head.trained, has_grad=True) if head.bias else None
-    logits = linear(tape, h, Weights(weight, bias), "logits of the other model")
-    del h
+    logits = linear(tape, hidden_states, Weights(weight, bias), "logits of the other model")
+    del hidden_states
     return capped(ctx, logits, scaled=head.scaled, softcap=head.softcap)
 
 

@@ -140,24 +140,24 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     """
     tape, setting = ctx.tape, ctx.setting
     layers = layers_of(setting.style)
-    h = _final_norm(ctx, head, x)
+    hidden_states = _final_norm(ctx, head, x)
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, setting.hidden), "embedding", linear=True)
-        h = linear(tape, h, ctx.weights(matrix, False), "project_out")
+        hidden_states = linear(tape, hidden_states, ctx.weights(matrix, False), "project_out")
     if head.final_norm is not None or (head.projection and not head.projects_last):
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: from here only the graph holds the input
     del x
-    h, normed = _before_head(ctx, head, h)
-    h = enter_tensor_parallel(ctx, h)  # the head's first hook
-    h, head_input = _head_input(ctx, head, h)
+    hidden_states, normed = _before_head(ctx, head, hidden_states)
+    hidden_states = enter_tensor_parallel(ctx, hidden_states)  # the head's first hook
+    hidden_states, head_input = _head_input(ctx, head, hidden_states)
     ctx.final_norm_peak = high(tape)
     tape.reset_peak()
     tape.component = "logits_and_loss"
     if head.task is not None:
         from memcheck.frameworks.transformers.task_heads import task_loss
 
-        hidden_box = [h]
-        del h, normed
+        hidden_box = [hidden_states]
+        del hidden_states, normed
         return task_loss(ctx, head.task, hidden_box, trained=head.trained)
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     shape = (shard, head.projection or ctx.hidden)
@@ -170,16 +170,16 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         weight.consume_gradient = None  # the tied table is stepped once, after the embedding's backward
     weights = _with_adapter(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))
     if head.objective.code == OWN or head.objective.loss_from_hidden_states or head.objective.loss_in_chunks:
-        hidden_box = [h]
-        del h, normed
+        hidden_box = [hidden_states]
+        del hidden_states, normed
         return _loss_of_hidden_states(ctx, head, hidden_box, weights)
-    chunked = layers.loss_in_pieces(ctx, head, h, weights)
+    chunked = layers.loss_in_pieces(ctx, head, hidden_states, weights)
     if chunked is not None:
         return chunked
     if head.loss.kind == "fused-linear":
-        return fused_linear(tape, h, weight)
-    logits = _logits(ctx, head, h, weights)
-    del h
+        return fused_linear(tape, hidden_states, weight)
+    logits = _logits(ctx, head, hidden_states, weights)
+    del hidden_states
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")
     if head.objective.loss_after_model:
@@ -312,49 +312,52 @@ def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
     del shifted
 
 
-def _head_input(ctx: Context, head: Head, h: Value) -> tuple[Value, Value | None]:
+def _head_input(ctx: Context, head: Head, hidden_states: Value) -> tuple[Value, Value | None]:
     """Divide what the head reads by a constant, if the family does, and return it twice.
 
     The second is the variable that keeps the divided tensor alive to the end of the forward, or None.
     """
     if not head.divided:
-        return h, None
-    h = scale(ctx.tape, h, "head input")
-    return h, h
+        return hidden_states, None
+    hidden_states = scale(ctx.tape, hidden_states, "head input")
+    return hidden_states, hidden_states
 
 
-def _before_head(ctx: Context, head: Head, h: Value) -> tuple[Value, Value]:
-    """Apply what stands between the final norm and the head: soft cap, head transform, dropout.
+def _before_head(ctx: Context, head: Head, hidden_states: Value) -> tuple[Value, Value]:
+    """Apply what runs between the final norm and the LM head: soft cap, head transform, dropout.
 
     Returns the input of the head and ``outputs.last_hidden_state``, a variable until the model's forward returns.
     """
     if head.hidden_cap:
-        h = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, h, "softcap"), "tanh"), "softcap")
-    out = dropout(ctx.tape, _head_transform(ctx, head, h), head.dropout)
-    return out, h if head.transform_activation else out
+        hidden_states = scale(ctx.tape, unary(ctx.tape, scale(ctx.tape, hidden_states, "softcap"), "tanh"), "softcap")
+    out = dropout(ctx.tape, _head_transform(ctx, head, hidden_states), head.dropout)
+    return out, hidden_states if head.transform_activation else out
 
 
-def _head_transform(ctx: Context, head: Head, h: Value) -> Value:
+def _head_transform(ctx: Context, head: Head, hidden_states: Value) -> Value:
     """Apply BERT's BertPredictionHeadTransform: a dense layer, its activation and a LayerNorm.
 
-    ``h``: [tokens, hidden]. Returns [tokens, hidden], or [tokens, projection] if the layer narrows to the table's width
-    (ELECTRA). With a middle width there are two dense layers and no norm. Without an activation ``h`` is returned.
+    ``hidden_states``: [tokens, hidden]. Returns [tokens, hidden], or [tokens, projection] if the layer narrows to the
+    table's width (ELECTRA). With a middle width there are two dense layers and no norm. A head without a transform
+    returns ``hidden_states`` itself.
     """
     activation_name, (dense_bias, norm_bias, middle_width) = head.transform_activation, head.transform_biases
     if not activation_name:
-        return h
+        return hidden_states
     if middle_width:
         from memcheck.frameworks.transformers.task_heads import activated_twice
 
-        return activated_twice(ctx, (head.transform_name, activation_name), middle_width, h)
+        return activated_twice(ctx, (head.transform_name, activation_name), middle_width, hidden_states)
     width = (head.projection if head.projects_last else 0) or ctx.hidden
     matrix = ParameterTensor(head.transform_name, (width, ctx.hidden), "head", linear=True)
-    h = activation(ctx.tape, linear(ctx.tape, h, ctx.weights(matrix, dense_bias), "transform"), activation_name)
+    hidden_states = activation(
+        ctx.tape, linear(ctx.tape, hidden_states, ctx.weights(matrix, dense_bias), "transform"), activation_name
+    )
     norm = Norm("layernorm", width, bias=norm_bias, name="transform.LayerNorm")
-    return normalise(ctx, norm, h, "transform.LayerNorm")
+    return normalise(ctx, norm, hidden_states, "transform.LayerNorm")
 
 
-def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+def _logits(ctx: Context, head: Head, hidden_states: Value, weights: Weights) -> Value:
     """Multiply the hidden states [tokens, hidden] by the head, then apply casts, bias, scale and soft cap as the family
     does.
 
@@ -362,9 +365,9 @@ def _logits(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
     """
     tape = ctx.tape
     if head.widened or weights.weight.dtype != ctx.setting.param_dtype:  # `.to(self.lm_head.weight.dtype)`
-        h = cast(tape, h, weights.weight.dtype)
-    logits = linear(tape, h, weights, "lm_head")
-    del h
+        hidden_states = cast(tape, hidden_states, weights.weight.dtype)
+    logits = linear(tape, hidden_states, weights, "lm_head")
+    del hidden_states
     if head.widened:
         logits = cast(tape, logits, "fp32", "logits.float()")
     if head.logit_offset_dtype:
@@ -391,10 +394,10 @@ def _gather_vocabulary(ctx: Context, head: Head, shard: Value) -> Value:
     return operator(tape, out, shard, "slice logits gradient")
 
 
-def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Value | None:
+def loss_in_pieces(ctx: Context, head: Head, hidden_states: Value, weights: Weights) -> Value | None:
     """Compute head and loss on chunks of tokens, each checkpointed, so that one chunk's logits are alive at a time.
 
-    ``h``: [tokens, hidden]. Returns the sum of the losses, or None if the loss is not chunked.
+    ``hidden_states``: [tokens, hidden]. Returns the sum of the losses, or None if the loss is not chunked.
     """
     if head.loss.kind != "chunked":
         return None
@@ -402,8 +405,8 @@ def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Valu
     chunks = head.loss.chunks
     chunk_tokens = -(-ctx.tokens // chunks)
     sizes = in_pieces(chunk_tokens * chunks, chunk_tokens)
-    chunk_inputs = tape.views(h, *(((chunk_tokens, ctx.hidden),) * len(sizes)))
-    del h
+    chunk_inputs = tape.views(hidden_states, *(((chunk_tokens, ctx.hidden),) * len(sizes)))
+    del hidden_states
     losses = []
     for _, copies in sizes:
         chunk_input = chunk_inputs.pop(0)
@@ -413,9 +416,9 @@ def loss_in_pieces(ctx: Context, head: Head, h: Value, weights: Weights) -> Valu
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
-def _loss_of_piece(ctx: Context, head: Head, h: Value, weights: Weights) -> Value:
+def _loss_of_piece(ctx: Context, head: Head, chunk: Value, weights: Weights) -> Value:
     """Compute the logits [chunk tokens, vocab] of one chunk and their cross entropy."""
-    logits = linear(ctx.tape, h, weights, "lm_head")
+    logits = linear(ctx.tape, chunk, weights, "lm_head")
     wide = widened(ctx.tape, logits, upcast=head.loss.upcast)
     del logits  # here: Python 3.10 would hold an argument until the function it is given to returns
     return cross_entropy(ctx.tape, wide, upcast=False)

@@ -61,11 +61,11 @@ def _connection_weights(ctx: Context, block: Block, x: Value, module: str) -> tu
     features = product(tape, features, convert_weight(tape, fn, "fp32"), module)
     per_stream, per_pair = (rows, streams), (rows, streams * streams)
     pre, post, comb = tape.views(features, per_stream, per_stream, per_pair)
-    parts = [weighed(tape, part, factors, base) for part in (pre, post, comb)]
-    pre = shift(tape, unary(tape, parts[0], "sigmoid"), EPSILON)
-    post = scale(tape, unary(tape, parts[1], "sigmoid"))
-    comb = shift(tape, softmax(tape, parts[2].view(rows * streams, streams)), EPSILON)
-    del parts, features
+    scaled = [weighed(tape, part, factors, base) for part in (pre, post, comb)]
+    pre = shift(tape, unary(tape, scaled[0], "sigmoid"), EPSILON)
+    post = scale(tape, unary(tape, scaled[1], "sigmoid"))
+    comb = shift(tape, softmax(tape, scaled[2].view(rows * streams, streams)), EPSILON)
+    del scaled, features
     rounds = block.extension.rounds if isinstance(block.extension, HyperConnections) else 0
     for _ in range(2 * (rounds or 1) - 1):
         comb = _over_sum(tape, comb, streams)
@@ -155,6 +155,7 @@ def outer(tape: Tape, post: Value, half_output: Value, shape: tuple[int, ...]) -
     saved = (post.storage if output_needs_grad else None, half_output.storage if post_needs_grad else None)
 
     def mul_backward(grad: Storage) -> list[Storage | None]:
+        """Make both gradients with all streams' size, sum each to its factor's shape, and cast the output's."""
         full_post_grad = tape.new(shape, dtype, "mul backward") if post_needs_grad else None
         full_output_grad = tape.new(shape, dtype, "mul backward") if output_needs_grad else None
         post_grad = tape.new(post_shape, dtype, "sum") if post_needs_grad else None

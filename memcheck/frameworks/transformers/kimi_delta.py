@@ -54,9 +54,9 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     tape, head_dim = ctx.tape, mixer.head_dim
     heads = -(-mixer.heads // ctx.tp)
     width = heads * head_dim
-    parts = tuple(project(ctx, mixer, x, f"self_attn.{name}_proj") for name in "qkv")
-    qkv = cat(tape, parts, (ctx.tokens, 3 * width), "cat q, k, v")
-    del parts
+    projections = tuple(project(ctx, mixer, x, f"self_attn.{name}_proj") for name in "qkv")
+    qkv = cat(tape, projections, (ctx.tokens, 3 * width), "cat q, k, v")
+    del projections
     qkv = convolve(ctx, tensor_of(mixer, "conv1d"), None, qkv, "silu", fused=fused)
     shape = (ctx.batch, heads, ctx.sequence, head_dim)
     query, key, value = tape.views(qkv, shape, shape, shape)

@@ -39,40 +39,40 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
     """
     tape = ctx.tape
     tensors = {t.name.split(".")[-2]: t for t in linear_tensors(attention.tensors)}
-    b, s = ctx.batch, ctx.sequence
+    batch, sequence = ctx.batch, ctx.sequence
     heads = -(-attention.heads // ctx.tp)
     nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
     x = enter_tensor_parallel(ctx, x)
     q_input = _query_input(ctx, attention, tensors, x)
     q_matrix = tensors["q_proj" if attention.q_lora_rank is None else "q_b_proj"]
     projected = linear(tape, q_input[0], ctx.weights(q_matrix, False), q_matrix.name)
-    q = head_view(tape, projected, (b, heads, s, nope + rope))
+    q = head_view(tape, projected, (batch, heads, sequence, nope + rope))
     del projected
     if attention.extension is None:  # `q_resid` is a variable where an indexer reads it
         del q_input
-    q_pass, q_rot = tape.views(q, (b, heads, s, nope), (b, heads, s, rope))
+    q_pass, q_rot = tape.views(q, (batch, heads, sequence, nope), (batch, heads, sequence, rope))
     if isinstance(attention, ScaledLatentAttention):
         q_pass, q = scale(tape, q_pass, "query scale"), scale(tape, q_rot, "query scale")
         q_rot = q
     tensor = tensors["kv_a_proj_with_mqa"]
     compressed = linear(tape, x, ctx.replicated(tensor, attention.bias), tensor.name)
-    latent, k_rot = tape.views(compressed, (ctx.tokens, attention.kv_lora_rank), (b, 1, s, rope))
+    latent, k_rot = tape.views(compressed, (ctx.tokens, attention.kv_lora_rank), (batch, 1, sequence, rope))
     latent = _norm(ctx, attention.kv_lora_rank, latent, "kv_a_layernorm")
     if isinstance(attention, ScaledLatentAttention):
         latent = scale(tape, latent, "latent scale")
     query, k_rotated, has_rotary = q, k_rot, not isinstance(attention, UnturnedLatentAttention)
     if has_rotary:
         q_rotated, k_rotated = _rotary(tape, attention, q_rot, k_rot, stream)
-        query = cat(tape, (q_pass, q_rotated), (b, heads, s, nope + rope), "cat queries")
+        query = cat(tape, (q_pass, q_rotated), (batch, heads, sequence, nope + rope), "cat queries")
     if attention.query_scale == "position":
         query = scale_positions(ctx, query)
     tensor = tensors["kv_b_proj"]
     expanded = head_view(
-        tape, linear(tape, latent, ctx.weights(tensor, False), tensor.name), (b, heads, s, nope + v_dim)
+        tape, linear(tape, latent, ctx.weights(tensor, False), tensor.name), (batch, heads, sequence, nope + v_dim)
     )
-    k_pass, value = tape.views(expanded, (b, heads, s, nope), (b, heads, s, v_dim))
+    k_pass, value = tape.views(expanded, (batch, heads, sequence, nope), (batch, heads, sequence, v_dim))
     del expanded
-    key = assemble(tape, k_pass, k_rotated, (b, heads, s, nope + rope))
+    key = assemble(tape, k_pass, k_rotated, (batch, heads, sequence, nope + rope))
     del k_pass
     grouping = grouping_of(attention, heads)
     index_variables = _index_variables(ctx, attention, grouping, x)
@@ -132,31 +132,35 @@ def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: 
         weight = ctx.constant(tensor)
         if tape.autocast and ctx.setting.trained and len(tensor.shape) > 1:  # leaves are cached
             tape.casts[id(weight)] = tape.value(tensor.shape, tape.autocast, "autocast copy")
-    b, s, heads, width = ctx.batch, ctx.sequence, indexer.heads, indexer.head_dim
+    b, sequence, heads, width = ctx.batch, ctx.sequence, indexer.heads, indexer.head_dim
     grad_enabled, tape.grad_enabled = tape.grad_enabled, False
-    queries = tape.new((b, s, heads * width), x.dtype, "index queries")
-    rotated_part = tape.new((b, s, heads * attention.qk_rope_head_dim), x.dtype, "turned index queries")
-    rotated = tape.new((b, s, heads * width), x.dtype, "cat index queries")
-    keys = [tape.new((b, s, width), x.dtype, "index keys, normed, turned") for _ in range(2)]
-    fp32_keys = tape.new((b, s, width), "fp32", "index keys in fp32")
-    fp32_queries = tape.new((b, s, heads * width), "fp32", "index queries in fp32")
+    queries = tape.new((b, sequence, heads * width), x.dtype, "index queries")
+    rotated_part = tape.new((b, sequence, heads * attention.qk_rope_head_dim), x.dtype, "turned index queries")
+    rotated = tape.new((b, sequence, heads * width), x.dtype, "cat index queries")
+    keys = [tape.new((b, sequence, width), x.dtype, "index keys, normed, turned") for _ in range(2)]
+    fp32_keys = tape.new((b, sequence, width), "fp32", "index keys in fp32")
+    fp32_queries = tape.new((b, sequence, heads * width), "fp32", "index queries in fp32")
     score_dtype = tape.autocast or "fp32"
     fp32_copies = [
-        tape.new((b, s, count), score_dtype, "autocast index factors")
+        tape.new((b, sequence, count), score_dtype, "autocast index factors")
         for count in (width, heads * width)
         if tape.autocast
     ]
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
-    repeated = tape.new((b, s, width, s), score_dtype, "index keys of every query") if ctx.setting.batch > 1 else None
-    scores = tape.new((b, s, heads, s), score_dtype, "index scores")
+    repeated = (
+        tape.new((b, sequence, width, sequence), score_dtype, "index keys of every query")
+        if ctx.setting.batch > 1
+        else None
+    )
+    scores = tape.new((b, sequence, heads, sequence), score_dtype, "index scores")
     del fp32_queries, repeated, fp32_keys, fp32_copies
-    scaled = tape.new((b, s, heads, s), score_dtype, "scaled index scores")
+    scaled = tape.new((b, sequence, heads, sequence), score_dtype, "scaled index scores")
     del scores
-    relu_scores = tape.new((b, s, heads, s), score_dtype, "relu of index scores")
+    relu_scores = tape.new((b, sequence, heads, sequence), score_dtype, "relu of index scores")
     del scaled
-    summed_scores = tape.new((b, s, s), score_dtype, "index scores of keys")
-    masked_scores = tape.new((b, s, s), "fp32", "masked index scores")
-    indices = tape.new((b, s, min(s, indexer.topk)), "int64", "topk indices")
+    summed_scores = tape.new((b, sequence, sequence), score_dtype, "index scores of keys")
+    masked_scores = tape.new((b, sequence, sequence), "fp32", "masked index scores")
+    indices = tape.new((b, sequence, min(sequence, indexer.topk)), "int64", "topk indices")
     int32_indices = tape.new(indices.shape, "int32", "indices of chosen keys")
     del queries, rotated_part, rotated, keys, relu_scores, summed_scores, masked_scores, indices
     tape.grad_enabled = grad_enabled
@@ -168,12 +172,12 @@ def _mask_of_choice(ctx: Context, indexer: Indexer) -> list[Storage]:
 
     Both are variables to the module's end. The scatter reads int64 copies of the indices.
     """
-    tape, b, s = ctx.tape, ctx.batch, ctx.sequence
-    ones = tape.new((b, s, s), "bool", "new_ones")
-    int64_indices = tape.new((b, s, min(s, indexer.topk)), "int64", "chosen keys")
-    index_mask = tape.new((b, s, s), "bool", "mask of keys that are not chosen")
+    tape, b, sequence = ctx.tape, ctx.batch, ctx.sequence
+    ones = tape.new((b, sequence, sequence), "bool", "new_ones")
+    int64_indices = tape.new((b, sequence, min(sequence, indexer.topk)), "int64", "chosen keys")
+    index_mask = tape.new((b, sequence, sequence), "bool", "mask of keys that are not chosen")
     del ones, int64_indices
-    return [index_mask, tape.new((b, 1, s, s), ctx.setting.param_dtype, "mask of chosen keys")]
+    return [index_mask, tape.new((b, 1, sequence, sequence), ctx.setting.param_dtype, "mask of chosen keys")]
 
 
 def _query_input(ctx: Context, attention: LatentAttention, tensors: Tensors, x: Value) -> list[Value]:

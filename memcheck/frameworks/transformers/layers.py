@@ -170,27 +170,27 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     norm_input = cast(ctx.tape, x, ctx.setting.param_dtype) if isinstance(block, WideStreamBlock) else x
     if ctx.setting.rotary_table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
         x = norm_input
-    h = (
+    hidden_states = (
         norm_input
         if block.post_norm
         else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), norm_input)
     )
     del norm_input
-    residual = h if block.residual_from_norm else x
+    residual = hidden_states if block.residual_from_norm else x
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
     if block.variables.norm:
-        ctx.unused_outputs.append(h)
+        ctx.unused_outputs.append(hidden_states)
     if isinstance(block.mixer, BloomAttention):
-        ctx.attention_locals.append(h)
-    module_input = h if block.inner_dropout else None
-    h = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), h)
-    h = norm(ctx, block.mixer_output_norm, h)
-    h = dropout(ctx.tape, h, block.dropout)
+        ctx.attention_locals.append(hidden_states)
+    module_input = hidden_states if block.inner_dropout else None
+    hidden_states = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), hidden_states)
+    hidden_states = norm(ctx, block.mixer_output_norm, hidden_states)
+    hidden_states = dropout(ctx.tape, hidden_states, block.dropout)
     del module_input
     if block.variables.output and block.branch_scale not in LEARNED:
-        ctx.unused_outputs.append(h)
-    x = _residual(ctx, block, residual, h)
+        ctx.unused_outputs.append(hidden_states)
+    x = _residual(ctx, block, residual, hidden_states)
     ctx.attention_locals = []
     return norm(ctx, block.input_norm, x) if block.post_norm else x
 
@@ -202,18 +202,18 @@ def _mixed(ctx: Context, block: Block, h: Value, stream: str) -> Value:
     return mixer_forward(ctx, block.mixer, h, stream)
 
 
-def _both_mixers(ctx: Context, block: Block, h: Value, stream: str) -> Value:
+def _both_mixers(ctx: Context, block: Block, hidden_states: Value, stream: str) -> Value:
     """Run Falcon-H1's recurrent mixer and its attention on the same input, and add both outputs.
 
-    ``h``: [tokens, hidden]. Each output is multiplied by a constant first. Source: modeling_falcon_h1.py.
+    ``hidden_states``: [tokens, hidden]. Each output is multiplied by a constant first. Source: modeling_falcon_h1.py.
     """
     tape = ctx.tape
     if block.second_mixer is None or block.mixer is None:
-        return h
+        return hidden_states
     recurrent = scale(
-        tape, mixer_forward(ctx, block.second_mixer, scale(tape, h, "ssm multiplier"), stream), "multiplier"
+        tape, mixer_forward(ctx, block.second_mixer, scale(tape, hidden_states, "ssm multiplier"), stream), "multiplier"
     )
-    attended = scale(tape, mixer_forward(ctx, block.mixer, h, stream), "multiplier")
+    attended = scale(tape, mixer_forward(ctx, block.mixer, hidden_states, stream), "multiplier")
     return add(tape, recurrent, attended, "both mixers")
 
 
@@ -224,27 +224,29 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     as long as it keeps them.
     """
     apply_norm: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
-    h = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", apply_norm, x)
-    residual = h if block.residual_from_norm else x
-    module_input = h if block.inner_dropout else None
-    input_variable = h if block.variables.mlp_input else None
+    hidden_states = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", apply_norm, x)
+    residual = hidden_states if block.residual_from_norm else x
+    module_input = hidden_states if block.inner_dropout else None
+    input_variable = hidden_states if block.variables.mlp_input else None
     if isinstance(mlp, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
 
-        h = experts_beside(ctx, mlp, h, x)
+        hidden_states = experts_beside(ctx, mlp, hidden_states, x)
     else:
-        h = _part(ctx, "mlp", lambda c, v: feed_forward(c, mlp, v), h)
-    h = norm(ctx, block.mlp_output_norm, h)
-    h = dropout(ctx.tape, h, 0.0 if block.mixer_dropout else block.dropout)
+        hidden_states = _part(ctx, "mlp", lambda c, v: feed_forward(c, mlp, v), hidden_states)
+    hidden_states = norm(ctx, block.mlp_output_norm, hidden_states)
+    hidden_states = dropout(ctx.tape, hidden_states, 0.0 if block.mixer_dropout else block.dropout)
     if isinstance(block, PictureBlock):
-        h = mul(ctx.tape, Value(None, (h.shape[0], 1), ctx.setting.param_dtype), h, "masked rows")
+        hidden_states = mul(
+            ctx.tape, Value(None, (hidden_states.shape[0], 1), ctx.setting.param_dtype), hidden_states, "masked rows"
+        )
     del module_input
-    x = _residual(ctx, block, residual, h)
+    x = _residual(ctx, block, residual, hidden_states)
     del input_variable
     return norm(ctx, block.mlp_norm, x) if block.post_norm else x
 
 
-def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
+def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value) -> Value:
     """Add the output of a half to the residual: ``residual + h``, both [tokens, hidden], scaled as the family does.
 
     Granite multiplies h by a constant, MiniMax multiplies both. InternViT multiplies h by a learned vector
@@ -257,16 +259,16 @@ def _residual(ctx: Context, block: Block, residual: Value, h: Value) -> Value:
         factor = tape.parameter(ctx.parameter(vector.name, vector.shape))
         if block.branch_scale == "tanh":
             factor = unary(tape, factor, "tanh")
-        scaled = mul(tape, factor, h, "layer scale")
+        scaled = mul(tape, factor, hidden_states, "layer scale")
         if block.variables.output:
             ctx.unused_outputs.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.branch_scale == "constant":
         if block.residual_from_norm:
             residual = scale(tape, residual, "residual * alpha")
-        scaled = scale(tape, h, "hidden * multiplier")
+        scaled = scale(tape, hidden_states, "hidden * multiplier")
         return add(tape, residual, scaled, "residual")
-    return add(tape, residual, h, "residual")
+    return add(tape, residual, hidden_states, "residual")
 
 
 def _layer_scale_names(block: Block) -> frozenset[str]:
@@ -309,10 +311,10 @@ def cross_half(ctx: Context, block: Block, cross: CrossAttention, x: Value) -> V
 
     ``x``: [tokens, hidden]; so is what is returned. With ``post_norm`` the norm follows the addition.
     """
-    h = x.view(*x.shape) if block.post_norm else norm(ctx, cross.norm, x)
-    module_input = h if block.inner_dropout else None
-    h = attention(ctx, cross.attention, h, x.dtype)
-    h = dropout(ctx.tape, norm(ctx, cross.output_norm, h), block.dropout)
+    hidden_states = x.view(*x.shape) if block.post_norm else norm(ctx, cross.norm, x)
+    module_input = hidden_states if block.inner_dropout else None
+    hidden_states = attention(ctx, cross.attention, hidden_states, x.dtype)
+    hidden_states = dropout(ctx.tape, norm(ctx, cross.output_norm, hidden_states), block.dropout)
     del module_input
-    x = add(ctx.tape, x, h, "residual")
+    x = add(ctx.tape, x, hidden_states, "residual")
     return norm(ctx, cross.norm, x) if block.post_norm else x

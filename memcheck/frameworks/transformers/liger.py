@@ -96,10 +96,10 @@ def liger_of(job: TrainingJob, architecture: Architecture) -> Patched | None:
     )
 
 
-def gate_and_up(ctx: Context, mlp: Mlp, x: Value, held: list[Value]) -> tuple[Value, Value]:
+def gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> tuple[Value, Value]:
     """Compute gate and up projections, each contiguous, [tokens, width].
 
-    The halves of a fused matrix are copied; the module's variables (``held``) keep the fused output alive.
+    The halves of a fused matrix are copied; the module's variables (``variables``) keep the fused output alive.
     """
     tape = ctx.tape
     if not mlp.fused_gate_up:
@@ -109,7 +109,7 @@ def gate_and_up(ctx: Context, mlp: Mlp, x: Value, held: list[Value]) -> tuple[Va
     gate_and_up_out = linear(tape, x, ctx.weights(tensor, mlp.bias, adaptable=mlp.adaptable), tensor.name)
     half = (*gate_and_up_out.shape[:-1], gate_and_up_out.shape[-1] // 2)
     gate, up = tape.views(gate_and_up_out, half, half)
-    held.append(gate)
+    variables.append(gate)
     return copy(tape, gate, "contiguous"), copy(tape, up, "contiguous")
 
 

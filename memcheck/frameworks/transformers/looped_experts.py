@@ -41,7 +41,7 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     width = -(-moe.width // ctx.setting.expert_tensor_parallel)
     *up_tensors, down_tensor = (t for t in moe.tensors if t.group == "experts")
     outputs = 2 * width if moe.gated and len(up_tensors) == 1 else width
-    names_adapted = {f.name for f in adapted_tensors(ctx.setting.adapter, moe)}
+    names_adapted = {stack.name for stack in adapted_tensors(ctx.setting.adapter, moe)}
     if any(t.name in names_adapted for t in (*up_tensors, down_tensor)) and not identities:
         raise UnsupportedError(
             "adapters of stacked experts that run one after the other have no memory model",

@@ -38,7 +38,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
     makes the boolean mask again (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps
     it for backward.
     """
-    s = setting.sequence
+    sequence = setting.sequence
     bytes_by_window: dict[int | None, int] = {}
     bias_bytes, in_graph, cross_bytes = 0, False, 0
     blocks = tuple(blocks)
@@ -46,10 +46,10 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         layer_mask = _mask(block, setting)
         if layer_mask is not None:
             window, dtype, sequences = layer_mask
-            bytes_by_window[window] = rounded(sequences * s * s * ITEM_BYTES[dtype])
+            bytes_by_window[window] = rounded(sequences * sequence * sequence * ITEM_BYTES[dtype])
         if block.cross is not None and block.cross.attention.row_masks == "padding":
             dtype = setting.param_dtype if setting.attention == "eager" else "bool"
-            cross_bytes = rounded(setting.batch * s * setting.encoder_length * ITEM_BYTES[dtype])
+            cross_bytes = rounded(setting.batch * sequence * setting.encoder_length * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
             bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
@@ -62,15 +62,17 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
                 or shares_mask(block.mixer, setting)
             )
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
-    masks, others = (
+    masks, unused_windows = (
         sum(bytes_by_window.values()),
         [window_size for window_size in windows if window_size not in bytes_by_window],
     )
     unused = 0
     if setting.attention == "eager":
-        unused = len(others) * rounded(setting.batch * s * s * ITEM_BYTES[setting.param_dtype])
+        unused = len(unused_windows) * rounded(setting.batch * sequence * sequence * ITEM_BYTES[setting.param_dtype])
     elif setting.attention == "sdpa":
-        unused = rounded(s * s) * sum(window_size is not None and s >= window_size for window_size in others)
+        unused = rounded(sequence * sequence) * sum(
+            window_size is not None and sequence >= window_size for window_size in unused_windows
+        )
     if in_graph:
         return Masks(variables=bias_bytes + cross_bytes, graph=masks, unused=unused)
     return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)
@@ -130,6 +132,6 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     if isinstance(mixer.extension, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
         return None
     if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
-        several = mixer.chunked_window or bool(mixer.row_masks)
-        return mixer.window, "bool", setting.batch if several else 1
+        per_sequence = mixer.chunked_window or bool(mixer.row_masks)
+        return mixer.window, "bool", setting.batch if per_sequence else 1
     return None

@@ -22,18 +22,20 @@ def math_kernel(ctx: Context, attention: Attention, q: Value, k: Value, v: Value
     (repeat_interleave). Both, and the additive mask, are variables to the end.
     """
     tape = ctx.tape
-    batch, heads, s, _ = q.shape
+    batch, heads, sequence, _ = q.shape
     if k.shape[1] != heads:
         k, v = (repeat_kv(tape, t, heads, copies=True) for t in (k, v))
-    repeated_k, mask = k, tape.new((s, s), q.dtype, "causal mask")
+    repeated_k, mask = k, tape.new((sequence, sequence), q.dtype, "causal mask")
     q, k = scale(tape, q), scale(tape, k)
     q_not_contiguous = copied_operands(ctx, attention, heads)[0]
-    weights = kernels.batched(tape, q, k, (batch, heads, s, s), "attention scores", (q_not_contiguous, False))
+    weights = kernels.batched(
+        tape, q, k, (batch, heads, sequence, sequence), "attention scores", (q_not_contiguous, False)
+    )
     del k
     weights = scale(tape, weights, "attention mask")
     weights = kernels.softmax(tape, weights)
     weights = dropout(tape, weights, attention.dropout)
-    out = kernels.batched(tape, weights, v, (batch, heads, s, v.shape[-1]), "attention output")
+    out = kernels.batched(tape, weights, v, (batch, heads, sequence, v.shape[-1]), "attention output")
     del weights, repeated_k, mask
     return copy(tape, out, "contiguous")
 
@@ -54,12 +56,12 @@ def broadcasting(ctx: Context, attention: Attention, q: Value, k: Value, v: Valu
         mask = additive_mask(ctx, attention, q.dtype)
         half_dtype = q.dtype if q.dtype in ("bf16", "fp16") else ""
         compute_q, compute_k, compute_v = (cast(tape, t, "fp32") for t in (q, k, v)) if half_dtype else (q, k, v)
-        batch, heads, s, _ = q.shape
+        batch, heads, sequence, _ = q.shape
         scaled = scale(tape, compute_q)
         keys = _expand_heads(tape, scale(tape, compute_k), heads)
         q_not_contiguous = copied_operands(ctx, attention, heads)[0]
         weights = kernels.batched(
-            tape, scaled, keys, (batch, heads, s, s), "attention scores", (q_not_contiguous, False)
+            tape, scaled, keys, (batch, heads, sequence, sequence), "attention scores", (q_not_contiguous, False)
         )
         del keys
         weights = shift(tape, weights, "attention mask")
@@ -67,7 +69,11 @@ def broadcasting(ctx: Context, attention: Attention, q: Value, k: Value, v: Valu
         weights = dropout(tape, weights, attention.dropout)
         unused_weights = tape.value(weights.shape, half_dtype, "unused weights") if half_dtype else None
         out = kernels.batched(
-            tape, weights, _expand_heads(tape, compute_v, heads), (batch, heads, s, v.shape[-1]), "attention output"
+            tape,
+            weights,
+            _expand_heads(tape, compute_v, heads),
+            (batch, heads, sequence, v.shape[-1]),
+            "attention output",
         )
         if half_dtype:
             out = cast(tape, out, half_dtype)

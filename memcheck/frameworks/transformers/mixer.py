@@ -135,6 +135,7 @@ def _lightning_blocks(ctx: Context, qkv: Value, heads: int, head_dim: int) -> Va
     shape = qkv.shape
 
     def lightning_backward(grad: Storage) -> list[Storage | None]:
+        """Make the gradients of one block's scores and of q, k and v, and join the latter three to that of qkv."""
         scores_grad = tape.new((tokens // blocks, heads, block), dtype, "scores backward")
         qkv_grads = [tape.new((tokens, width), dtype, "slice backward") for _ in range(3)]
         del scores_grad
@@ -222,13 +223,15 @@ def _fused_function(
     saved = (x.storage, *(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
     out = tape.value((rows, width), x.dtype, mixer.kind)
     shape, dtype = x.shape, x.dtype
-    parameter_grads = [(p.shape, p.dtype) if p.origin is not None else None for p in parameters]
+    parameter_grads = [
+        (parameter.shape, parameter.dtype) if parameter.origin is not None else None for parameter in parameters
+    ]
 
     def fused_backward(grad: Storage) -> list[Storage | None]:
         recomputed = tape.new((rows, width), dtype, "recomputed convolution")
         result = tape.new(shape, dtype, mixer.kind + " backward")
         del recomputed
-        return [result, *(tape.new(s[0], s[1], "backward") if s else None for s in parameter_grads)]
+        return [result, *(tape.new(spec[0], spec[1], "backward") if spec else None for spec in parameter_grads)]
 
     return tape.record(out, (x, *parameters), fused_backward, saves=saved)
 

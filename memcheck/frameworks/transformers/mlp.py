@@ -138,10 +138,10 @@ def _after_down(ctx: Context, mlp: Mlp, down: Value) -> Value:
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
 
-def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, held: list[Value]) -> Value:
+def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> Value:
     """Compute the gated product of DeepseekV4MLP, Step3p7MLP or BeamMLP, [tokens, width].
 
-    The first two clamp gate and up. Both are put on ``held``, because they are variables to the module's end.
+    The first two clamp gate and up. Both are put on ``variables``, because they are variables to the module's end.
     """
     from memcheck.autograd.elementwise import clamp
 
@@ -149,7 +149,7 @@ def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, held: list[Value]) ->
     gate = matrix(ctx, mlp, x, tensors[0])
     gate = clamp(ctx.tape, activation(ctx.tape, gate, mlp.activation) if mlp.clamp == "acted" else gate, 1)
     up = clamp(ctx.tape, matrix(ctx, mlp, x, tensors[1]), 2)
-    held += [gate, up]
+    variables += [gate, up]
     return mul(ctx.tape, gate if mlp.clamp == "acted" else activation(ctx.tape, gate, mlp.activation), up)
 
 

@@ -44,14 +44,14 @@ def forward_of(module: object) -> Callable[..., Value] | None:
 
 def _look_up(kind: type) -> Callable[..., Value] | None:
     """Find the forward function of a module's type, or of its nearest base that has one; None without one."""
-    for each in kind.__mro__:
-        file, _, function = FORWARDS.get(each.__name__, "").partition(":")
+    for base in kind.__mro__:
+        file, _, function = FORWARDS.get(base.__name__, "").partition(":")
         if file:
             function_found: Callable[..., Value] = getattr(import_module(HERE + file), function)
             return function_found
-        if each.__module__.startswith(FAMILIES):
+        if base.__module__.startswith(FAMILIES):
             forwards_by_type: dict[type, Callable[..., Value]] = import_module(
-                HERE + each.__module__.removeprefix(FAMILIES)
+                HERE + base.__module__.removeprefix(FAMILIES)
             ).FORWARDS
-            return forwards_by_type[each]
+            return forwards_by_type[base]
     return None

@@ -62,19 +62,23 @@ def per_layer_part(ctx: Context, block: Block, x: Value) -> Value:
 
     The layer's input is a slice, and its gradient is as wide as the inputs of all layers.
     """
-    tape, p = ctx.tape, block.extension
-    if not isinstance(p, PerLayer):
+    tape, extension = ctx.tape, block.extension
+    if not isinstance(extension, PerLayer):
         return x
     tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     gate, projection = tensors["per_layer_input_gate"], tensors["per_layer_projection"]
-    h = linear(tape, x, ctx.replicated(gate), gate.name)
-    h = activation(tape, h, p.activation)
-    all_shape, layer_shape, dtype = (ctx.tokens, p.total), (ctx.tokens, p.width), ctx.setting.param_dtype
+    hidden_states = linear(tape, x, ctx.replicated(gate), gate.name)
+    hidden_states = activation(tape, hidden_states, extension.activation)
+    all_shape, layer_shape, dtype = (
+        (ctx.tokens, extension.total),
+        (ctx.tokens, extension.width),
+        ctx.setting.param_dtype,
+    )
     all_inputs = Value(None, all_shape, dtype, Leaf())
     layer_input = operator(
         tape, Value(None, layer_shape, dtype), all_inputs, (all_shape, dtype, "slice of per-layer inputs")
     )
-    h = mul(tape, h, layer_input)
-    h = linear(tape, h, ctx.replicated(projection), projection.name)
+    hidden_states = mul(tape, hidden_states, layer_input)
+    hidden_states = linear(tape, hidden_states, ctx.replicated(projection), projection.name)
     name = "post_per_layer_input_norm"
-    return normalise(ctx, Norm("rmsnorm-fp32-weight", x.shape[-1], name=name), h, name)
+    return normalise(ctx, Norm("rmsnorm-fp32-weight", x.shape[-1], name=name), hidden_states, name)

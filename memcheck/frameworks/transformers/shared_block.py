@@ -52,10 +52,10 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     if frame is not None and frame.recomputed is None and shared.storage is not None:
         # the Mamba layer inside is a checkpoint of its own, which holds its arguments from the first pass on
         ctx.inner_checkpoint_saved.append(shared.storage)
-    h = normalise(ctx, block.mixer_output_norm, add(tape, x, shared, "stream + shared"))
-    h = recurrent_mixer(ctx, block.second_mixer, h)
-    out = add(tape, x, h, "residual")
-    del shared, h
+    hidden_states = normalise(ctx, block.mixer_output_norm, add(tape, x, shared, "stream + shared"))
+    hidden_states = recurrent_mixer(ctx, block.second_mixer, hidden_states)
+    out = add(tape, x, hidden_states, "residual")
+    del shared, hidden_states
     return out
 
 
@@ -69,12 +69,16 @@ def _transformer(
     """
     tape, width = ctx.tape, x.shape[-1]
     original = Value(None, x.shape, x.dtype, Leaf())
-    h = cat(tape, (x, original), (x.shape[0], 2 * width), "cat embedding")
+    hidden_states = cat(tape, (x, original), (x.shape[0], 2 * width), "cat embedding")
     del original
-    h = normalise(ctx, block.input_norm, h)
-    h = _attention(ctx, attention, own_tensors, h, x.dtype)
-    h = normalise(ctx, block.mlp_norm, h)
-    return _feed_forward(ctx, mlp_config, own_tensors, h) if mlp_config.fused_gate_up else mlp(ctx, mlp_config, h)
+    hidden_states = normalise(ctx, block.input_norm, hidden_states)
+    hidden_states = _attention(ctx, attention, own_tensors, hidden_states, x.dtype)
+    hidden_states = normalise(ctx, block.mlp_norm, hidden_states)
+    return (
+        _feed_forward(ctx, mlp_config, own_tensors, hidden_states)
+        if mlp_config.fused_gate_up
+        else mlp(ctx, mlp_config, hidden_states)
+    )
 
 
 def _adapted(ctx: Context, own_tensors: Tensors, name: str, x: Value, output: Value) -> Value:
