@@ -90,6 +90,23 @@ def test_public_boot(name: str) -> None:
         assert pool.tokens == pytest.approx(tokens, rel=0.001)
 
 
+def test_pool_of_a_public_boot_with_states() -> None:
+    """Tokens and concurrency of club-3090 issue 612: vLLM 0.24.0, Qwen3.6-35B-A3B, fp8 cache, prefixes cached."""
+    found = answer(
+        *("qwen3.5-35b-a3b", "rtx-5090"),
+        version="0.24.0",
+        weights="fp4",
+        kv_cache="fp8",
+        kv_cache_bytes=int(5.98 * GIB),
+        max_model_len=131072,
+        max_num_batched_tokens=8192,
+        max_num_seqs=1,
+        prefix_caching=True,
+    )
+    assert found.pool is not None
+    assert (found.pool.tokens, round(found.pool.concurrency, 2)) == (567978, 4.33)
+
+
 def test_words_of_the_engine() -> None:
     """The error has the words of that version, with its numbers."""
     found = answer("qwen3-32b", "h100-80gb", version="0.20.2", max_model_len=32000, gpu_memory_utilization=0.85)
@@ -102,7 +119,7 @@ def test_words_of_the_engine() -> None:
 def test_unknown_version_is_computed_as_both_around_it() -> None:
     """The known versions around it are named with their answers, and a difference makes it depend on the version."""
     found = answer("llama-3.1-8b", "l40s", version="0.28.1", enforce_eager=True)
-    assert found.enclosing == (("0.20.2", "boots"), ("0.33.0", "boots"))
+    assert found.enclosing == (("0.24.0", "boots"), ("0.33.0", "boots"))
     assert found.answer == "boots"
     mixed = answer("qwen3-32b", "h100-80gb", version="0.15.0", max_model_len=16000)
     assert mixed.answer == "depends"

@@ -48,14 +48,14 @@ def layer_caches(
     mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
     attention = next((m for m in mixers if isinstance(m, Attention | LatentAttention)), None)
     states = [m for m in mixers if isinstance(m, Mixer)]
-    page, cached = 0, bool(version.caches_hybrid_prefixes and attention is not None and settings.prefix_caching)
+    page, cached = 0, attention is not None and settings.prefix_caching
     if states and attention is not None:
         largest = max(_state_bytes(m, a, settings) for m in states)
         token_bytes = _cache(attention, 1, settings, version, arch, a.model_type).page_bytes
         step = block
         if isinstance(attention, LatentAttention):
             step = max(step, 128)
-        if cached and _exports(states, arch):
+        if cached and _exports(states, arch) and version.exports_states:
             step = lcm(step, GDN_ALIGNMENT)
         block = max(block, step * -(-largest // (step * token_bytes)))
         page = block * token_bytes
@@ -204,7 +204,7 @@ def _state(
     size = _state_bytes(m, a, settings)
     pages = 1
     if cached:
-        pages = 3 if m.kind == "mamba2" or _exports([m], arch) else 2
+        pages = 3 if version.exports_states and (m.kind == "mamba2" or _exports([m], arch)) else 2
     tokens = block if cached else settings.longest or settings.length
     return Cache(kind="MambaSpec", block=tokens, page_bytes=max(page, size), states=pages, head_dim=size)
 

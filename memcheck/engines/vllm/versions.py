@@ -31,6 +31,8 @@ class Version(Record):
     """Pages that do not divide the largest are padded."""
     shares_indices: bool
     """Layers that use an earlier indexer's choice have none of their own (GLM 5.2)."""
+    exports_states: bool
+    """A prefill exports states in its middle, for which a request has one page more."""
     caches_hybrid_prefixes: bool
     """Prefix caching is on for models with recurrent states, which then hold several pages of a state."""
     profile: str
