@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from memcheck.families.architecture import catalog_architecture, read_architecture
+from memcheck.why.dimensions import Dimensions, dimensions_of
 from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading, printed_shape
 from memcheck.why.shapes import (
-    Dimensions,
     TensorFit,
-    dimensions_of,
     fit,
     readings,
     tensor_bytes,
