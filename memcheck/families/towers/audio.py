@@ -69,8 +69,10 @@ def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
 
 
 def read_music(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: musicflamingo``: Audio Flamingo 3's tower, and buffers of angles. The rotary base gives their
-    number of places, a share of the tower's width their channels.
+    """``model_type: musicflamingo``: Audio Flamingo 3's tower with a rotation in time, whose tables are buffers.
+
+    The table of angles has as many positions as the rotary base, and as many channels as ``partial_rotary_factor`` of
+    the tower's width. Two vectors of frequencies are added.
     """
     outer = model.outer
     outer.ignore("audio_frame_step", "audio_bos_token_id", "audio_eos_token_id", "max_position_embeddings", "head_dim")

@@ -36,7 +36,7 @@ from memcheck.models.vision import Perceiver, Vision
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: idefics2``."""
+    """``model_type: idefics2``: SigLIP's tower and a perceiver with a fixed number of latents for each picture."""
     outer, language = model.outer, model.language
     outer.ignore("use_cache")
     tower = siglip(config, model, "idefics2:idefics2", attention="masked", defaults=IDEFICS2)

@@ -47,7 +47,9 @@ NAMES = LayerNames(output="self_attn.o_proj", norms=("input_layernorm", "post_at
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: mllama``."""
+    """``model_type: mllama``: a tower over tiles, with global layers after it, whose rows the text reads in
+    cross-attention.
+    """
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("attention_heads", "num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)

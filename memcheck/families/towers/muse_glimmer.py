@@ -40,7 +40,9 @@ FULL, WINDOWED, PERIOD = "full_attention", "window_attention", 4
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: muse_glimmer``."""
+    """``model_type: muse_glimmer``: a tower with windowed attention, and an adapter that merges patches by pixel
+    shuffle.
+    """
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1536)
     heads = config.integer("num_attention_heads", default=16)

@@ -297,9 +297,9 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     ``pixel_values`` are cast to the tower's dtype, and saved if the weights are trained. The output is a view.
     """
     tape = ctx.tape
-    weight, *biases = vision.stem
+    weight, *stem_tensors = vision.stem
     weight_parameter = ctx.parameter(weight.name.removesuffix(".weight"), weight.shape)
-    bias = [ctx.parameter(t.name, t.shape) for t in biases if t.name.endswith("proj.bias")]
+    biases = [ctx.parameter(t.name, t.shape) for t in stem_tensors if t.name.endswith("proj.bias")]
     dtype = tape.autocast or weight_parameter.dtype
     pixels = cast_pixel_values(ctx, (ctx.tokens, vision.channels), dtype) if dtype != "fp32" else None
     shape = (ctx.tokens, vision.hidden)
@@ -312,9 +312,9 @@ def embedded_patches(ctx: Context, vision: Vision) -> Value:
     )
     out = tape.value(shape, dtype, "patch_embed")
     saves = (pixels if weight_parameter.requires_grad else None,)
-    bias_gradients = [(b.shape, dtype, "patch_embed db") for b in bias]
+    bias_gradients = [(b.shape, dtype, "patch_embed db") for b in biases]
     return operator(
-        tape, out, (weight_value, *map(tape.parameter, bias)), ["patch_embed dW", *bias_gradients], saves=saves
+        tape, out, (weight_value, *map(tape.parameter, biases)), ["patch_embed dW", *bias_gradients], saves=saves
     )
 
 

@@ -131,7 +131,7 @@ IRRELEVANT_KEYS = (
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: nemotron_h_omni``."""
+    """``model_type: nemotron_h_omni``: NVIDIA's RADIO vision tower, and an audio tower that is idle."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("num_attention_heads", default=16)

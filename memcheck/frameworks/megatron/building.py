@@ -36,17 +36,18 @@ def with_building(components: Components, instants: tuple[Instant, ...]) -> tupl
 
 
 def buffer_layout_components(job: TrainingJob, resident: ResidentTensors, chunks: tuple[int, ...]) -> Components:
-    """Return the bytes per component of a rank of a ``state_key`` job while DDP lays its buffers out.
+    """Return the bytes per component on one rank while DDP copies its parameters into contiguous buffers.
 
-    ``chunks``: the number of units of each model chunk. Empty under Megatron-FSDP.
+    ``resident``: the rank's units with their tensors. ``chunks``: number of units of each model chunk. ``job``: as
+    ``state_key`` returns it, with only what decides resident bytes. Empty under Megatron-FSDP, which has no such copy.
     """
     if is_sharded(job):
         return ()
     units = iter(resident.units)
     counted_chunks: dict[tuple[int, ...], list[Counted]] = {}  # chunks are often alike
     tensors = []
-    for n in chunks:
-        chunk_units = list(islice(units, n))
+    for unit_count in chunks:
+        chunk_units = list(islice(units, unit_count))
         key = tuple(map(id, chunk_units))
         if key not in counted_chunks:
             counted_chunks[key] = counted(chunk_units)  # type: ignore[arg-type]

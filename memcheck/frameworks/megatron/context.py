@@ -155,9 +155,10 @@ def _ring_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Va
 
 
 def _all_gather_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
-    """Gather k and v of the whole sequence and attend in two halves of the queries.
+    """Compute attention of this rank's queries over gathered keys and values, in two halves: [tokens, heads * v_dim].
 
-    Saves the local q, k, v and the output; backward gathers k and v again.
+    ``cp_comm_type: all_gather``: each context rank has one early and one late part of the sequence. Saves the local
+    query, key, value and the output; backward gathers keys and values again.
     """
     tape, ranks = ctx.tape, ctx.setting.context_parallel
     tokens = query.shape[0]
@@ -178,7 +179,7 @@ def _all_gather_attention(ctx: Context, widths: AttentionWidths, query: Value, k
         dk, dv = (tape.new(_gathered_shape(t.shape, ranks), t.dtype, "dK, dV of the whole sequence") for t in (k, v))
         gathered_kv = _gather_kv(tape, ranks, k, v)
         half = Value(None, (-(-local_q.shape[0] // 2), local_q.shape[1]), local_q.dtype)
-        # the two halves together see (2 ranks + 1) / (2 ranks) of the sequence, and the gradients of both wait
+        # under the causal mask both halves together read half a rank's tokens more than the whole sequence
         visible_kv = [Value(None, (t.shape[0] * ranks + -(-t.shape[0] // 2), t.shape[1]), t.dtype) for t in (k, v)]
         half_gradients = _attention_backward(tape, widths, half, *visible_kv)
         first_half_dq = tape.new(half.shape, half.dtype, "attention backward")

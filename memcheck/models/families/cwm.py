@@ -12,7 +12,10 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: cwm``."""
+    """``model_type: cwm``.
+
+    Llama's layers, of which every fourth has full attention and the others a sliding window.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention = grouped_attention(size, dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))

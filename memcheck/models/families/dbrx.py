@@ -19,7 +19,7 @@ PROJECTIONS = Projections(("Wqkv",), "out_proj", "norm_attn_norm.attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: dbrx``."""
+    """``model_type: dbrx``: one matrix for q, k and v, which may be clipped, and experts in every layer."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.ignore("emb_pdrop")

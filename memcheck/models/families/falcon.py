@@ -25,7 +25,7 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: falcon``."""
+    """``model_type: falcon``: one matrix for q, k and v, few key-value heads, and attention parallel to the MLP."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     new_decoder = config.flag("new_decoder_architecture")
     size = size._replace(kv_heads=_kv_heads(config, size.heads, new_decoder))

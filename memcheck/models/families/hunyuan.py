@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture, Attention
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: hunyuan_v1_dense``."""
+    """``model_type: hunyuan_v1_dense``: Llama's layers with norms of queries and keys after the rotation."""
     return _dense(config, read_sizes(config))
 
 

@@ -16,7 +16,10 @@ class WideSumMoe(Moe):
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: hy_v3``."""
+    """``model_type: hy_v3``.
+
+    Llama's layers with norms of queries and keys, and sigmoid-routed experts with a shared one.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden, bias, width = size.hidden, config.flag("attention_bias"), config.integer("moe_intermediate_size")
     attention = grouped_attention(

@@ -14,7 +14,10 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: jamba``."""
+    """``model_type: jamba``.
+
+    Mamba layers, attention in one layer of each period, and experts in one layer of another period.
+    """
     size = read_sizes(config, kv_heads="required")
     hidden, width, activation = size.hidden, config.integer("intermediate_size"), config.activation()
     config.ignore("use_mamba_kernels", "use_associative_scan", "layer_types", "layers_block_type", "layers_num_experts")

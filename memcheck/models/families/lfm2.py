@@ -18,7 +18,7 @@ LAYER_KINDS = ("conv", "full_attention")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: lfm2``."""
+    """``model_type: lfm2``: short gated convolutions or attention, each with a gated MLP."""
     size = read_sizes(config, kv_heads="required")
     layer_kinds = _layer_kinds(config, size)
     mlp = _mlp(size.hidden, _mlp_width(config))

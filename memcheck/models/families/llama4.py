@@ -16,7 +16,10 @@ MODULE = "feed_forward"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: llama4_text``."""
+    """``model_type: llama4_text``.
+
+    Chunked attention with rotation, full attention without it, and routed layers with a shared expert.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     config.ignore("attn_scale", "attn_temperature_tuning", "floor_scale", "for_llm_compressor")
     activation = config.activation()

@@ -18,7 +18,10 @@ NAMES = Names(layers=("num_layers",))
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: longcat_flash``."""
+    """``model_type: longcat_flash``.
+
+    Two latent attentions and two dense MLPs in each layer, with experts parallel to them.
+    """
     size = latent_dimensions(config, NAMES)
     hidden = size.hidden
     if config.integer("num_hidden_layers", default=2 * size.layers) != 2 * size.layers:

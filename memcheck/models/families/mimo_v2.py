@@ -21,18 +21,21 @@ OTHER_CODE = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mimo_v2_flash``."""
+    """``model_type: mimo_v2_flash``.
+
+    Full and windowed attention with value heads of their own width, and sigmoid-routed experts.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=192)
-    hidden, head_dim = size.hidden, config.integer("v_head_dim", default=128)
+    hidden, value_dim = size.hidden, config.integer("v_head_dim", default=128)
     window = config.window()
-    before = config.optional_integer("sliding_window_size")
-    window = window if before is None else before + 1
+    older_window = config.optional_integer("sliding_window_size")
+    window = window if older_window is None else older_window + 1
     attention_types = layer_types(
         config, size.layers, lambda i: "sliding_attention" if i and (i + 1) % 6 else "full_attention"
     )
     config.ignore("attention_value_scale", *OTHER_CODE)
     kinds = tuple(zip(attention_types, sparse_types(config, size.layers, 1), strict=True))
-    _check_other_code(config, size, head_dim, kinds)
+    _check_other_code(config, size, value_dim, kinds)
     moe = sigmoid_experts(config, hidden, "n_routed_experts", "", aliases=("num_local_experts",))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
@@ -41,8 +44,9 @@ def read(config: ConfigReader) -> Architecture:
     }
 
     def build_layer(kind: tuple[str, bool]) -> Block:
+        """Build one layer. ``kind``: its kind of attention, and whether it has experts."""
         sliding = kind[0] == "sliding_attention"
-        attention = _attention(size, head_dim, rotary_dims[kind[0]], bias=bias, sliding=sliding)
+        attention = _attention(size, value_dim, rotary_dims[kind[0]], bias=bias, sliding=sliding)
         attention = attention._replace(window=window if sliding else None, dropout=dropout)
         return pre_norm_block(hidden, attention, moe if kind[1] else mlp)
 

@@ -21,7 +21,10 @@ NESTED_KEYS = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "spa
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: minimax_m3_vl_text``."""
+    """``model_type: minimax_m3_vl_text``.
+
+    Grouped attention, in sparse layers with an indexer, and clamped gates in experts and dense MLPs.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden = size.hidden
     config.ignore("swiglu_alpha", "swiglu_limit", "routed_scaling_factor", "hidden_act", "router_jitter_noise")

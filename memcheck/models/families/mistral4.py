@@ -12,7 +12,10 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mistral4``."""
+    """``model_type: mistral4``.
+
+    Latent attention with scaled queries, and experts with a softmax router after the dense layers.
+    """
     size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     attention = attention._replace(query_scale="position")

@@ -22,7 +22,10 @@ CROSSING = "cross_attention_layers"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mllama_text_model``."""
+    """``model_type: mllama_text_model``.
+
+    Llama's layers, with cross-attention to pictures in the layers that the configuration lists.
+    """
     size = read_sizes(config, kv_heads="required", head_dim_key=False)
     if config.dropout("dropout"):
         config.fail("dropout", "dropout of cross attention has no memory model", "write 0")

@@ -13,7 +13,11 @@ NORM = "attention.LayerNorm"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mpnet``: with a head for masked words, and no checkpointing of its layers."""
+    """``model_type: mpnet``: BERT's layers with a relative position bias, and a head for masked words.
+
+    One table of relative positions serves all layers: ``biases`` has its shape, and each attention gets the bias as an
+    argument. The class does not checkpoint its layers.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     attention = grouped_attention(
         size,

@@ -19,7 +19,10 @@ PERIOD = 4
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: muse_glimmer_text``."""
+    """``model_type: muse_glimmer_text``.
+
+    Windowed attention that rotates, and full attention that does not, with a gate on its output.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden, bias, window = size.hidden, config.flag("attention_bias"), config.window()
     config.ignore("post_norm_eps", "qk_scale_factor", "output_multiplier")

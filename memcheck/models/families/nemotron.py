@@ -13,7 +13,10 @@ NORM = "layernorm-1p"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: nemotron``."""
+    """``model_type: nemotron``.
+
+    LayerNorm with weight 1 + w, an MLP with squared ReLU, and half of each head rotated.
+    """
     size = read_sizes(config, kv_heads="required")
     hidden, bias = size.hidden, config.flag("attention_bias")
     attention = grouped_attention(

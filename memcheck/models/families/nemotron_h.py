@@ -20,7 +20,10 @@ KINDS = {"linear_attention": "mamba", "full_attention": "attention", **{v: v for
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: nemotron_h``."""
+    """``model_type: nemotron_h``.
+
+    Each layer is one of Mamba-2, attention, MLP or experts, with one norm before it.
+    """
     layers = _layers(config)
     if "num_hidden_layers" in config.config and config.integer("num_hidden_layers") != len(layers):
         config.fail("num_hidden_layers", f"num_hidden_layers contradicts the pattern of {len(layers)} layers")

@@ -16,7 +16,7 @@ NORM = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: olmo_hybrid``."""
+    """``model_type: olmo_hybrid``: gated delta nets, with attention in every fourth layer."""
     size = read_sizes(config)
     hidden, bias = size.hidden, config.flag("attention_bias")
     rope_parameters = config.raw("rope_parameters")

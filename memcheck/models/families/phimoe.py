@@ -15,7 +15,10 @@ class NoisyMoe(Moe):
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: phimoe``."""
+    """``model_type: phimoe``.
+
+    LayerNorm, grouped attention with a window, and experts with a sparsemixer router in every layer.
+    """
     size = read_sizes(config, kv_heads="required")
     config.ignore("hidden_dropout")
     bias = config.flag("attention_bias")

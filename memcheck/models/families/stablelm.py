@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture, Attention, Block, LayerVariables
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: stablelm``."""
+    """``model_type: stablelm``: LayerNorm, a gated MLP, and by default a quarter of each head rotated."""
     size = read_sizes(config, kv_heads="required", head_dim_key=False)
     hidden = size.hidden
     attention = grouped_attention(

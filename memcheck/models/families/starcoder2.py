@@ -11,7 +11,10 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: starcoder2``."""
+    """``model_type: starcoder2``.
+
+    LayerNorm, grouped attention with biases and a window, and a GELU MLP with dropout.
+    """
     size = read_sizes(config, kv_heads="required")
     config.ignore("activation_function", "mlp_type", "norm_type", "scale_attn_weights")
     hidden, bias = size.hidden, config.flag("use_bias", default=True)

@@ -43,7 +43,11 @@ def _convolution(module: str, channels: int, kernel: int, *, bias: bool) -> tupl
 
 
 def mamba1(hidden: int, scan: SelectiveScan, module: str = "mamba") -> Mixer:
-    """A state of each channel in the weights' dtype, and the last columns of the convolution's input."""
+    """Return Mamba's first mixer: a selective scan over ``scan.inner`` channels after a short convolution.
+
+    ``hidden``: channels of the residual stream. ``module``: the mixer's path in the layer. For generation, each
+    sequence keeps the scan's state in fp32, and the convolution's last inputs in 16 bits.
+    """
     tensors = [
         ParameterTensor(f"{module}.A_log", (scan.inner, scan.state), "mixer", shard="column"),
         vector(f"{module}.D", scan.inner, "mixer", "column"),
