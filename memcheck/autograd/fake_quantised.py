@@ -166,6 +166,7 @@ def _extreme(tape: Tape, x: Value, groups: tuple[int, ...]) -> Value:
     out = tape.value(groups, "fp32", "extremes")
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Return the gradient of x: each group's gradient, divided among the elements that equal its extreme."""
         mask = tape.new(shape, "bool", "ties")
         count = tape.new(groups, "int64", "number of ties")
         divided = tape.new(groups, "fp32", "gradient / ties")

@@ -110,6 +110,7 @@ def fused_log_probabilities(
     b_trained = bias is not None and bias.requires_grad
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Return the gradients of hidden states, weight and bias, summed tile by tile in fp32."""
         grad_x_fp32 = tape.new(shape, "fp32", "hidden gradient in fp32") if needs_grad_x else None
         grad_w_fp32 = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
         tile = tape.new((min(scored, TILE_TOKENS), TILE_VOCABULARY), compute, "tile of logits")

@@ -153,8 +153,8 @@ def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, 
 
     ``weight``: [vocabulary on this rank, hidden]. ``rows``: the shape of the indices.
     """
-    wv = tape.parameter(weight)
-    return operator(tape, tape.value((*rows, weight.shape[1]), dtype, label), wv, "embedding backward")
+    table = tape.parameter(weight)
+    return operator(tape, tape.value((*rows, weight.shape[1]), dtype, label), table, "embedding backward")
 
 
 def magnitude_scaled(tape: Tape, x: Value, result: Value, weights: Weights, label: str) -> Value:

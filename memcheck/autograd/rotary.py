@@ -31,6 +31,7 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
     del with_cos, with_sin, held
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Return the gradient of x: that through sin, rotated back half by half, plus that through cos."""
         through_sin = tape.new(shape, wide, "mul backward")
         if wide != dtype:
             through_sin = tape.new(shape, dtype, "to backward")

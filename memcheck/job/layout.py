@@ -123,12 +123,12 @@ def _expert_tensor(
 
     Megatron-core ``model_parallel_config.py``, __post_init__: expert_tensor_parallel_size is the tensor degree if None.
     """
-    apart = framework is not None and framework.own_expert_groups
-    matters = layout.expert > 1 or (routed and apart)
-    if stated.expert_tensor is not None or layout.tensor == 1 or not matters:
+    own_degree = framework is not None and framework.own_expert_groups
+    has_sharded_experts = layout.expert > 1 or (routed and own_degree)
+    if stated.expert_tensor is not None or layout.tensor == 1 or not has_sharded_experts:
         return stated.expert_tensor or 1
     why = "default"
-    if apart:
+    if own_degree:
         why = (
             f"default; Megatron-LM itself takes the tensor degree, {layout.tensor}, "
             "unless given --expert-tensor-parallel-size 1"

@@ -185,7 +185,10 @@ def note_adapter_units(
     framework: Framework,
     defaults: Defaults,
 ) -> None:
-    """List whether FSDP1 makes units of a plan's adapters, where the plan does not say so. ``fsdp``: 2 without any."""
+    """List, as an assumption, whether FSDP1 wraps each adapter as a unit of its own, unless the plan states it.
+
+    ``fsdp``: the version of FSDP, 1 or 2; 2 also for a job without FSDP.
+    """
     if fsdp == 2 or WRAPS not in framework.options or layout.zero_stage < 2 or layout.shard_group == 1:
         return
     made, since = wraps_adapters(framework, training.framework_version, None), framework.since.get("adapter units")

@@ -103,6 +103,7 @@ def _spread(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[int, int]:
 
 
 def _largest(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[TensorGroup, ...]:
+    """List what a serving engine allocates on one GPU, the KV cache included, the largest first."""
     rows = [
         TensorGroup(name=NAMES[t.name], shape="", copies=1, bytes=t.expected_bytes, component=COMPONENT[t.name])
         for t in terms

@@ -114,14 +114,16 @@ def stuck_between(tables: Residuals, kinds: Kinds, figures: PlanFigures, shares:
 
 
 def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
-    """Widen the ratio ``stuck`` by the step's largest block, without what resident blocks leave in segments.
+    """Widen the interval of the allocator's bytes that cannot be returned by the largest block of the step.
 
-    ``block``: bytes of the step's largest block over live bytes; 0: not known, and ``stuck`` is returned as it is.
+    In replays the allocator kept at most one more block as large as the step's largest. ``stuck``: low, median and high
+    of these bytes over live bytes, without what segments of resident blocks leave. ``block``: bytes of the step's
+    largest block over live bytes; 0: not known, and ``stuck`` is returned as it is.
     """
-    known, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
-    if known is None or known.n < ENOUGH or not block:
+    remainder, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
+    if remainder is None or remainder.n < ENOUGH or not block:
         return stuck
-    high, low = block + known.high, stuck.low
+    high, low = block + remainder.high, stuck.low
     if share is not None and share.n >= ENOUGH:
         high = min(high, 1 + block * (share.high - 1))
         low = max(low, 1 + block * (share.low - 1))

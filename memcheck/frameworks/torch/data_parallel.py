@@ -104,6 +104,7 @@ class StepUnits:
     def __init__(
         self, runs: Sequence[NamedRun], groups: Sequence[UnitGroups], root: Group, step_sizes: StepSizes
     ) -> None:
+        """Expand ``runs``, equal units in a row, to one entry per unit."""
         self.root, self.step_sizes = root, step_sizes
         self.layer_groups = layer_groups([run.times for run in runs])
         self.units: list[NamedUnit] = []
@@ -116,10 +117,12 @@ class StepUnits:
 
 
 class MicroBatch(Record):
-    """A micro-batch that is recorded."""
+    """A micro-batch that is recorded, because it differs from those before it."""
 
     first: bool
+    """The first micro-batch of the step: no gradients exist before it."""
     last: bool
+    """The last micro-batch of the step, which reduces gradients if earlier ones did not synchronise."""
     sends: int
     """Number of other micro-batches whose outputs may still be in transfer to the next stage."""
 

@@ -167,7 +167,7 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
             waiting[chunk] -= 1
             continue
         done[chunk] += 1
-        others = [count - (index == chunk) for index, count in enumerate(in_flight)]
+        in_flight_of_others = [count - (index == chunk) for index, count in enumerate(in_flight)]
         following = dict.fromkeys(next_chunk for _, next_chunk in actions[number:])
         also_gathered = tuple([next_chunk for next_chunk in following if next_chunk != chunk][: GATHERED - 1])
         yield ChunkPass(
@@ -175,7 +175,7 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
             first=done[chunk] == 1,
             last=done[chunk] == micro_batches,
             muted=False,
-            others=tuple(others),
+            others=tuple(in_flight_of_others),
             also_gathered=also_gathered,
             split=kind == "I",
             waiting=tuple(waiting),
@@ -350,11 +350,11 @@ def record_chunks(
         chunk_step = steps[chunk_pass.chunk]
         if chunk_pass.first and chunk_step.units[-1].kind == "head":
             chunk_step.hold_previous_graph(1)
-        for other in chunk_pass.also_gathered:
-            steps[other].parallel.hold_gathered(1)
+        for gathered_chunk in chunk_pass.also_gathered:
+            steps[gathered_chunk].parallel.hold_gathered(1)
         chunk_step.run_pass(chunk_pass, held_by_others[chunk_pass.chunk].pop(0))
-        for other in chunk_pass.also_gathered:
-            steps[other].parallel.hold_gathered(-1)
+        for gathered_chunk in chunk_pass.also_gathered:
+            steps[gathered_chunk].parallel.hold_gathered(-1)
     recorder.mark("optimizer", "optimizer step")
 
 
@@ -367,8 +367,8 @@ def chunked_step(
     """
     layout = job.layout
     passes = distinct_passes(layout, rank, enough_micro_batches(layout, job.run_micro_batches))
-    runs = [units.runs(part) for part in chunks]
-    buffers = [ModelBuffers(job, units.architecture, part, units.base) for part in chunks]
+    runs = [units.runs(chunk_part) for chunk_part in chunks]
+    buffers = [ModelBuffers(job, units.architecture, chunk_part, units.base) for chunk_part in chunks]
     saved = [
         _saved_by_micro_batch(chunk_runs, chunk_buffers)
         for chunk_runs, chunk_buffers in zip(runs, buffers, strict=True)
@@ -379,13 +379,13 @@ def chunked_step(
     sizes = []
     for chunk, (chunk_runs, chunk_buffers) in enumerate(zip(runs, buffers, strict=True)):
         passes_of_chunk = [chunk_pass for chunk_pass in passes if chunk_pass.chunk == chunk]
-        others = tuple(
+        held_by_others = tuple(
             [
                 _weighted_sum(chunk_pass.others, saved) + _weighted_sum(chunk_pass.waiting, extra_until_weight_backward)
                 for chunk_pass in passes_of_chunk
             ]
         )
-        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=others))
+        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=held_by_others))
     wrapped = wrapped_kinds(job)
     roots = tuple([any(run.unit.kind not in wrapped for run in chunk_runs) for chunk_runs in runs])
     counts = tuple(map(len, runs))

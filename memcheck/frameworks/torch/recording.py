@@ -229,8 +229,10 @@ class StepPeaks:
     def __init__(
         self, evaluated: Evaluated, runs: RunSizes, grouped: tuple[Sequence[int], GroupSizes] | None = None
     ) -> None:
-        """Take the evaluated step. ``grouped``: sums over what is not in FSDP groups, and the groups' sizes; None
-        without groups.
+        """Take the evaluated step of a rank.
+
+        ``runs``: sizes of its units. ``grouped``: bytes of every moment without FSDP's groups, and the sizes of these
+        groups; None without groups.
         """
         self._evaluated, self._runs, self._grouped = evaluated, runs, grouped
         self.tops = evaluated.tops

@@ -36,7 +36,7 @@ def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
 
 
 def exchanged(job: TrainingJob) -> MeshGroups:
-    """The groups of the mesh, and what carries tokens to experts in addition to NCCL."""
+    """Return the process groups of the device mesh, with the buffers of DeepEP or HybridEP if one dispatches tokens."""
     if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
         return MESH
     from memcheck.frameworks.torch.groups import all_to_all_buffers

@@ -233,10 +233,12 @@ def _leaves_graphs(architecture: Architecture) -> bool:
     return any(isinstance(block.mixer, Mixer) and block.mixer.kind == "rg-lru" for block, _ in architecture.blocks)
 
 
-def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others: tuple[float, ...]) -> StepSizes:
+def step_sizes(
+    job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others_in_flight: tuple[float, ...]
+) -> StepSizes:
     """Return the sizes in bytes of a rank's step outside its units and FSDP groups.
 
-    ``others``: for each micro-batch that differs, how many others are in flight.
+    ``others_in_flight``: for each micro-batch that differs, how many others are in flight.
     """
     border = buffers.border
     own_bytes = buffers.per_micro_batch
@@ -250,7 +252,7 @@ def step_sizes(job: TrainingJob, runs: list[Run], buffers: ModelBuffers, others:
             rounded(local.numel * element_bytes),
             rounded(local.numel * job.layout.tensor * element_bytes),
         )
-    held_by_others = tuple([int(count * saved) for count in others])
+    held_by_others = tuple([int(count * saved) for count in others_in_flight])
     waiting_bytes, features = (0, 0), 0
     if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
         waiting_bytes, features = waiting_embedding_bytes(job, buffers, runs), token_embeddings_bytes(job, buffers)

@@ -106,28 +106,28 @@ def _attend(ctx: Context, attention: Attention, q: Value, kv: Value) -> Value:
 
 
 def _compressed_keys(
-    ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, x: Value, low: Value
+    ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, x: Value, low_rank_query: Value
 ) -> tuple[Value, Storage | None]:
     """Compute the compressed keys of whole windows, [batch, 1, windows, head_dim], and their mask bias.
 
-    The bias says which windows a token may see. ``low``: the low-rank query, which the indexer reads.
+    The bias says which windows a token may see. ``low_rank_query``: the low-rank query, which the indexer reads.
     """
     tape, batch, sequence = ctx.tape, ctx.batch, ctx.sequence
     windows = ctx.setting.sequence // compressed.rate
-    keys, named = _pool_windows(ctx, attention, compressed, tensors, "compressor", x)
+    keys, variables = _pool_windows(ctx, attention, compressed, tensors, "compressor", x)
     if not windows:
         for tensor in (t for t in attention.tensors if t.fixed and ctx.setting.sequence < compressed.rate):
             ctx.constant(tensor)
         return keys, None
-    chosen = _choose(ctx, attention, compressed, tensors, x, low) if compressed.index_heads else None
+    chosen = _choose(ctx, attention, compressed, tensors, x, low_rank_query) if compressed.index_heads else None
     if chosen is None:
         zeros = tape.new((batch, 1, sequence, windows), keys.dtype, "zeros")
         bias = tape.new((batch, 1, sequence, windows), keys.dtype, "masked_fill")
-        del zeros, named
+        del zeros, variables
         return keys, bias
-    safe = tape.new(chosen.shape, "int64", "safe indices")
+    safe_indices = tape.new(chosen.shape, "int64", "safe indices")
     bias = tape.new((batch, 1, sequence, windows + 1), keys.dtype, "block bias")
-    del safe, chosen, named
+    del safe_indices, chosen, variables
     return keys, bias
 
 

@@ -94,15 +94,15 @@ def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Va
     tape = ctx.tape
     names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in mixer.tensors}
     if "in_proj_qkv" in names:
-        parts = [project(ctx, mixer, x, f"in_proj_{name}") for name in ("qkv", "z", "b", "a")]
-        return parts[0], parts[1], parts[2], parts[3]
+        projected = [project(ctx, mixer, x, f"in_proj_{name}") for name in ("qkv", "z", "b", "a")]
+        return projected[0], projected[1], projected[2], projected[3]
     heads = -(-mixer.heads // ctx.tp)
     value_width, key_width = heads * mixer.head_dim, -(-mixer.key_heads // ctx.tp) * mixer.key_dim
     widths = (key_width, key_width, value_width)
     if "in_proj_qkvz" in names:
         qkvz, ba = project(ctx, mixer, x, "in_proj_qkvz"), project(ctx, mixer, x, "in_proj_ba")
-        *qkv, gate = tape.views(qkvz, *((ctx.tokens, weights) for weights in (*widths, value_width)))
-        gate, qkv = copy(tape, gate, "reshape"), [copy(tape, part, "reshape") for part in qkv]
+        *qkv, gate = tape.views(qkvz, *((ctx.tokens, width) for width in (*widths, value_width)))
+        gate, qkv = copy(tape, gate, "reshape"), [copy(tape, projection, "reshape") for projection in qkv]
         beta, decay = (copy(tape, v, "reshape") for v in tape.views(ba, *(((ctx.tokens, heads),) * 2)))
         return cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v"), gate, beta, decay
     qkv = [project(ctx, mixer, x, f"linear_attn.{name}_proj") for name in "qkv"]

@@ -93,11 +93,11 @@ def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:
     layers/fast_norm.py.
     """
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.param_dtype
-    places = pictures * (embedder.side // STRIDE) ** 2
+    positions = pictures * (embedder.side // STRIDE) ** 2
     wide = "fp32" if ctx.tape.autocast else dtype  # pow is on autocast's fp32 list
-    convolutions = tuple(tape.new((places, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
-    more = tuple(tape.new((places, WIDEST), wide, "rms_norm2d") for _ in range(2))
-    del convolutions, more
+    convolutions = tuple(tape.new((positions, width), dtype, "convolution") for width in (FIRST, FIRST, WIDEST))
+    norm_temporaries = tuple(tape.new((positions, WIDEST), wide, "rms_norm2d") for _ in range(2))
+    del convolutions, norm_temporaries
 
 
 def _held(ctx: Context, rows: Value, ids: Storage) -> Value:
