@@ -163,13 +163,16 @@ def bar(message: Message) -> Chart | None:
     f = message.figures
     if TOTAL not in f or message.kind != DEVICE or not f[TOTAL].bytes:
         return None
-    parts = (
-        (ALLOCATED, "activations"),
-        (UNALLOCATED, "fragmentation"),
-        (OTHERS, "context_and_nccl"),
-        (UNEXPLAINED, "temporaries"),
-    )
-    segments = tuple(Segment(key, f[name].bytes) for name, key in parts if name in f and f[name].bytes)
+    held = sum(f[name].bytes for name in (ALLOCATED, UNALLOCATED) if name in f)
+    outside = max(0, f[IN_USE].bytes - held) if IN_USE in f and held else 0
+    others = sum(f[name].bytes for name in (OTHERS, UNEXPLAINED) if name in f)
+    parts = {
+        "activations": f[ALLOCATED].bytes if ALLOCATED in f else 0,
+        "fragmentation": f[UNALLOCATED].bytes if UNALLOCATED in f else 0,
+        "context_and_nccl": outside,
+        "temporaries": others,
+    }
+    segments = tuple(Segment(key, count) for key, count in parts.items() if count)
     if not segments:
         return None
     total = f[TOTAL].bytes
@@ -180,7 +183,7 @@ def bar(message: Message) -> Chart | None:
         title="The GPU when the allocation failed",
         bars=(drawn,),
         scale=Scale(full, total),
-        capacity_name="the GPU has",
+        capacity_name="when it failed: the GPU has",
     )
 
 
@@ -398,6 +401,7 @@ def _predicted(answer: Diagnosis) -> Chart | None:
         bars=(drawn,),
         scale=scale,
         interval_bytes=e.needed_interval_bytes,
+        capacity_name="predicted: the GPU has",
     )
 
 
