@@ -27,6 +27,8 @@ class WhyOptions(Record):
     document: int | None
     model: str | None
     gpu: str | None
+    gpus_per_node: int | None
+    nodes: int | None
     settings: tuple[tuple[str, object], ...]
     form: str
     color: str
@@ -38,6 +40,10 @@ class WhyOptions(Record):
 @click.option("--document", type=click.IntRange(0), metavar="N", help="Which plan of a file with several, from 0.")
 @click.option("--model", metavar="NAME", help="The model, where neither a plan nor the log names it.")
 @click.option("--gpu", type=known_gpu, metavar="NAME", help="The GPU that the run was meant for.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1), metavar="N", help="GPUs in each node, where a config does not say."
+)
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="Nodes, where a config does not say.")
 @click.option(
     "--set", "settings", type=setting, metavar="KEY=VALUE", multiple=True, help="Use another value of the plan."
 )
@@ -67,8 +73,8 @@ def command(**given: Any) -> int:
         plan=options.plan,
         document=options.document,
         model=options.model,
+        settings={**_hardware(options), **dict(options.settings)},
         gpu=options.gpu,
-        settings=dict(options.settings),
     )
     from memcheck.why.answer import render_html, render_json, render_text
 
@@ -79,6 +85,12 @@ def command(**given: Any) -> int:
     else:
         write_stdout(render_text(found, screen_of(sys.stdout, options.color)))
     return EXPLAINED if found.is_explained else NOT_EXPLAINED
+
+
+def _hardware(options: WhyOptions) -> dict[str, object]:
+    """The numbers of GPUs and nodes that the options state, by the plan's keys."""
+    stated = {"hardware.gpus_per_node": options.gpus_per_node, "hardware.nodes": options.nodes}
+    return {key: count for key, count in stated.items() if count is not None}
 
 
 def _stdin(limit: int) -> bytes:

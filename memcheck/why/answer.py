@@ -291,7 +291,8 @@ def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
     plan = explained.plan
     found: list[Section] = []
     if plan.estimate is None:
-        told = tuple(Prose(f"{f.code}: {f.message}", "bad") for f in plan.findings[:SHOWN_STATEMENTS])
+        wrong = [f for f in plan.findings if f.severity == "error"][:SHOWN_STATEMENTS]
+        told = tuple(Prose(f"{f.code}: {f.message}" + (f"; {f.help}" if f.help else ""), "bad") for f in wrong)
         return [Section("causes", f"The plan {clean(plan.name)} cannot be estimated", told)]
     causes = [
         Prose(f"{c.certainty}: {c.text}", "strong" if n == 0 else "")
@@ -457,11 +458,18 @@ def as_data(answer: Diagnosis) -> dict[str, Any]:
         ],
         "differences": [d._asdict() for d in (explained.differences if explained is not None else ())],
         "drafted": [d._asdict() for d in answer.drafted],
-        "missing": list(answer.missing),
+        "missing": list(missing(answer)),
         "notes": list(answer.notes),
         "devices": devices_data(answer.devices, answer.mapped),
         "remedies": [_remedy_data(r) for r in (explained.remedies if explained is not None else ())],
     }
+
+
+def missing(answer: Diagnosis) -> tuple[str, ...]:
+    """What neither the evidence nor an option says, and what keeps the plan from being estimated."""
+    plan = answer.explained.plan if answer.explained is not None else None
+    wrong = [f.message for f in plan.findings if f.severity == "error"] if plan and plan.estimate is None else []
+    return tuple(dict.fromkeys((*answer.missing, *wrong)))
 
 
 def _reading_data(reading: TensorReading) -> dict[str, Any]:

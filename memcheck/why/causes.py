@@ -16,7 +16,7 @@ from memcheck.errors import MemcheckError
 from memcheck.finding import Remedy
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import Gate, check_document
-from memcheck.memory.fit import DOES_NOT_FIT, FITS
+from memcheck.memory.fit import DOES_NOT_FIT, FITS, verdict_in
 from memcheck.models.rough import Rough
 from memcheck.plan.places import Document
 from memcheck.record import Record
@@ -226,6 +226,8 @@ class PlanComparison:
         direct = sorted(self._direct(), key=lambda cause: cause.certainty != LIKELY)
         repriced, excluded = self._repriced()
         verdict = self.result.verdict
+        if self.total > self.estimate.capacity_bytes * 1.05:  # another GPU than the plan's: what it gives decides
+            verdict = verdict_in(self.estimate.needed_interval_bytes, self.total, 1.0)
         if verdict == DOES_NOT_FIT and not any(c.id == SMALLER_CARD for c in direct):
             return [self._as_predicted(LIKELY), *direct], excluded
         strong = [cause for cause in direct if cause.certainty == LIKELY or self._weighs(cause)]
@@ -243,11 +245,12 @@ class PlanComparison:
 
     def _as_predicted(self, certainty: str) -> Cause:
         e = self.estimate
+        given = max(e.capacity_bytes, self.total)
         top = max(e.largest, key=lambda group: group.bytes, default=None)
         there = f" The largest tensors there are {top.copies} x {top.name} {top.shape}." if top is not None else ""
         verb = "needs" if certainty == LIKELY else "may need more than the GPU has: it needs"
         text = (
-            f"As predicted: the plan {verb} {size(e.needed_bytes)} and the GPU gives {size(e.capacity_bytes)}. "
+            f"As predicted: the plan {verb} {size(e.needed_bytes)} and the GPU gives {size(given)}. "
             f"The highest moment is {e.instant}, {e.operation}.{there}"
         )
         return Cause(

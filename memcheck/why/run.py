@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
+from memcheck.configs.documents import load_one
 from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.text import one_line
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.families.architecture import catalog_architecture
 from memcheck.models.rough import Rough
 from memcheck.models.types import Architecture
-from memcheck.verify.subject import load_document
+from memcheck.verify.subject import changed
 from memcheck.why.answer import Diagnosis
 from memcheck.why.causes import explain
 from memcheck.why.device_sections import failing
@@ -74,7 +75,9 @@ def answer(
     said = statements(message, *card) if message is not None else ()
     result = Diagnosis(source=source, log=log, statements=said, notes=notes, devices=devices)
     if plan is not None and message is not None:
-        stated = load_document(plan, changes, document)
+        hardware = {key.removeprefix("hardware."): item for key, item in changes.items() if key.startswith("hardware.")}
+        _, _, written = load_one(plan, document, "why compares a run with it", hardware)
+        stated = changed(written, changes)
         return _with_card(result._replace(explained=explain(stated, message, rise)), message)
     if message is None or message.kind == UNKNOWN:
         return result

@@ -364,5 +364,16 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--format",
             "--color",
         },
-        "why": {"evidence", "--plan", "--document", "--model", "--gpu", "--set", "--format", "--color"},
+        "why": {
+            "evidence",
+            "--plan",
+            "--document",
+            "--model",
+            "--gpu",
+            "--gpus-per-node",
+            "--nodes",
+            "--set",
+            "--format",
+            "--color",
+        },
     }

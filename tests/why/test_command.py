@@ -202,3 +202,22 @@ def test_without_arguments_it_says_what_it_takes(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert b"does not say why" in done.stdout
+
+
+def test_a_config_is_a_plan() -> None:
+    """A framework's own config takes its hardware from options; without them the answer says what is missing."""
+    config = str(ROOT / "examples" / "configs" / "axolotl-llama-3.1-8b-lora.yml")
+    text = message("15.66 GiB", "20.00 GiB", total="44.34 GiB", own="42.00 GiB")
+    data = as_data(why(text, plan=config))
+    assert data["causes"] == []
+    assert any("which GPU" in each for each in data["missing"])
+    stated = {"hardware.gpus_per_node": 1}
+    assert as_data(why(text, plan=config, gpu="l40s", settings=stated))["causes"][0]["id"] == "as-predicted"
+
+
+def test_what_does_not_fit_the_plan_may_fit_the_gpu_of_the_run(plan: str) -> None:
+    """The message prints a larger GPU than the plan's: nothing is as predicted that fits it."""
+    found = why(message("1.96 GiB", "60.00 GiB"), plan=plan, gpu="rtx-4090")
+    assert found.explained is not None
+    assert found.explained.plan.verdict == "does_not_fit"
+    assert as_data(found)["causes"][0]["id"] != "as-predicted"
