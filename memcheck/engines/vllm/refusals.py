@@ -6,16 +6,19 @@ Source: vLLM ``config/model.py`` (``verify_with_parallel_config``, ``_get_and_ve
 from __future__ import annotations
 
 from memcheck.engines.types import EngineSettings, Refusal
+from memcheck.engines.vllm.caches import generation
 from memcheck.engines.vllm.versions import Version
 from memcheck.errors import UnsupportedError
 from memcheck.models.attention_types import Attention, LatentAttention
 from memcheck.models.types import Architecture
 
+FP8_FROM = 80
+"""Compute architecture from which an attention backend takes a cache in fp8 (a T4 has none)."""
 BLOCK_STEP = 16
 """Every attention backend on NVIDIA GPUs takes multiples of 16 tokens."""
 
 
-def refused(a: Architecture, settings: EngineSettings, version: Version) -> Refusal | None:
+def refused(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> Refusal | None:
     """The first error with which the engine ends before it looks at memory; None: it looks."""
     if a.model_type in version.absent:
         return Refusal("setup", version.words["absent"], pointer="/model")
@@ -32,6 +35,8 @@ def refused(a: Architecture, settings: EngineSettings, version: Version) -> Refu
     if settings.length > settings.longest > 0:
         words = version.words["too_many"].format(length=settings.length, longest=settings.longest)
         return _setup(words, "max_model_len")
+    if settings.kv_cache == "fp8" and 0 < generation(arch) < FP8_FROM and mixers:
+        return _setup("No valid attention backend found: kv_cache_dtype fp8 is not supported on this GPU", "kv_cache")
     if settings.block is not None and settings.block % BLOCK_STEP and mixers:
         words = f"No valid attention backend found: block_size {settings.block} is no multiple of {BLOCK_STEP}"
         return _setup(words, "block_size")

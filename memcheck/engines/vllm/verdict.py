@@ -18,6 +18,8 @@ from memcheck.engines.vllm.weights import rank_bytes, stages
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 
+LARGER_CARD = 0.003
+"""How much more of it a GPU of one kind may have than the least that is published: 79.10 to 79.33 GiB of an H100."""
 BOOTS, FAILS, DEPENDS = "boots", "does_not_boot", "depends"
 
 
@@ -67,7 +69,7 @@ def _of_version(
     a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
 ) -> EngineAnswer:
     require_modelled(a, version)
-    early = refused(a, settings, version)
+    early = refused(a, settings, version, card.arch)
     ways = settings if early is None else settings._replace(tensor=1, pipeline=1)
     built = _build(a, ways, card, seen, version)
     if early is not None:
@@ -119,9 +121,11 @@ def _judged(built: _Built, card: EngineGpu) -> EngineAnswer:
         crowded = requested + high > card.memory_bytes
     else:
         crowded = False
-    at_most = planned(built.groups, most, settings, version)
+    larger = int(card.memory_bytes * LARGER_CARD * (settings.share or 0.0))
+    at_most = planned(built.groups, [count + larger for count in most], settings, version)
     if isinstance(at_most, Refusal):
-        return _answer(built, card, FAILS, at_most, (), figures)
+        expected = planned(built.groups, likely, settings, version)
+        return _answer(built, card, FAILS, expected if isinstance(expected, Refusal) else at_most, (), figures)
     at_least = planned(built.groups, least, settings, version)
     depends = []
     if crowded:

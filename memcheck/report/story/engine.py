@@ -37,7 +37,7 @@ def rows(answer: EngineAnswer) -> tuple[tuple[str, str], ...]:
         low, high = answer.pool_interval_bytes
         found += [
             ("KV cache", f"{gib(answer.pool_bytes)} GiB, between {gib(max(0, low))} and {gib(high)}"),
-            ("Blocks, tokens", f"{pool.blocks:,} of {answer.block} tokens, {pool.tokens:,}"),
+            ("Tokens", f"{pool.tokens:,} in {pool.blocks:,} blocks"),
             ("At once", f"{pool.concurrency:.2f} requests of {pool.length:,} tokens"),
         ]
     found.append(("Longest request", f"{answer.longest:,} tokens" if answer.longest else ""))

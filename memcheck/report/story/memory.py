@@ -46,6 +46,8 @@ def scale(plan: PlanResult, *needs: int) -> Scale:
     """From nothing to the capacity, or as far as the longest bar."""
     capacity = plan.estimate.capacity_bytes if plan.estimate else 0
     limit = int(capacity * plan.fail_above) if plan.fail_above < 1 else 0
+    if plan.estimate is not None and plan.estimate.engine is not None:
+        limit = int(capacity * (plan.estimate.engine.settings.share or 0))  # what the engine may take
     return Scale(max(capacity, 1, *needs), capacity, limit)
 
 
