@@ -34,6 +34,8 @@ class CodeCell(Record):
 
     tree: ast.Module | None
     """None for code that is no Python."""
+    path: str
+    """The file."""
     places: tuple[tuple[int, int, int], ...]
     """For each line of the code, counted from 1: the file's line, its first column, and the column after its end."""
 
@@ -46,15 +48,6 @@ class PythonCode(Record):
     """What the file is called, such as ``Python``."""
     cells: tuple[CodeCell, ...]
 
-    def at(self, cell: CodeCell, node: ast.AST) -> Location:
-        """The place of a node in the file: exact in a Python file, its line's in a notebook."""
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        end = getattr(node, "end_col_offset", column + 1) if getattr(node, "end_lineno", line) == line else 0
-        if not cell.places:
-            return Location(self.path, Span(line, column + 1, line, max(end, column + 1) + 1))
-        row, first, last = cell.places[min(line, len(cell.places)) - 1]
-        return Location(self.path, Span(row, first, row, max(last, first + 1)))
-
     @property
     def broken(self) -> Iterator[Location]:
         """The starts of cells that are no Python."""
@@ -62,6 +55,16 @@ class PythonCode(Record):
             if cell.tree is None:
                 row = cell.places[0][0] if cell.places else 1
                 yield Location(self.path, Span(row, 1, row, 2))
+
+
+def place(cell: CodeCell, node: ast.AST) -> Location:
+    """The place of a node in its file: exact in a Python file, its line's in a notebook."""
+    line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+    end = getattr(node, "end_col_offset", column + 1) if getattr(node, "end_lineno", line) == line else 0
+    if not cell.places:
+        return Location(cell.path, Span(line, column + 1, line, max(end, column + 1) + 1))
+    row, first, last = cell.places[min(line, len(cell.places)) - 1]
+    return Location(cell.path, Span(row, first, row, max(last, first + 1)))
 
 
 def kind_of(path: str, text: str) -> str:
@@ -82,13 +85,13 @@ def code_of(path: str, text: str) -> PythonCode:
     kind = kind_of(path, text) or SUFFIXES[".py"]
     if text.lstrip()[:1] != "{":
         tree = parsed(text)
-        return PythonCode(path, kind, (CodeCell(parsed(_plain(text)) if tree is None else tree, ()),))
+        return PythonCode(path, kind, (CodeCell(parsed(_plain(text)) if tree is None else tree, path, ()),))
     cells, size = [], 0
     for code, places in _cells(text):
         size += len(code)
         if size > MOST:
             break
-        cells.append(CodeCell(parsed(_plain(code)), places))
+        cells.append(CodeCell(parsed(_plain(code)), path, places))
     return PythonCode(path, kind, tuple(cells))
 
 

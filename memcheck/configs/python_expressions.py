@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from memcheck.configs.python_code import CodeCell, PythonCode
+from memcheck.configs.python_code import CodeCell, PythonCode, place
 from memcheck.configs.python_values import (
     LONGEST,
     UNKNOWN,
@@ -113,6 +113,16 @@ class LibraryCall(Record):
         return self.arguments[1] if len(self.arguments) > 1 else None
 
 
+class FilesAround(Protocol):
+    """Other files that the code may name."""
+
+    def module(self, name: str, level: int, of: str) -> PythonCode | None:
+        """The code of a module, ``a/b`` for ``a.b``; None where it is no file near the file ``of``."""
+
+    def document(self, name: str) -> dict[Any, PythonValue] | None:
+        """The values of a YAML or JSON file; None where no such file can be read."""
+
+
 Library = Callable[["FollowedCode", LibraryCall], "PythonValue | None"]
 """Gives what a call makes; None where nothing is known of it."""
 
@@ -120,16 +130,27 @@ Library = Callable[["FollowedCode", LibraryCall], "PythonValue | None"]
 class FollowedCode:
     """One reading of a file: the names and values at the place that it has come to."""
 
-    def __init__(self, code: PythonCode, library: Library, defines: Mapping[str, str], machine: Any) -> None:
+    def __init__(
+        self,
+        code: PythonCode,
+        library: Library,
+        defines: Mapping[str, str],
+        machine: Any,
+        near: FilesAround | None = None,
+    ) -> None:
         self.code = code
         self.library = library
         self.defines = defines
         """Values that the user states for names, options and variables of the environment."""
+        self.near = near
+        """The files around the user's file; None: no other file is read."""
+        self.modules: dict[str, LocalNames | None] = {}
+        """The user's own modules, by their name."""
         self.machine = machine
         """What is known of the GPU."""
         self.main = LocalNames()
         self.scope = self.main
-        self.cell = code.cells[0] if code.cells else CodeCell(None, ())
+        self.cell = code.cells[0] if code.cells else CodeCell(None, code.path, ())
         self.pending: list[str] = []
         """The conditions, not decided, around the statement that is read."""
         self.things: list[MadeObject] = []
@@ -144,7 +165,7 @@ class FollowedCode:
 
     def at(self, node: ast.AST) -> Location:
         """The place of a node in the file."""
-        return self.code.at(self.cell, node)
+        return place(self.cell, node)
 
     def unknown(self, node: ast.AST, why: str = "", *, by_gpu: bool = False, option: str = "") -> PythonValue:
         """A value that is not known, and what it hangs on."""
@@ -195,6 +216,8 @@ class FollowedCode:
             return found
         if node.id in _BUILTIN:
             return PythonValue(ImportedName(node.id), self.at(node))
+        if node.id in ("__name__", "__file__"):
+            return PythonValue("__main__" if node.id == "__name__" else self.cell.path, self.at(node))
         stated = self.defines.get(node.id)
         return self.unknown(node) if stated is None else PythonValue(stated_value(stated), self.at(node))
 
@@ -211,6 +234,11 @@ class FollowedCode:
                 return PythonValue(method, self.at(node))
             if owner.of.open:
                 return self.unknown(node, option=owner.of.open)
+        if isinstance(owner.of, dict) and node.attr in owner.of:
+            element: PythonValue = owner.of[node.attr]
+            return element
+        if isinstance(owner.of, str) and node.attr == "parent":
+            return owner._replace(of=owner.of.rpartition("/")[0])
         if isinstance(owner.of, LocalClass):
             return self.fields(owner.of).get(node.attr) or self.unknown(node)
         return self.unknown(node, owner.why if not owner.known else "", option=owner.option)
@@ -399,7 +427,7 @@ class FollowedCode:
             return self.call(callee.of, arguments, keywords, node)
         if isinstance(callee.of, LocalClass):
             return self._object(callee.of, arguments, keywords, node)
-        if isinstance(callee.of, ImportedName) and callee.of.path in _BUILTIN:
+        if isinstance(callee.of, ImportedName) and callee.of.path in _BUILTIN and callee.of.path != "open":
             return self._builtin(callee.of.path, arguments, keywords, node)
         path = callee.of.path if isinstance(callee.of, ImportedName) else ""
         call = self._called(path, arguments, keywords, node)
@@ -586,7 +614,7 @@ class FollowedCode:
 
 
 _FIELDS = ("field", "Field", "HfArg")
-_BUILTIN = frozenset("int float str bool len round abs max min dict list tuple getattr vars".split())  # noqa: SIM905
+_BUILTIN = frozenset("open int float str bool len round abs max min dict list tuple getattr vars".split())  # noqa: SIM905
 
 
 def stated_value(text: str) -> object:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.key_table import key_table
-from memcheck.configs.python_code import PythonCode, walked
+from memcheck.configs.python_code import PythonCode, place, walked
 from memcheck.configs.python_commands import CONFIGS
-from memcheck.configs.python_expressions import named
+from memcheck.configs.python_expressions import FilesAround, named
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_run import FollowedFile
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
@@ -47,9 +47,14 @@ class PythonJob(Record):
     """Whether each row is padded to the limit."""
 
 
-def followed(code: PythonCode, defines: Any = NO_DEFINES, machine: StatedGpu = NO_MACHINE) -> FollowedFile:
-    """The reading of a file, with all that its calls made."""
-    run = FollowedFile(code, library, defines, machine)
+def followed(
+    code: PythonCode,
+    defines: Mapping[str, str] = NO_DEFINES,
+    machine: StatedGpu = NO_MACHINE,
+    near: FilesAround | None = None,
+) -> FollowedFile:
+    """The reading of a file, with all that its calls made. ``near``: the files around it; None: none is read."""
+    run = FollowedFile(code, library, defines, machine, near)
     run.all()
     return run
 
@@ -264,13 +269,13 @@ def reason(code: PythonCode, run: FollowedFile) -> tuple[Location, str]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             for name in names:
-                imported.setdefault(name.partition(".")[0], code.at(cell, node))
+                imported.setdefault(name.partition(".")[0], place(cell, node))
         elif isinstance(node, ast.ClassDef):
             bases = [named(each).strip("`") for each in node.bases]
             if any(each.endswith("Trainer") for each in bases):
-                defined.setdefault(node.name, code.at(cell, node))
+                defined.setdefault(node.name, place(cell, node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-            loops.append(code.at(cell, node))
+            loops.append(place(cell, node))
     start = next(iter(code.broken), None) if not any(cell.tree for cell in code.cells) else None
     if start is not None:
         return start, "its code is no Python that can be read"

@@ -7,6 +7,7 @@ Read at transformers 5.23.0 (``trainer.py``), TRL 1.9 (``trainer``, ``scripts/ut
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from memcheck.configs.python_commands import environment, of_dataclasses, of_parser
 from memcheck.configs.python_expressions import FollowedCode, LibraryCall, LocalFunction, named
@@ -73,6 +74,8 @@ def library(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """What a call makes; None where nothing is known of it."""
     if call.owner is None:
         return _function(run, call)
+    if isinstance(call.held, MadeObject) and call.held.name == OPENED and call.name in ("read", "read_text"):
+        return call.owner
     for kind, handler in _METHODS:
         if isinstance(call.owner.of, kind):
             return handler(run, call)
@@ -101,6 +104,10 @@ def _of_text(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
             found = getattr(text, call.name)(*said)
         except TypeError:
             return None
+    elif call.name in ("resolve", "absolute", "expanduser"):
+        found = text
+    elif call.name in ("open", "read_text"):
+        return PythonValue(MadeObject(OPENED, [PythonValue(text, call.at)], {}, call.at), call.at)
     elif call.name in ("startswith", "endswith") and len(said) == 1 and isinstance(said[0], str):
         found = getattr(text, call.name)(said[0])
     elif call.name == "split" and len(said) <= 1 and all(isinstance(each, str) and each for each in said):
@@ -159,6 +166,35 @@ def _unsloth(run: FollowedCode, call: LibraryCall) -> PythonValue:
     given.of.adapter = _settled(run, PythonValue(MadeObject("LoraConfig", [], own, call.at), call.at))
     given.of.recompute = call.keywords.get("use_gradient_checkpointing", PythonValue("unsloth", call.at))
     return given
+
+
+OPENED = "open"
+"""The name of an opened file."""
+
+
+def _opened(run: FollowedCode, call: LibraryCall) -> PythonValue:
+    return PythonValue(MadeObject(OPENED, call.arguments, {}, call.at), call.at)
+
+
+def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
+    """What a YAML or JSON file holds that the code opens by a literal path."""
+    given = call.first
+    held = given.of if given is not None else None
+    name = held.argument(0) if isinstance(held, MadeObject) and held.name == OPENED else given
+    path = plain(name)
+    found = run.near.document(path) if run.near is not None and isinstance(path, str) else None
+    if found is not None:
+        option = name.option if name is not None else ""
+        return PythonValue(_with_option(found, option) if option else found, call.at)
+    return run.unknown(call.node, f"the file `{path}`") if isinstance(path, str) else None
+
+
+def _with_option(found: dict[Any, PythonValue], option: str) -> dict[Any, PythonValue]:
+    """The values of a file that an option of the command line names."""
+    return {
+        key: each._replace(of=_with_option(each.of, option) if isinstance(each.of, dict) else each.of, option=option)
+        for key, each in found.items()
+    }
 
 
 def _tokenizer(run: FollowedCode, call: LibraryCall) -> PythonValue:
@@ -357,6 +393,16 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     (lambda call: call.path in ("os.environ.get", "os.getenv"), environment),
     (lambda call: call.path.startswith("torch.") or "bf16" in call.name or "bfloat16" in call.name, _torch),
     (lambda call: call.path in ("os.path.join", "pathlib.Path"), _joined),
+    (
+        lambda call: call.path in ("os.path.dirname", "os.path.abspath", "os.path.realpath"),
+        lambda run, call: (
+            None
+            if call.first is None or not isinstance(call.first.of, str)
+            else call.first._replace(of=call.first.of.rpartition("/")[0] if call.name == "dirname" else call.first.of)
+        ),
+    ),
+    (lambda call: call.path == "open", _opened),
+    (lambda call: call.path.partition(".")[0] in ("yaml", "json", "omegaconf") and "load" in call.name, _document),
     (lambda call: call.name.endswith(("Trainer", "Config", "TrainingArguments")), _thing),
     (lambda call: call.class_name in UNSLOTH and call.name in ("from_pretrained", "get_peft_model"), _unsloth),
     (lambda call: call.name in ("from_pretrained", "from_config"), _loaded),

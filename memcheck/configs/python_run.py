@@ -14,12 +14,21 @@ from memcheck.configs.python_expressions import (
     FollowedCode,
     LocalClass,
     LocalFunction,
+    LocalNames,
     TooMuchError,
     named,
     stated_value,
     truth,
 )
-from memcheck.configs.python_values import UNKNOWN, ImportedName, MadeObject, PythonValue, equal, plain
+from memcheck.configs.python_values import LIBRARIES, UNKNOWN, ImportedName, MadeObject, PythonValue, equal, plain
+
+MOST_MODULES = 12
+"""Modules of the user's own that are followed."""
+OTHERS = frozenset(
+    {*LIBRARIES, "os", "sys", "re", "json", "math", "time", "random", "logging", "argparse", "typing", "dataclasses"}
+    | {"pathlib", "yaml", "pandas", "tqdm", "wandb", "collections", "functools", "itertools", "huggingface_hub"}
+)
+"""Packages that are no file next to the user's."""
 
 
 class FollowedFile(FollowedCode):
@@ -76,12 +85,49 @@ class FollowedFile(FollowedCode):
         for each in node.names:
             name = each.asname or each.name.partition(".")[0]
             path = each.name if each.asname else name
-            self.scope.names[name] = PythonValue(ImportedName(path), self.at(node))
+            inner = self.module(each.name, 0)
+            value = ImportedName(path) if inner is None or not each.asname else self._as_object(inner, node)
+            self.scope.names[name] = PythonValue(value, self.at(node), why=f"`{each.name}`")
+
+    def _as_object(self, names: LocalNames, node: ast.AST) -> MadeObject:
+        """A module of the user's own, whose names are attributes."""
+        return MadeObject("module", [], names.names, self.at(node))
 
     def _on_importfrom(self, node: ast.ImportFrom) -> None:
+        inner = self.module(node.module or "", node.level)
         for each in node.names:
-            path = f"{'.' * node.level}{node.module or ''}.{each.name}"
-            self.scope.names[each.asname or each.name] = PythonValue(ImportedName(path), self.at(node))
+            if each.name == "*":
+                self.scope.names.update({} if inner is None else inner.names)
+                continue
+            path, found = f"{'.' * node.level}{node.module or ''}.{each.name}", None
+            if inner is not None:
+                found = inner.names.get(each.name)
+            why = f"`{each.name}` of `{node.module or '.'}`"
+            self.scope.names[each.asname or each.name] = found or PythonValue(
+                ImportedName(path), self.at(node), why=why
+            )
+
+    def module(self, name: str, level: int) -> LocalNames | None:
+        """The names of a module of the user's own, next to the file or around it; None for every other module.
+
+        ``level``: the dots before its name. The module is followed like the file itself, once.
+        """
+        parts = [part for part in name.split(".") if part]
+        if self.near is None or (not level and (not parts or parts[0] in OTHERS)) or len(self.modules) > MOST_MODULES:
+            return None
+        key = f"{'.' * level}{name}" + (self.cell.path if level else "")
+        if key not in self.modules:
+            self.modules[key] = None  # a circle of imports ends here
+            found = self.near.module("/".join(parts), level, self.cell.path)
+            if found is None:
+                return None
+            before, cell, active = self.scope, self.cell, self.started_at
+            self.scope = self.modules[key] = LocalNames()
+            self.scope.names["__name__"] = PythonValue(name, self.at(ast.Pass()))
+            for self.cell in found.cells:
+                self.block(self.cell.tree.body if self.cell.tree is not None else [])
+            self.scope, self.cell, self.started_at = before, cell, active
+        return self.modules[key]
 
     def _on_functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.scope.names[node.name] = PythonValue(LocalFunction(node, self.scope, self.cell), self.at(node))

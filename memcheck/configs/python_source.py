@@ -7,7 +7,7 @@ import re
 
 from memcheck.configs.launch_lines import commands_of, starts, trains
 from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model, of_serving
-from memcheck.configs.python_code import PythonCode, walked
+from memcheck.configs.python_code import PythonCode, place, walked
 from memcheck.configs.wrappers import asked
 
 _BATCH = ("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "micro_batch_size_per_gpu")
@@ -53,7 +53,7 @@ class Literals:
         }
         for cell, tree in trees:
             for node in walked(tree):
-                self._node(node, constants, code.at(cell, node).span.line)
+                self._node(node, constants, place(cell, node).span.line)
 
     def _node(self, node: ast.AST, constants: dict[str, object], line: int) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom)):

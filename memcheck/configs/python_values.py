@@ -10,6 +10,10 @@ from typing import Any
 from memcheck.finding import Location
 from memcheck.record import Record
 
+LIBRARIES = frozenset(
+    {"torch", "transformers", "trl", "peft", "unsloth", "bitsandbytes", "accelerate", "datasets", "numpy", "evaluate"}
+)
+"""Packages whose names are values, such as ``torch.bfloat16``."""
 UNKNOWN = object()
 """In place of a value that only running the file would give."""
 LONGEST = 10_000
@@ -35,13 +39,18 @@ class PythonValue(Record):
     @property
     def known(self) -> bool:
         """Whether the value could be told."""
-        return self.of is not UNKNOWN
+        return self.of is not UNKNOWN and (not isinstance(self.of, ImportedName) or self.of.of_library)
 
 
 class ImportedName(Record):
     """A name of an imported module or of what is in it, such as ``torch.bfloat16``."""
 
     path: str
+
+    @property
+    def of_library(self) -> bool:
+        """Whether it is a name of a library whose names count as words, such as a dtype."""
+        return self.path.partition(".")[0] in LIBRARIES
 
     @property
     def last(self) -> str:
@@ -77,7 +86,7 @@ class MadeObject:
 
 def plain(value: PythonValue | None) -> object:
     """The value as a constant: names of libraries by their last part; None for what is not known or said."""
-    if value is None or value.of is UNKNOWN:
+    if value is None or not value.known:
         return None
     found = value.of
     if isinstance(found, ImportedName):
@@ -96,7 +105,7 @@ def is_whole(value: PythonValue) -> bool:
         return all(map(is_whole, found))
     if isinstance(found, dict):
         return all(map(is_whole, found.values()))
-    return found is not UNKNOWN
+    return value.known
 
 
 def equal(one: PythonValue, other: PythonValue) -> bool:
@@ -109,8 +118,8 @@ def equal(one: PythonValue, other: PythonValue) -> bool:
 
 
 def _arithmetic(one: Any, other: Any, operator: type[ast.operator]) -> object:
-    if isinstance(one, str) and isinstance(other, str) and operator is ast.Add:
-        return one + other
+    if isinstance(one, str) and isinstance(other, str) and operator in (ast.Add, ast.Div):
+        return one + other if operator is ast.Add else f"{one}/{other}"  # of a Path
     if isinstance(one, list) and isinstance(other, list) and operator is ast.Add:
         return one + other
     if isinstance(one, dict) and isinstance(other, dict) and operator is ast.BitOr:

@@ -17,6 +17,7 @@ from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.python_code import PythonCode, code_of
+from memcheck.configs.python_files import NearFiles
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
 from memcheck.configs.python_values import PythonValue, is_whole, plain
@@ -63,7 +64,7 @@ SHOWN = (
     ("optim", "optimizer"),
 )
 """What the first lines of an answer name, if the file says it."""
-_OPTION = re.compile(r"--(?:set|define) \S+|--[\w-]+ (?!NAME)[\w./\[\]-]+")
+_OPTION = re.compile(r"--(?:set|define) \S+|--[\w-]+ (?!NAME|VALUE)[\w./\[\]-]+")
 
 
 def recognise(config: ConfigFile) -> str:
@@ -74,11 +75,12 @@ def recognise(config: ConfigFile) -> str:
 def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of the job that a Python file or a notebook trains."""
     code = code_of(config.path, config.text)
-    run = followed(code, config.variables, _machine(config))
+    near = NearFiles(config)
+    run = followed(code, config.variables, _machine(config), near)
     jobs = jobs_of(run)
     plain_config = _plain(config)
     draft = Draft(plain_config, "python", KEYS.title)
-    draft.sources = {config.path: config.lines}
+    draft.sources = {config.path: config.lines, **near.sources}
     if not jobs:
         draft.refuse("", "no trainer is made in it", "name the file that trains")
         return draft.finish()

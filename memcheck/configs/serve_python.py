@@ -9,7 +9,7 @@ import shlex
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
-from memcheck.configs.python_code import code_of, walked
+from memcheck.configs.python_code import code_of, place, walked
 from memcheck.engines.vllm.defaults import offline_tokens
 from memcheck.record import Record
 
@@ -54,7 +54,7 @@ def call_of(text: str) -> ServeCall | None:
             of_module = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "vllm"
             name = node.func.attr if of_module and isinstance(node.func, ast.Attribute) else names.get(own, "")
             if name in CLASSES:
-                found.append((name, node, code.at(cell, node).span.line))
+                found.append((name, node, place(cell, node).span.line))
     if len(found) != 1:
         return None
     ((name, call, line),) = found

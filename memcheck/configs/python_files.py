@@ -1,0 +1,91 @@
+"""Other files that a Python file names in literal paths: its own modules, and YAML or JSON that it opens.
+
+Like every file that a config names, they lie inside its repository, or its folder where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from memcheck.configs.config_file import ConfigFile, load_json, load_yaml, parse_text
+from memcheck.configs.python_code import PythonCode, code_of
+from memcheck.configs.python_values import PythonValue
+from memcheck.configs.trainer_split import named_files
+from memcheck.configs.types import ConfigError
+from memcheck.edge.observed import is_file, real_path
+from memcheck.edge.opener import is_inside, repository
+from memcheck.finding import Location
+from memcheck.plan.text import shown_path
+
+MOST_FILES = 24
+"""Files that are looked for."""
+
+
+class NearFiles:
+    """The files around one config."""
+
+    def __init__(self, config: ConfigFile) -> None:
+        self.sources: dict[str, tuple[str, ...]] = {}
+        """The lines of every file that was read, by its path."""
+        self._config = config
+        self._looked = 0
+
+    def module(self, name: str, level: int, of: str) -> PythonCode | None:
+        """The code of a module, ``a/b`` for ``a.b``; None where no such file is there.
+
+        ``level``: the dots before its name, which count from the folder of the file ``of``.
+        """
+        for each in (f"{name}.py", f"{name}/__init__.py"):
+            path = self._found(each, level, of)
+            text = "" if path is None else self._text(path)
+            if path is not None and text:
+                return code_of(path, text)
+        return None
+
+    def document(self, name: str) -> dict[Any, PythonValue] | None:
+        """The values of a YAML or JSON file, each at its line; None where no such file can be read."""
+        if not name.endswith((".yaml", ".yml", ".json")):
+            return None
+        path = self._found(name, 0, "")
+        text = "" if path is None else self._text(path)
+        if path is None or not text:
+            return None
+        try:
+            config = (load_json if path.endswith(".json") else load_yaml)(path, text)
+        except ConfigError:
+            return None
+        found: dict[Any, PythonValue] = {}
+        for key, value in config.values.items():
+            *sections, last = key.split(".")
+            table, at = found, config.at(key)
+            for each in sections:
+                table = table.setdefault(each, PythonValue({}, at)).of
+            table[last] = _placed(value, at)
+        return found
+
+    def _found(self, name: str, level: int, of: str) -> str | None:
+        self._looked += 1
+        if self._looked > MOST_FILES or not name or "\0" in name or len(name) > 500:
+            return None
+        if not level:
+            folder = os.path.dirname(self._config.path)
+            plain = os.path.relpath(name, folder or ".") if name.startswith(folder + "/") and folder else name
+            return next((each for each in named_files(self._config, plain) if is_file(each)), None)
+        path = os.path.normpath(os.path.join(os.path.dirname(of), *[".."] * (level - 1), name))
+        folder = real_path(os.path.dirname(self._config.path) or ".")
+        root = self._config.inside or repository(folder)[0]
+        return shown_path(path) if is_inside(real_path(path), root) and is_file(path) else None
+
+    def _text(self, path: str) -> str:
+        try:
+            text = parse_text(path, self._config.read(path))
+        except (OSError, ConfigError):
+            return ""
+        self.sources[path] = tuple(text.split("\n"))
+        return text
+
+
+def _placed(value: object, at: Location) -> PythonValue:
+    """A value of a file at its place; the elements of a list are all at the list's."""
+    return PythonValue([_placed(each, at) for each in value] if isinstance(value, list) else value, at)
