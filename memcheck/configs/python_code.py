@@ -131,7 +131,8 @@ def _plain(code: str) -> str:
     lines = code.split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
     named = _CELL_MAGIC.match(lines[first]) if lines else None
-    if named is not None and named[1] not in _OF_PYTHON:
+    written = named is not None and re.match(r"%%writefile\s+\S+\.py\s*$", lines[first]) is not None
+    if named is not None and named[1] not in _OF_PYTHON and not written:
         return "\n" * (len(lines) - 1)
     plain, going_on, quoted, indent = [], False, False, ""
     for line in lines:

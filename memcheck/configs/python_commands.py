@@ -6,7 +6,8 @@ may state it: ``--define NAME=VALUE``.
 
 from __future__ import annotations
 
-from memcheck.configs.python_expressions import FollowedCode, LibraryCall, LocalClass, stated_value
+from memcheck.configs.python_expressions import FollowedCode
+from memcheck.configs.python_scope import LibraryCall, LocalClass, stated_value
 from memcheck.configs.python_values import ImportedName, MadeObject, PythonValue, plain
 
 NEEDS = "needs"

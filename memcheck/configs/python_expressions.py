@@ -7,10 +7,22 @@ of steps are bounded. What libraries do is in ``python_library.py``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from memcheck.configs.python_code import CodeCell, PythonCode, place
+from memcheck.configs.python_scope import (
+    FilesAround,
+    Library,
+    LibraryCall,
+    LocalClass,
+    LocalFunction,
+    LocalNames,
+    TooMuchError,
+    named,
+    stated_value,
+    truth,
+)
 from memcheck.configs.python_values import (
     LONGEST,
     UNKNOWN,
@@ -26,105 +38,12 @@ from memcheck.configs.python_values import (
     plain,
 )
 from memcheck.finding import Location
-from memcheck.record import Record
 
 MOST_STEPS = 200_000
 DEEPEST = 100
 """Expressions, statements and calls inside each other."""
 MOST_WRITTEN = 2 * 2**20
 """Characters and elements that all values together may take."""
-
-
-class LocalFunction(Record):
-    """A function of the file, and where its names are looked up."""
-
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-    scope: LocalNames
-    cell: CodeCell
-    owner: MadeObject | None = None
-    """The object whose method it is."""
-
-
-class LocalClass(Record):
-    """A class of the file."""
-
-    node: ast.ClassDef
-    scope: LocalNames
-    cell: CodeCell
-    bases: tuple[str, ...]
-    """The names of all classes that it is made of."""
-
-
-class LocalNames:
-    """Names and their values, in a module or in a call."""
-
-    def __init__(self, parent: LocalNames | None = None) -> None:
-        self.names: dict[str, PythonValue] = {}
-        self.parent = parent
-        self.returned: list[PythonValue] = []
-        self.ended = False
-
-    def find(self, name: str) -> PythonValue | None:
-        """The value of a name here or around here."""
-        scope: LocalNames | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        return None
-
-
-class TooMuchError(Exception):
-    """The file takes more steps than any script that a person wrote."""
-
-
-class LibraryCall(Record):
-    """A call of something that the file does not define."""
-
-    node: ast.Call
-    at: Location
-    owner: PythonValue | None
-    """Whose method is called; None for a function or a class."""
-    path: str
-    """The whole name of a function or class with its package; empty where that is not known."""
-    name: str
-    """The last part of the name."""
-    arguments: list[PythonValue]
-    keywords: dict[str, PythonValue]
-
-    @property
-    def held(self) -> Any:
-        """What the method belongs to."""
-        return None if self.owner is None else self.owner.of
-
-    @property
-    def class_name(self) -> str:
-        """The part of the name before the last: ``AutoModel`` of ``transformers.AutoModel.from_pretrained``."""
-        return self.path.rpartition(".")[0].rpartition(".")[2]
-
-    @property
-    def first(self) -> PythonValue | None:
-        """The first argument without a name."""
-        return self.arguments[0] if self.arguments else None
-
-    @property
-    def second(self) -> PythonValue | None:
-        """The second argument without a name."""
-        return self.arguments[1] if len(self.arguments) > 1 else None
-
-
-class FilesAround(Protocol):
-    """Other files that the code may name."""
-
-    def module(self, name: str, level: int, of: str) -> PythonCode | None:
-        """The code of a module, ``a/b`` for ``a.b``; None where it is no file near the file ``of``."""
-
-    def document(self, name: str) -> dict[Any, PythonValue] | None:
-        """The values of a YAML or JSON file; None where no such file can be read."""
-
-
-Library = Callable[["FollowedCode", LibraryCall], "PythonValue | None"]
-"""Gives what a call makes; None where nothing is known of it."""
 
 
 class FollowedCode:
@@ -156,7 +75,7 @@ class FollowedCode:
         self.things: list[MadeObject] = []
         """What calls made, in their order."""
         self.called: set[int] = set()
-        """Calls that were followed, by the identity of their node."""
+        """Calls and functions that were followed, by the identity of their node."""
         self.looping = 0
         self.cut = False
         """Whether the reading ended before the file did."""
@@ -498,6 +417,7 @@ class FollowedCode:
         before, self.scope, cell, self.cell = self.scope, scope, self.cell, function.cell
         started, self.started_at = self.started_at, len(self.pending)
         self._active.append(code)
+        self.called.add(id(code))
         try:
             if isinstance(code, ast.Lambda):
                 return self.value(code.body)
@@ -605,6 +525,8 @@ class FollowedCode:
                 return self.value(keyword.value)
             if keyword.arg == "default_factory":
                 factory = self.value(keyword.value)
+                if isinstance(factory.of, LocalClass):
+                    return self._object(factory.of, [], {}, node)
                 if isinstance(factory.of, LocalFunction):
                     return self.call(factory.of, [], {}, node)
                 if isinstance(factory.of, ImportedName) and factory.of.path in ("list", "dict"):
@@ -615,40 +537,3 @@ class FollowedCode:
 
 _FIELDS = ("field", "Field", "HfArg")
 _BUILTIN = frozenset("open int float str bool len round abs max min dict list tuple getattr vars".split())  # noqa: SIM905
-
-
-def stated_value(text: str) -> object:
-    """What the user states for a name: a number, a switch, None or a text."""
-    words: dict[str, object] = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in ("int", "float"):
-        found = converted(kind, text)
-        if found is not UNKNOWN:
-            return found
-    return text
-
-
-def named(node: ast.AST) -> str:
-    """How a message calls an expression: the names in it, without its arguments."""
-    parts: list[str] = []
-    while len(parts) < 12:
-        if isinstance(node, ast.Attribute):
-            parts.append(f".{node.attr}")
-            node = node.value
-        elif isinstance(node, ast.Call):
-            parts.append("()")
-            node = node.func
-        elif isinstance(node, ast.Subscript):
-            parts.append("[]")
-            node = node.value
-        else:
-            parts.append(node.id if isinstance(node, ast.Name) else "")
-            break
-    text = "".join(reversed(parts)).lstrip(".")
-    return f"`{text[:60]}`" if text.strip("()[]") else "an expression"
-
-
-def truth(value: PythonValue) -> bool:
-    """Whether a known value counts as true."""
-    return bool(value.of) if not isinstance(value.of, (MadeObject, ImportedName, LocalFunction, LocalClass)) else True

@@ -10,12 +10,11 @@ from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_json, load_yaml, parse_text
 from memcheck.configs.python_code import PythonCode, code_of
-from memcheck.configs.python_values import PythonValue
+from memcheck.configs.python_values import PythonValue, placed
 from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError
 from memcheck.edge.observed import is_file, real_path
 from memcheck.edge.opener import is_inside, repository
-from memcheck.finding import Location
 from memcheck.plan.text import shown_path
 
 MOST_FILES = 24
@@ -61,7 +60,7 @@ class NearFiles:
             table, at = found, config.at(key)
             for each in sections:
                 table = table.setdefault(each, PythonValue({}, at)).of
-            table[last] = _placed(value, at)
+            table[last] = placed(value, at)
         return found
 
     def _found(self, name: str, level: int, of: str) -> str | None:
@@ -84,8 +83,3 @@ class NearFiles:
             return ""
         self.sources[path] = tuple(text.split("\n"))
         return text
-
-
-def _placed(value: object, at: Location) -> PythonValue:
-    """A value of a file at its place; the elements of a list are all at the list's."""
-    return PythonValue([_placed(each, at) for each in value] if isinstance(value, list) else value, at)

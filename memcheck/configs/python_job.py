@@ -9,9 +9,9 @@ from typing import Any
 from memcheck.configs.key_table import key_table
 from memcheck.configs.python_code import PythonCode, place, walked
 from memcheck.configs.python_commands import CONFIGS
-from memcheck.configs.python_expressions import FilesAround, named
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_run import FollowedFile
+from memcheck.configs.python_scope import FilesAround, named
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES
 from memcheck.finding import Location, Span
@@ -56,6 +56,8 @@ def followed(
     """The reading of a file, with all that its calls made. ``near``: the files around it; None: none is read."""
     run = FollowedFile(code, library, defines, machine, near)
     run.all()
+    if not trainers(run):
+        run.uncalled()
     return run
 
 
@@ -260,11 +262,20 @@ def _rows(run: FollowedFile, trainer: MadeObject, objective: str, values: dict[s
     return any(plain(each.get("padding")) == "max_length" for each in found)
 
 
+def runs_on_gpu(code: PythonCode) -> bool:
+    """Whether nothing that is imported says that it is a job for other devices."""
+    found = {
+        each.name.partition(".")[0] for _, node in _nodes(code) if isinstance(node, ast.Import) for each in node.names
+    }
+    return found.isdisjoint(KEYS.names["no_gpu"])
+
+
 def reason(code: PythonCode, run: FollowedFile) -> tuple[Location, str]:
     """Where and why a file has no job that memcheck reads."""
     imported: dict[str, Location] = {}
     defined: dict[str, Location] = {}
     loops: list[Location] = []
+    uncalled: Location | None = None
     for cell, node in _nodes(code):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
@@ -276,12 +287,19 @@ def reason(code: PythonCode, run: FollowedFile) -> tuple[Location, str]:
                 defined.setdefault(node.name, place(cell, node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
             loops.append(place(cell, node))
+        elif isinstance(node, ast.Call) and named(node.func).strip("`").rpartition(".")[2] in TRAINERS:
+            uncalled = uncalled or place(cell, node)
     start = next(iter(code.broken), None) if not any(cell.tree for cell in code.cells) else None
     if start is not None:
         return start, "its code is no Python that can be read"
     for name, what in KEYS.words["others"].items():
         if name in imported:
             return imported[name], f"{what} (`{name}`)"
+    if uncalled is not None:
+        return (
+            uncalled,
+            "this line makes a trainer, in code that nothing in the file calls: name the file that calls it",
+        )
     if loops:
         return loops[0], "it trains in a loop of its own, which is not read"
     if defined:

@@ -6,12 +6,14 @@ Read at transformers 5.23.0 (``trainer.py``), TRL 1.9 (``trainer``, ``scripts/ut
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from memcheck.configs.python_commands import environment, of_dataclasses, of_parser
-from memcheck.configs.python_expressions import FollowedCode, LibraryCall, LocalFunction, named
-from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, plain
+from memcheck.configs.python_expressions import FollowedCode
+from memcheck.configs.python_scope import LibraryCall, LocalFunction, named
+from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, placed, plain
 from memcheck.finding import Location
 from memcheck.record import Record
 
@@ -182,11 +184,21 @@ def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     held = given.of if given is not None else None
     name = held.argument(0) if isinstance(held, MadeObject) and held.name == OPENED else given
     path = plain(name)
+    if call.path == "json.loads" and isinstance(path, str):
+        return literal(path, call.at)
     found = run.near.document(path) if run.near is not None and isinstance(path, str) else None
     if found is not None:
         option = name.option if name is not None else ""
         return PythonValue(_with_option(found, option) if option else found, call.at)
     return run.unknown(call.node, f"the file `{path}`") if isinstance(path, str) else None
+
+
+def literal(text: str, at: Location) -> PythonValue | None:
+    """The values of a JSON text that the code holds."""
+    try:
+        return placed(json.loads(text), at)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _with_option(found: dict[Any, PythonValue], option: str) -> dict[Any, PythonValue]:

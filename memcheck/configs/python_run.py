@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from memcheck.configs.python_expressions import (
-    DEEPEST,
-    FollowedCode,
+from memcheck.configs.python_expressions import DEEPEST, FollowedCode
+from memcheck.configs.python_scope import (
     LocalClass,
     LocalFunction,
     LocalNames,
@@ -44,6 +43,15 @@ class FollowedFile(FollowedCode):
             self.cut = True
 
     # -- statements
+
+    def uncalled(self) -> None:
+        """Follow the functions of the file that nothing in it calls: its caller gives their parameters."""
+        for value in list(self.main.names.values()):
+            if isinstance(value.of, LocalFunction) and id(value.of.node) not in self.called:
+                try:
+                    self.call(value.of, [], {}, value.of.node, blank="the caller")
+                except TooMuchError:
+                    self.cut = True
 
     def block(self, body: list[ast.stmt]) -> None:
         """Follow statements until one returns."""

@@ -98,6 +98,13 @@ def plain(value: PythonValue | None) -> object:
     return found if isinstance(found, (str, int, float, bool)) else None
 
 
+def placed(value: object, at: Location) -> PythonValue:
+    """A plain value of a file, with all that is in it, at one place."""
+    if isinstance(value, dict):
+        return PythonValue({key: placed(each, at) for key, each in value.items()}, at)
+    return PythonValue([placed(each, at) for each in value] if isinstance(value, list) else value, at)
+
+
 def is_whole(value: PythonValue) -> bool:
     """Whether a value and all that is in it are known."""
     found = value.of

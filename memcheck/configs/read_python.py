@@ -123,7 +123,7 @@ def _plain(config: ConfigFile) -> ConfigFile:
     """A config without lines: what is read for launch lines would take the code for one."""
     found = ConfigFile(config.path, {}, lambda _: Location(config.path, config.at("").span), ())
     found.read, found.inside, found.version, found.method = config.read, config.inside, config.version, config.method
-    found.gpus_per_node, found.images = config.gpus_per_node, config.images
+    found.gpus_per_node, found.images, found.stated = config.gpus_per_node, config.images, config.stated
     return found
 
 
@@ -152,6 +152,8 @@ def _adopt(draft: Draft, job: PythonJob) -> None:
     for key, value in job.values.items():
         if is_whole(value):
             _put(config, key, plain(value), value)
+        elif key in KEYS.words["upper"] and not value.by_gpu:
+            _upper(draft, key, value, settled[key])
         elif key in settled:
             _ask(draft, key, value, settled[key])
     for at, message, help, keys in job.refusals:
@@ -160,6 +162,18 @@ def _adopt(draft: Draft, job: PythonJob) -> None:
     if model is not None and model.option and model.known:
         message = f"the model is the default of `{model.option}` on the command line (line {model.at.span.line})"
         draft.problems.append(ConfigProblem(model.at, message, LAUNCH, keys=("model", "model.name")))
+
+
+def _upper(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
+    """The value that needs most, for one that is not known, unless the user states it."""
+    if _says(draft.config, settles):
+        return
+    found = KEYS.words["upper"][key]
+    draft.config.adopt(key, found, value.at)
+    message = (
+        f"`{key}` is not known ({value.why}): taken as {found}, which needs no less; state it: --set {settles}=VALUE"
+    )
+    draft.notes.append(Note(value.at, message))
 
 
 def _put(config: ConfigFile, key: str, found: object, value: PythonValue) -> None:
@@ -346,6 +360,8 @@ def _asked(config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, f
     others = list(dict.fromkeys(each.help for each in still if each.help and not _OPTION.search(each.help)))
     if LAUNCH in " ".join(each.help for each in still):
         others = [LAUNCH, *(each for each in others if each != LAUNCH)]
+    if any(not each.keys and not _OPTION.search(each.help) and LAUNCH not in each.help for each in still):
+        options = []  # no answer makes a job of it
     if options and not config.gpu:
         options.insert(0, KEYS.words["answers"]["hardware.gpu"])
     messages = list(dict.fromkeys(each.message for each in still))
