@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -95,4 +94,4 @@ def _hardware(options: WhyOptions) -> dict[str, object]:
 
 def _stdin(limit: int) -> bytes:
     """What stdin holds, up to a number of bytes."""
-    return os.fdopen(os.dup(sys.stdin.fileno()), "rb").read(limit) if sys.stdin is not None else b""
+    return sys.stdin.buffer.read(limit) if sys.stdin is not None else b""

@@ -44,7 +44,7 @@ def file_of(fact: dict[str, Any]) -> tuple[str, str]:
         line = f"python3 -u -m vllm.entrypoints.openai.api_server --model {model} {quoted(words)}"
         return "serve.sh", f"# vllm serve other/model --max-model-len 1\n{line}\n"
     if fact["form"] == "docker":
-        head = "docker run --gpus all --ipc=host \\\n    -v ~/.cache:/root/.cache -p 8000:8000 \\\n"
+        head = "docker run --gpus all --ipc=host \\\n    -v ~/.cache:/data/cache -p 8000:8000 \\\n"
         return "docker.sh", f"{head}    {image} \\\n    --model {model} {quoted(words)}\n"
     if fact["form"] == "file":
         line = f"ENTRYPOINT python3 -m vllm.entrypoints.openai.api_server --port 80 --model {model} {quoted(words)}"
