@@ -180,18 +180,20 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
 
         try:
             limits = Limits(stated.min_pixels, stated.max_pixels)
-            single = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
+            one_picture = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
         except PictureError as error:
             _fail(error.message, error.help)
-        if per_sample > 1 and single.of_several is not None:
-            single = single._replace(
-                pictures=single.of_several[0], patches=single.of_several[1], tokens=single.of_several[2]
+        if per_sample > 1 and one_picture.of_several is not None:
+            one_picture = one_picture._replace(
+                pictures=one_picture.of_several[0], patches=one_picture.of_several[1], tokens=one_picture.of_several[2]
             )
-        for key, value, why in single.defaults:
+        for key, value, why in one_picture.defaults:
             defaults.note(f"training.images.{key}", value, why)
-        images = Images(per_sample * single.pictures, per_sample * single.patches, per_sample * single.tokens)
-        if len(set(single.sizes)) > 1:
-            images = images._replace(sizes=per_sample * single.sizes)
+        images = Images(
+            per_sample * one_picture.pictures, per_sample * one_picture.patches, per_sample * one_picture.tokens
+        )
+        if len(set(one_picture.sizes)) > 1:
+            images = images._replace(sizes=per_sample * one_picture.sizes)
     else:
         _fail(
             f"{per_sample} pictures a sample of unknown size",

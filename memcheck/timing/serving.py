@@ -52,10 +52,11 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
     layers = {id(block): _layer(job, architecture, block, rates) for block, _ in architecture.blocks}
     passes = [layers[id(block)] for block in architecture.layers()] + [_head(job, architecture, rates)]
     exchanges = _exchanges(job, architecture, rates, job.batch_size, DTYPE_BYTES[compute])
-    arithmetic, memory = sum(p.arithmetic for p in passes), sum(p.memory for p in passes)
+    arithmetic = sum(decode_pass.arithmetic for decode_pass in passes)
+    memory = sum(decode_pass.memory for decode_pass in passes)
     seconds = arithmetic + memory + exchanges.seconds
     tokens = job.batch_size * layout.data / (seconds * layout.world_size)
-    rate = sum(p.flops for p in passes) / seconds / layout.pipeline
+    rate = sum(decode_pass.flops for decode_pass in passes) / seconds / layout.pipeline
     return StepTime(
         seconds=seconds,
         compute_seconds=arithmetic,

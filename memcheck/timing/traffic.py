@@ -40,20 +40,20 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
     norms = [_norm(n, hidden, item_bytes, one_kernel=one_kernel) for n in block.norms]
     halves = (block.mixer is not None) + (block.mlp is not None)
     add = 2 * item_bytes if fused else 3 * item_bytes  # the next norm reads the sum in the same kernel
-    forward = sum(f for f, _ in norms) + halves * add * hidden
-    backward = sum(b for _, b in norms) + halves * 3 * item_bytes * hidden
+    forward = sum(norm_forward for norm_forward, _ in norms) + halves * add * hidden
+    backward = sum(norm_backward for _, norm_backward in norms) + halves * 3 * item_bytes * hidden
     inner_forward, inner_backward = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
     experts = (0.0, 0.0)
     if isinstance(block.mlp, Mlp):
-        f, b = _activation(block.mlp, block.mlp.width, fused=fused)
-        inner_forward, inner_backward = inner_forward + f, inner_backward + b
+        activation_forward, activation_backward = _activation(block.mlp, block.mlp.width, fused=fused)
+        inner_forward, inner_backward = inner_forward + activation_forward, inner_backward + activation_backward
     elif isinstance(block.mlp, Moe):
-        f, b = _activation(block.mlp, block.mlp.width, fused=fused)
+        activation_forward, activation_backward = _activation(block.mlp, block.mlp.width, fused=fused)
         moved = 4.0 * hidden * 2  # gathered for the experts, and weighted and summed after them
-        experts = (f + moved, b + moved)
+        experts = (activation_forward + moved, activation_backward + moved)
         if block.mlp.shared_width:
-            f, b = _activation(block.mlp, block.mlp.shared_width, fused=fused)
-            inner_forward, inner_backward = inner_forward + f, inner_backward + b
+            activation_forward, activation_backward = _activation(block.mlp, block.mlp.shared_width, fused=fused)
+            inner_forward, inner_backward = inner_forward + activation_forward, inner_backward + activation_backward
     return Traffic((forward, backward), (inner_forward, inner_backward), experts)
 
 
@@ -112,14 +112,16 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
     mixer, mlp = block.mixer, block.mlp
     stream = inner = experts = 0.0
     if "layernorm" in modules:
-        own = (
+        separate_norms = (
             (block.input_norm, not fused or isinstance(mixer, LatentAttention)),
             (
                 block.mlp_norm,
                 not fused or isinstance(mlp, Moe),
             ),
         )
-        stream = sum(_norm(norm, hidden, 2, one_kernel=True)[0] for norm, alone in own if norm is not None and alone)
+        stream = sum(
+            _norm(norm, hidden, 2, one_kernel=True)[0] for norm, alone in separate_norms if norm is not None and alone
+        )
     if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
         inner += _mixer(mixer, fused=fused, one_kernel=True)[0]
     if isinstance(mlp, Mlp) and "mlp" in modules:

@@ -240,7 +240,9 @@ def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTen
             job, _tensors_outside_layers(job, architecture) if is_end(tensor) else unit_tensors
         )
         return next(
-            rank_numels[rank_with_most_updates(job)] for each, rank_numels in numel_by_rank if each.name == tensor.name
+            rank_numels[rank_with_most_updates(job)]
+            for flat_tensor, rank_numels in numel_by_rank
+            if flat_tensor.name == tensor.name
         )
     if is_end(tensor) or tensor.part:
         has_frozen = any(word in ENDS or word in PARTS for word in job.freeze)
@@ -277,7 +279,7 @@ def rank_with_most_updates(job: TrainingJob) -> int:
     architecture, updated_by_rank = job.architecture, [0] * job.layout.shard_group
     assert isinstance(architecture, Architecture)  # noqa: S101 - only such have flat parameters
     ends = _tensors_outside_layers(job, architecture)
-    layers = [t for t in model_tensors(job, architecture) if not any(is_end(each) for each in t)]
+    layers = [t for t in model_tensors(job, architecture) if not any(is_end(tensor_of_unit) for tensor_of_unit in t)]
     unit_counts: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
     for tensors in (ends, *layers):
         unit_counts[id(tensors)] = (tensors, unit_counts.get(id(tensors), (tensors, 0))[1] + 1)

@@ -216,7 +216,7 @@ class Steps:
             )
         units = _rank_units(self._units, layers_of_rank)
         buffers = ModelBuffers(job, checked_architecture(job, architecture), part, self._units.base)
-        options, own_sizes, others = step_options(job, rank, buffers.border, units.held)
+        options, own_sizes, others_in_flight = step_options(job, rank, buffers.border, units.held)
         always = tuple(buffers.always())
         if chunked:
             from memcheck.frameworks.torch.interleaved import chunked_step, kept_input_gradients
@@ -225,7 +225,7 @@ class Steps:
             schedule, sizes = chunked_step(job, self._units, options.schedule, layers_of_rank, rank)
             options = options._replace(schedule=schedule)
         else:
-            sizes = [step_sizes(job, units.runs, buffers, others)]
+            sizes = [step_sizes(job, units.runs, buffers, others_in_flight)]
         host_bytes = int(units.offloaded * in_flight(rank, job.layout, job.run_micro_batches))
         return _RankStep(
             program=RankProgram(options, _run_sizes(self._units, layers_of_rank), outside_sizes(sizes, own_sizes)),

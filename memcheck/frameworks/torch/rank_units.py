@@ -371,7 +371,7 @@ def adds_gradients(job: TrainingJob) -> bool:
     Under FSDP2 autograd sees new unsharded gradients each time, unless they wait in its own dtype; of a head that the
     loss reduces in a pipeline, the reduction before is still there.
     """
-    several = job.forward_passes > 1
+    accumulates = job.forward_passes > 1
     if uses_fsdp(job) and not adds_in_place(job):
-        return several and loss_reduces_head(job) and accumulates_unsharded(job)
-    return several or job.layout.gradient_as_bucket_view or job.framework.own_engine
+        return accumulates and loss_reduces_head(job) and accumulates_unsharded(job)
+    return accumulates or job.layout.gradient_as_bucket_view or job.framework.own_engine

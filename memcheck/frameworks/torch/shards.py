@@ -23,16 +23,16 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     layers = [(id(block), i in frozen) for i, block in enumerate(architecture.layers())]
     # ranks with as many layers of each kind rest on as many bytes
     distinct_parts: dict[tuple[bool, bool, frozenset[tuple[tuple[int, bool], int]]], Part] = {}
-    for part in stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
-        counts = Counter(layers[part.first : part.last])
-        distinct_parts.setdefault((part.embedding, part.head, frozenset(counts.items())), part)
-    return max(_state_bytes_of(job, architecture, part) for part in distinct_parts.values())
+    for stage in stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers):
+        counts = Counter(layers[stage.first : stage.last])
+        distinct_parts.setdefault((stage.embedding, stage.head, frozenset(counts.items())), stage)
+    return max(_state_bytes_of(job, architecture, stage) for stage in distinct_parts.values())
 
 
-def _state_bytes_of(job: TrainingJob, architecture: Architecture, part: Part) -> int:
+def _state_bytes_of(job: TrainingJob, architecture: Architecture, stage: Part) -> int:
     """Return the resident bytes of parameters, adapters, master weights and optimizer states of one pipeline rank."""
     total = StateBytes()
-    units = list(tensors_of(job, architecture, part))
+    units = list(tensors_of(job, architecture, stage))
     counts = Counter(map(id, units))  # layers that are alike share their tensors
     for tensors in {id(unit): unit for unit in units}.values():
         total = total.plus(state_bytes(job, tensors), counts[id(tensors)])

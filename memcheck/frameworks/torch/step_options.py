@@ -79,8 +79,8 @@ def step_options(
         message = "experts on several ranks are modelled with FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
     strategy, sizes, last_differs = strategy_of(job, resident)
-    schedule, others = _schedule(job, rank, border, last_differs=last_differs)
-    return StepOptions(schedule, _variable_lifetimes(job), strategy), sizes, others
+    schedule, others_in_flight = _schedule(job, rank, border, last_differs=last_differs)
+    return StepOptions(schedule, _variable_lifetimes(job), strategy), sizes, others_in_flight
 
 
 def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, tuple[int, ...], bool]:
@@ -162,11 +162,13 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool
         if paired
         else distinct_micro_batches(steps, most_in_flight, last_differs)
     )
-    micro_batches = [MicroBatch(first, last, min(int(others), border.sends)) for first, last, others in distinct]
+    micro_batches = [
+        MicroBatch(first, last, min(int(others_in_flight), border.sends)) for first, last, others_in_flight in distinct
+    ]
     schedule = Schedule(
         tuple(micro_batches), all_forwards_first=most_in_flight >= steps, pipelined=layout.pipeline > 1, paired=paired
     )
-    return schedule, tuple([others for _, _, others in distinct])
+    return schedule, tuple([others_in_flight for _, _, others_in_flight in distinct])
 
 
 def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
