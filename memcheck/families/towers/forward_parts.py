@@ -298,6 +298,7 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: mask the rows' gradient, and select the features' gradient by listed positions."""
         rows_gradient = tape.new(shape, dtype, "masked_fill backward") if rows_need_grad else None
         if not features_need_grad:
             return [rows_gradient, None]

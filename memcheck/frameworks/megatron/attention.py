@@ -172,6 +172,7 @@ def _unfused_rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
     del cos, sin
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward of the unfused rotation: both products, the cat and the slice of the rotated half."""
         sin_gradient = tape.new(shape, dtype, "mul backward")
         cat_gradient = tape.new(shape, dtype, "cat backward")
         del sin_gradient

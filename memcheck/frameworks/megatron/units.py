@@ -78,73 +78,92 @@ def chunk_units(
     chunk of this rank has the embedding. ``shares_embedding``: its table is the output weight too. ``shared_layers``:
     layers of the same job's other chunks, which are not built again.
     """
-    units: list[Unit] = []
     shared_layers = SharedLayers(architecture.layers(), {}) if shared_layers is None else shared_layers
-    frozen = frozen_layers(job.freeze)
-    adapter = setting.adapter
-    table_trained = adapter is None and "embed" not in job.freeze
-    earlier_layers = range(chunk.layers[0] if chunk.layers else 0)
-    input_needs_grad = any(adapter is not None or i not in frozen for i in earlier_layers)
-    bridged = setting.option("bridge_backend") == "mcore-bridge"
-    if adapter is not None and (bridged or setting.option("recompute_granularity") == "full"):
-        # Megatron-Bridge peft/recompute.py: the first checkpoint's input is made to want a gradient; mcore-bridge
-        # model/gpt_model.py, _preprocess: what the embedding gives always is
-        input_needs_grad = True
+    table_trained = setting.adapter is None and "embed" not in job.freeze
     setting = setting._replace(
-        needs_input_gradient=table_trained or input_needs_grad,
+        needs_input_gradient=table_trained or _input_needs_gradient(job, chunk, setting),
         holds_output_gradient=not chunk.head and code_of(setting.style).holds_inputs,
     )
+    units: list[Unit] = []
     if chunk.embedding:
-        embedding = MegatronEmbedding(
-            vocab=padded_vocabulary(architecture.vocab_size, job),
-            positions=architecture.learned_positions,
-            dropout=architecture.embedding_dropout,
-            tied=shares_embedding,
-            trained=table_trained,
-            waits=not setting.needs_input_gradient and (adapter is not None or 0 in frozen),
-        )
-        _require_embedding_covered(architecture, embedding, whole(setting))
-        curve = _embedding_curve(embedding, setting, inventory)
-        units.append(
-            Unit(
-                kind="embedding",
-                name="embedding",
-                tensors=_freeze_unless(embedding_tensors(architecture, job), table_trained)
-                + idle_tower_tensors(architecture),
-                first_curve=curve,
-                later_curve=curve,
-            )
-        )
+        units.append(_embedding_unit(job, architecture, setting, shares_embedding, table_trained, inventory))
     layer_units, setting = _layer_units(job, architecture, chunk.layers, setting, shared_layers, inventory)
     units += layer_units
     if chunk.mtp:
         units += _prediction_layers(job, architecture, chunk, setting, inventory, embeds=not rank_has_embedding)
     if chunk.head:
-        trained = table_trained if shares_embedding else adapter is None and "head" not in job.freeze
-        main_gradient_dtype = gradient_dtype(job) if is_sharded(job) else None
-        other_tensors = [t for unit in units if unit.kind == "embedding" for t in unit.tensors if t.trained]
-        head = MegatronHead(
-            vocab=padded_vocabulary(architecture.vocab_size, job),
-            final_norm=architecture.final_norm,
-            tied=shares_embedding,
-            trained=trained,
-            main_gradient=main_gradient_dtype,
-            other_elements=sum([t.numel for t in other_tensors])
-            if main_gradient_dtype is not None and not shares_embedding
-            else 0,
-        )
-        _require_head_covered(architecture, head, whole(setting))
-        curve = _head_curve(head, setting._replace(trained=adapter is None and "norm" not in job.freeze), inventory)
-        units.append(
-            Unit(
-                kind="head",
-                name="head and loss",
-                tensors=_freeze_unless(head_tensors(architecture, job, shares=shares_embedding), trained),
-                first_curve=curve,
-                later_curve=curve,
-            )
-        )
+        embedding_unit = units[0] if chunk.embedding else None
+        trained = table_trained if shares_embedding else setting.adapter is None and "head" not in job.freeze
+        units.append(_head_unit(job, architecture, setting, embedding_unit, shares_embedding, trained, inventory))
     return units
+
+
+def _input_needs_gradient(job: TrainingJob, chunk: Chunk, setting: Setting) -> bool:
+    """Whether the chunk's first layer passes a gradient on, apart from what a trained embedding asks for.
+
+    An earlier layer trains, or recomputation with adapters needs it: Megatron-Bridge peft/recompute.py makes the first
+    checkpoint's input require a gradient; mcore-bridge's embedding output always does (gpt_model.py, _preprocess).
+    """
+    adapter, frozen = setting.adapter, frozen_layers(job.freeze)
+    bridged = setting.option("bridge_backend") == "mcore-bridge"
+    if adapter is not None and (bridged or setting.option("recompute_granularity") == "full"):
+        return True
+    earlier_layers = range(chunk.layers[0] if chunk.layers else 0)
+    return any(adapter is not None or i not in frozen for i in earlier_layers)
+
+
+def _embedding_unit(
+    job: TrainingJob, architecture: Architecture, setting: Setting, tied: bool, trained: bool, inventory: bool
+) -> Unit:
+    """Build the embedding's unit: its tensors on this rank and its memory curve.
+
+    ``tied``: the rank's output layer uses the table, too. ``trained``: the table gets a gradient.
+    """
+    passes_no_gradient = setting.adapter is not None or 0 in frozen_layers(job.freeze)
+    embedding = MegatronEmbedding(
+        vocab=padded_vocabulary(architecture.vocab_size, job),
+        positions=architecture.learned_positions,
+        dropout=architecture.embedding_dropout,
+        tied=tied,
+        trained=trained,
+        waits=not setting.needs_input_gradient and passes_no_gradient,
+    )
+    _require_embedding_covered(architecture, embedding, whole(setting))
+    curve = _embedding_curve(embedding, setting, inventory)
+    tensors = _freeze_unless(embedding_tensors(architecture, job), trained) + idle_tower_tensors(architecture)
+    return Unit(kind="embedding", name="embedding", tensors=tensors, first_curve=curve, later_curve=curve)
+
+
+def _head_unit(
+    job: TrainingJob,
+    architecture: Architecture,
+    setting: Setting,
+    embedding_unit: Unit | None,
+    tied: bool,
+    trained: bool,
+    inventory: bool,
+) -> Unit:
+    """Build the unit of final norm, output layer and loss: its tensors on this rank and its memory curve.
+
+    ``embedding_unit``: the chunk's, whose gradients Megatron-FSDP puts into the same buffer. ``tied``: the embedding's
+    table is the output weight. ``trained``: that weight gets a gradient.
+    """
+    main_gradient_dtype = gradient_dtype(job) if is_sharded(job) else None
+    other_tensors = [t for t in embedding_unit.tensors if t.trained] if embedding_unit is not None else []
+    has_other_tensors = main_gradient_dtype is not None and not tied
+    head = MegatronHead(
+        vocab=padded_vocabulary(architecture.vocab_size, job),
+        final_norm=architecture.final_norm,
+        tied=tied,
+        trained=trained,
+        main_gradient=main_gradient_dtype,
+        other_elements=sum([t.numel for t in other_tensors]) if has_other_tensors else 0,
+    )
+    _require_head_covered(architecture, head, whole(setting))
+    norm_trained = setting.adapter is None and "norm" not in job.freeze
+    curve = _head_curve(head, setting._replace(trained=norm_trained), inventory)
+    tensors = _freeze_unless(head_tensors(architecture, job, shares=tied), trained)
+    return Unit(kind="head", name="head and loss", tensors=tensors, first_curve=curve, later_curve=curve)
 
 
 def _layer_units(
