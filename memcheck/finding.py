@@ -127,7 +127,7 @@ class Finding(Record):
     @property
     def about_memory(self) -> bool:
         """Whether the finding is about an amount of memory (MEM1xx): more memory, or a smaller need, removes it."""
-        return self.code.startswith("MEM1")
+        return self.code.startswith(("MEM1", "MEM7"))
 
 
 OF_THE_PLAN = "MEM1"

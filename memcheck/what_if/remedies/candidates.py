@@ -27,6 +27,7 @@ from memcheck.what_if.remedies.changes import (
     critical,
     loading_and_saving,
 )
+from memcheck.what_if.remedies.engines import BITS, BLACKWELL, MOST_RANKS, engine_changes, less
 from memcheck.what_if.remedies.memory_keys import LOWER
 
 OPTIONS = "training.options."
@@ -423,45 +424,33 @@ def either_way(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
         yield CandidateChange("offload", "keep the optimizer states on the GPU", change, numerics=EQUIVALENT)
 
 
-BLACKWELL = 100
-"""The compute capability from which matrix products take NVFP4."""
-MOST_RANKS = 8
-"""Tensor ranks of a served model: those of a usual node."""
 LEAST_CONTEXT = 1024
 """Tokens below which no shorter contexts are suggested."""
-BITS = {"fp8": 8, "int8": 8, "fp4": 4.5, "int4": 4}
 
 
 def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
     """More tensor ranks; fewer sequences at a time; smaller weights, a smaller cache; shorter contexts.
 
     With fewer sequences at a time, every request is answered as before: it costs time alone. Shorter contexts refuse
-    requests, and cost as much as another training does.
+    requests, and cost as much as another training does. A serving engine has limits of its own in their place.
     """
+    if job.engine is not None:
+        yield from engine_changes(context, job)
+        return
     yield from _tensor(job)
     yield from _stored(context, job)
-    for size in _less(job.batch_size, 1):
+    for size in less(job.batch_size, 1):
         title = (
             f"serve {size} {'sequence' if size == 1 else 'sequences'} at a time instead of {job.batch_size}: "
             "other requests wait"
         )
         slower = job.batch_size / size - 1
         yield CandidateChange("batch", title, {"inference.batch_size": size}, slowdown=slower)
-    for tokens in _less(job.context_length, LEAST_CONTEXT):
+    for tokens in less(job.context_length, LEAST_CONTEXT):
         title = (
             f"serve contexts of up to {tokens} tokens instead of {job.context_length}: longer requests cannot be served"
         )
         yield CandidateChange("context", title, {"inference.context_length": tokens}, slowdown=0.0, cost=METHOD)
-
-
-def _less(number: int, least: int) -> Iterator[int]:
-    """Three quarters of it and half of it, and so on: the most first."""
-    half = number
-    while half > least:
-        half //= 2
-        for each in dict.fromkeys((half * 3 // 2, half)):
-            if least <= each < number:
-                yield each
 
 
 def _stored(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
@@ -472,7 +461,7 @@ def _stored(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange
     now = BITS.get(job.weights, 8 * DTYPE_BYTES.get(job.weights, 2))
     for dtype in (short, byte, *four):
         if BITS.get(dtype, 16) < now:
-            title = f"quantise the weights to {dtype}" if dtype in BITS else f"keep the weights in {dtype}"
+            title = f"keep the weights in {dtype}" if dtype == short else f"quantise the weights to {dtype}"
             yield CandidateChange(
                 "weights", title, {"inference.weights": dtype}, slowdown=0.0, cost=NUMERICS, numerics=OTHER
             )

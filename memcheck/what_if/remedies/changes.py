@@ -12,7 +12,7 @@ from memcheck.job.framework import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.training import shards_parameters
 from memcheck.job.types import Evaluation, Layout, TrainingJob
-from memcheck.memory.fit import on_host, within
+from memcheck.memory.fit import FITS, gpu_fit, on_host, within
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
@@ -101,6 +101,8 @@ class Priced(Record):
     @property
     def sure(self) -> bool:
         """Whether the changed plan fits with its whole interval, so that it is not uncertain (MEM104)."""
+        if self.estimate.engine is not None:
+            return gpu_fit(self.estimate, self.limit) == FITS
         return within(self.estimate.needed_interval_bytes[1], self.estimate.capacity_bytes, self.limit)
 
     @property

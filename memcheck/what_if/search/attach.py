@@ -16,8 +16,10 @@ from memcheck.what_if.search.rank import offered, remedy_of, shown
 SHOWN = 5
 REMEMBERED = 64
 """Families of equal plans whose remedies are kept at most."""
-TOO_MUCH = frozenset({"MEM101", "MEM102"})
+TOO_MUCH = frozenset({"MEM101", "MEM102", "MEM701"})
 FOLLOW = frozenset({STEPS, DATA, GROUP})
+OPEN_BOOT = "MEM702"
+"""The start of a serving engine that depends on a term."""
 CLOSE, UNCERTAIN, HOST = "MEM103", "MEM104", "MEM106"
 
 
@@ -79,7 +81,7 @@ def _family(context: RuleContext) -> tuple[object, ...]:
 
 def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple[Remedy, ...], bool]]) -> Finding:
     """One finding with what the search found for its question; ``found`` remembers the answers."""
-    question = "MEM101" if finding.code in TOO_MUCH else finding.code
+    question = "MEM101" if finding.code in TOO_MUCH else UNCERTAIN if finding.code == OPEN_BOOT else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
         return finding
     if question == CLOSE and context.estimate is not None and context.estimate.utilization <= context.warn_above:
@@ -135,6 +137,8 @@ def _gain(best: Remedy, context: RuleContext, question: str) -> str:
     """What the cheapest remedy does, in one line."""
     if context.estimate is None:
         return best.title
+    if context.estimate.engine is not None:
+        return best.title
     if question == HOST:
         now, then = context.estimate.host_bytes_per_node / 2**30, best.host_bytes_per_node / 2**30
         return f"{best.title}: {now:,.2f} -> {then:,.2f} GiB of host memory in a node"
@@ -147,6 +151,8 @@ def _gain(best: Remedy, context: RuleContext, question: str) -> str:
 def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: RuleContext) -> Finding:
     """The finding with its remedies, at the written key of the cheapest of them that changes one."""
     finding = finding._replace(remedies=remedies, help=help)
+    if context.estimate is not None and context.estimate.engine is not None:
+        return finding  # at the key that the engine names
     pointer = next((p for each in remedies for key in each.set if (p := _decides(key, context))), "")
     if not pointer or pointer == finding.pointer:
         return finding

@@ -135,6 +135,10 @@ def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degree
     )
 
 
+LIMITS = ("tokens", "sequences")
+"""Kinds of change of a serving engine's passes: a search of every layout leaves them as they are."""
+
+
 def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterator[CandidateChange]:
     """Tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies.
 
@@ -143,6 +147,14 @@ def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterat
     """
     world, now = nodes * gpus_per_node, job.layout
     model = job.architecture
+    if job.engine is not None:
+        for tensor in reversed(divisors(gpus_per_node)):
+            ranks: dict[str, object] = {}
+            _put(ranks, "hardware.nodes", nodes, now.nodes)
+            _put(ranks, "hardware.gpus_per_node", gpus_per_node, now.gpus_per_node)
+            _put(ranks, "inference.tensor", tensor, job.engine.tensor)
+            yield CandidateChange("layout" if ranks else "", _words(ranks), ranks, numerics=EQUIVALENT)
+        return
     layers = model.num_layers if isinstance(model, Architecture) else 1
     placed = now.expert * now.expert_tensor > 1
     for tensor in reversed(divisors(gpus_per_node)):  # a pipeline makes a token wait for every stage
@@ -354,7 +366,7 @@ def space_of(
     opened: list[CandidateChange] = []
     there = (nodes or job.layout.nodes, gpus_per_node or job.layout.gpus_per_node)
     if isinstance(job, InferenceJob):
-        options = [c for c in serving(context, job) if c.kind != "tensor"]
+        options = [c for c in serving(context, job) if c.kind not in ("tensor", *LIMITS)]
         layouts = tuple(serving_layouts(job, *there))
     else:
         options = [_within(c) for c in same_hardware(context, job) if c.kind not in APART]

@@ -107,6 +107,8 @@ PLANS = {
     "a server": HEAD.format(model="llama-3.1-70b", nodes=1) + "inference: {batch_size: 8, context_length: 32768}\n",
     "a server on one GPU": HEAD.format(model="llama-3.1-70b", nodes=1).replace("_node: 8", "_node: 1")
     + "inference: {batch_size: 8, context_length: 32768}\n",
+    "a serving engine": HEAD.format(model="llama-3.1-70b", nodes=1).replace("_node: 8", "_node: 1")
+    + "inference: {engine: vllm, version: '0.33.0', max_num_seqs: 512}\n",
 }
 
 
@@ -126,14 +128,11 @@ UNSEARCHED: dict[str, tuple[str, ...]] = {
         "engine version pipeline block_size kv_cache_bytes graphs_gib prefix_caching images demand.sequences "
         "demand.length",
     ),
-    "no search changes a server's settings yet": _of(
-        "inference",
-        "chunk tensor gpu_memory_utilization max_model_len max_num_seqs max_num_batched_tokens enforce_eager",
-    ),
+    "no search changes how long a prefill without an engine is": _of("inference", "chunk"),
     "it says where values come from": _of(
         "source",
         "accelerate automodel axolotl deepspeed litgpt llamafactory megatron megatron-swift ms-swift nanotron "
-        "torchtitan torchtune transformers trl",
+        "torchtitan torchtune transformers trl vllm python",
     ),
     "it says which model is trained": (
         *_of("model", f"architecture config name overrides part {ROUGH}"),
