@@ -144,6 +144,7 @@ ARROWS: dict[str, set[str]] = {
         "config",
         "configs",
         "edge",
+        "engines",
         "errors",
         "finding",
         "frameworks",
