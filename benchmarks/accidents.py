@@ -19,7 +19,8 @@ from memcheck.accounts.segments import segment_size
 from memcheck.plan.load import load_documents
 from memcheck.record import Record
 from memcheck.verify.subject import Subject, changed, load_subject
-from memcheck.why.causes import Cause, explain
+from memcheck.why.causes import explain
+from memcheck.why.explained import Cause
 from memcheck.why.log import read_log
 from memcheck.why.readings import growth
 

@@ -28,7 +28,6 @@ from memcheck.report.story.blocks import (
     Table,
     Verdict,
 )
-from memcheck.why.causes import AS_PREDICTED, Explained
 from memcheck.why.device_sections import device_sections, devices_data
 from memcheck.why.evidence import (
     ALLOCATED,
@@ -53,6 +52,7 @@ from memcheck.why.evidence import (
     Message,
     TensorReading,
 )
+from memcheck.why.explained import AS_PREDICTED, Explained
 from memcheck.why.live import Mapped
 from memcheck.why.log import LogEvidence
 from memcheck.why.shapes import TensorFit

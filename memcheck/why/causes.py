@@ -19,7 +19,6 @@ from memcheck.judge import Gate, check_document
 from memcheck.memory.fit import DOES_NOT_FIT, FITS, verdict_in
 from memcheck.models.rough import Rough
 from memcheck.plan.places import Document
-from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.verify.subject import Subject, changed, load_subject
 from memcheck.what_if import with_remedies
@@ -40,15 +39,33 @@ from memcheck.why.evidence import (
     Message,
     TensorReading,
 )
+from memcheck.why.explained import (
+    AS_PREDICTED,
+    EAGER,
+    EVALUATION,
+    FRAGMENTATION,
+    IMBALANCE,
+    LARGER,
+    LEAK,
+    LOAD,
+    LOGITS_KEPT,
+    LONGER,
+    MORE_TOKENS,
+    NOT_SHARDED,
+    NOT_SYNCHRONISED,
+    OTHER_PROCESS,
+    RECOMPUTE,
+    SAVE,
+    SMALLER_CARD,
+    UNKNOWN_CAUSE,
+    Cause,
+    Difference,
+    Excluded,
+    Explained,
+)
 from memcheck.why.shapes import TensorFit, readings, tensor_bytes
 from memcheck.why.statements import CONTEXT, is_fragmented, size
 from memcheck.why.support import CLOSE, ENOUGH, Observed, support
-
-AS_PREDICTED, MORE_TOKENS, LONGER, LARGER = "as-predicted", "more-tokens", "longer-sequence", "larger-micro-batch"
-LOGITS_KEPT, EAGER, RECOMPUTE = "logits-kept", "eager-attention", "recompute-off"
-NOT_SHARDED, NOT_SYNCHRONISED, IMBALANCE = "not-sharded", "gradients-not-synchronised", "imbalance"
-EVALUATION, SAVE, LOAD, LEAK = "evaluation", "save", "load", "leak"
-FRAGMENTATION, OTHER_PROCESS, SMALLER_CARD, UNKNOWN_CAUSE = "fragmentation", "other-process", "smaller-card", "unknown"
 
 TOKENS = (MORE_TOKENS, LONGER, LARGER)
 MOST_TIMES = 64
@@ -62,49 +79,6 @@ RARE, ODD = 6, 7
 """Lengths that somebody chose are multiples of a power of two that is wider than the range, or small ones of any."""
 LONGEST_TIMES = 8
 """More times the plan's length are packed or unbalanced rows, not one longer row."""
-
-
-class Cause(Record):
-    """One explanation, with what it changes of the plan."""
-
-    id: str
-    certainty: str
-    text: str
-    changes: dict[str, Any]
-    instant: str | None = None
-    pipeline_rank: int | None = None
-    predicted_bytes: int = 0
-    """Allocated bytes at the peak with the change."""
-    lines: tuple[int, ...] = ()
-
-
-class Excluded(Record):
-    """An explanation that the figures rule out."""
-
-    id: str
-    text: str
-    lines: tuple[int, ...]
-
-
-class Difference(Record):
-    """One term as it was observed and as it was predicted."""
-
-    term: str
-    observed_bytes: int
-    predicted_bytes: int
-
-
-class Explained(Record):
-    """What a plan says of an evidence."""
-
-    plan: PlanResult
-    causes: tuple[Cause, ...] = ()
-    excluded: tuple[Excluded, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    fit: TensorFit = TensorFit((), 0, 0)
-    remedies: tuple[Remedy, ...] = ()
-    on: PlanResult | None = None
-    """The plan that the remedies change: as the first cause says it ran; None where that is the plan itself."""
 
 
 def explain(document: Document, message: Message, growth: int = 0) -> Explained:

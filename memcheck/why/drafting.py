@@ -9,11 +9,8 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from memcheck.configs.documents import NOTHING, load_plans
-from memcheck.configs.syntax import COMMAND
 from memcheck.plan.places import Document
 from memcheck.record import Record
-from memcheck.verify.subject import changed
 from memcheck.why.answer import Drafted
 
 HEAD = 2**19
@@ -45,13 +42,21 @@ class DraftedPlan(Record):
     """A name of the catalog, where no command could be read."""
 
 
-def draft(data: bytes, changes: dict[str, object], source: str, assumed: Mapping[str, object] = NOTHING) -> DraftedPlan:
+def draft(
+    data: bytes, changes: dict[str, object], source: str, assumed: Mapping[str, object] | None = None
+) -> DraftedPlan:
     """The plan of the run that wrote a log, as far as its lines say; ``assumed``: values that none of them says."""
     head = data[:HEAD]
     model = _model(head)
     match = next((m for m in STARTS.finditer(head) if b"--" in m[1] or b"=" in m[1]), None)
     if match is None:
         return DraftedPlan(model=model)
+    # The readers of configs take time to load, which a log without a command does not need.
+    from memcheck.configs.documents import load_plans
+    from memcheck.configs.syntax import COMMAND
+    from memcheck.verify.subject import changed
+
+    assumed = assumed or {}
     line = head.count(b"\n", 0, match.start(1)) + 1
     text = match[1][:LONGEST]
     end = match.end(1)

@@ -6,19 +6,28 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from memcheck.configs.documents import load_one
+from memcheck.catalog.gpus import gpu_sizes
 from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.text import one_line
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.families.architecture import catalog_architecture
 from memcheck.models.rough import Rough
 from memcheck.models.types import Architecture
-from memcheck.verify.subject import changed
-from memcheck.why.answer import Diagnosis
-from memcheck.why.causes import explain
+from memcheck.why.answer import Diagnosis, Drafted
 from memcheck.why.device_sections import failing
 from memcheck.why.drafting import draft
-from memcheck.why.evidence import ALLOCATED, CERTAIN, DEVICE, FREE, TRIED, UNKNOWN, Figure, Message, printed_shape
+from memcheck.why.evidence import (
+    ALLOCATED,
+    CERTAIN,
+    DEVICE,
+    FREE,
+    TOTAL,
+    TRIED,
+    UNKNOWN,
+    Figure,
+    Message,
+    printed_shape,
+)
 from memcheck.why.live import ACTIVATIONS, BUFFERS, GRADIENTS, LOGITS, PARAMETERS, STATES, component_of, map_blocks
 from memcheck.why.log import LogEvidence, read_log
 from memcheck.why.readings import growth
@@ -43,6 +52,8 @@ PHASES_OF = {
     BUFFERS: "forward",
 }
 """The phase in which a component's blocks are made, of a stack in a snapshot."""
+SAME_SIZE = 0.005
+"""Share by which the totals of one kind of GPU differ between drivers."""
 ASSUMED = {"training.objective": "sft", "training.method": "full"}
 """What a drafted plan takes where the command does not say what it trains."""
 
@@ -64,7 +75,6 @@ def answer(
     """
     found = [_read(each, stdin) for each in evidence]
     source, data, log, notes, devices = min(found, key=_order)
-    rise = _growth(data, devices)
     message = log.first
     changes = dict(settings or {})
     if gpu is not None:
@@ -75,19 +85,29 @@ def answer(
     said = statements(message, *card) if message is not None else ()
     result = Diagnosis(source=source, log=log, statements=said, notes=notes, devices=devices)
     if plan is not None and message is not None:
+        # The engine takes time to load, which a log without a plan and a command does not need.
+        from memcheck.configs.documents import load_one
+        from memcheck.verify.subject import changed
+        from memcheck.why.causes import explain
+
         hardware = {key.removeprefix("hardware."): item for key, item in changes.items() if key.startswith("hardware.")}
         _, _, written = load_one(plan, document, "why compares a run with it", hardware)
         stated = changed(written, changes)
-        return _with_card(result._replace(explained=explain(stated, message, rise)), message)
+        return _with_card(result._replace(explained=explain(stated, message, _growth(data, devices))), message)
     if message is None or message.kind == UNKNOWN:
         return result
-    drafted = draft(data, changes, source)
+    own = _gpu_of(message) if gpu is None and "hardware.gpu" not in changes else None
+    drafted = draft(data, changes | ({"hardware.gpu": own} if own is not None else {}), source)
     if drafted.document is not None:
+        from memcheck.why.causes import explain
+
+        rise = _growth(data, devices)
         explained = explain(drafted.document, message, rise)
         if explained.plan.estimate is None:
-            drafted = draft(data, changes, source, assumed=ASSUMED)
+            drafted = draft(data, changes | ({"hardware.gpu": own} if own is not None else {}), source, assumed=ASSUMED)
             explained = explain(drafted.document, message, rise) if drafted.document is not None else explained
-        result = result._replace(drafted=drafted.values, missing=drafted.missing)
+        values = drafted.values + ((Drafted("hardware.gpu", own, message.line),) if own is not None else ())
+        result = result._replace(drafted=values, missing=drafted.missing)
         if explained.plan.estimate is not None:
             return _with_card(result._replace(explained=explained), message)
         missing = tuple(dict.fromkeys((*drafted.missing, *(one_line(f.message) for f in explained.plan.findings[:3]))))
@@ -102,6 +122,15 @@ def answer(
     exact = message.pattern != "torch"
     fit = readings(message.figures[TRIED], architecture, None, (*message.frames, message.text), exact=exact)
     return result._replace(fit=fit, model=name)
+
+
+def _gpu_of(message: Message) -> str | None:
+    """The GPU of the catalog whose memory is nearest to the total that a message of CUDA prints; None for others."""
+    total = message.figures.get(TOTAL)
+    if total is None or message.pattern != "torch" or "CUDA" not in message.text:
+        return None
+    nearest = min(gpu_sizes(), key=lambda each: abs(each.memory_bytes - total.bytes))
+    return nearest.name if abs(nearest.memory_bytes - total.bytes) <= SAME_SIZE * total.bytes else None
 
 
 def _growth(data: bytes, devices: tuple[DeviceMemory, ...]) -> int:
