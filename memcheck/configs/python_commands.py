@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.configs.python_expressions import FollowedCode
 from memcheck.configs.python_scope import LibraryCall, LocalClass, stated_value
-from memcheck.configs.python_values import ImportedName, MadeObject, PythonValue, plain
+from memcheck.configs.python_values import UNSET, ImportedName, MadeObject, PythonValue, plain
 
 NEEDS = "needs"
 """The name of a thing that stands for an option without a default."""
@@ -37,7 +37,7 @@ def environment(run: FollowedCode, call: LibraryCall) -> PythonValue:
         return set_here
     if name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         return run.unknown(call.node, f"`{name}` of the launcher")
-    return call.second or run.unknown(call.node, f"`{name}` of the environment")
+    return call.second or run.unknown(call.node, f"`{name}` {UNSET}")
 
 
 def of_parser(run: FollowedCode, call: LibraryCall) -> PythonValue | None:

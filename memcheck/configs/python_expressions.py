@@ -26,6 +26,7 @@ from memcheck.configs.python_scope import (
 from memcheck.configs.python_values import (
     LONGEST,
     UNKNOWN,
+    UNSET,
     ImportedName,
     MadeObject,
     PythonValue,
@@ -246,8 +247,10 @@ class FollowedCode:
             if not found.known:
                 open_still = open_still or found
             elif truth(found) is any_of:
-                return found
-        return found if open_still is None else open_still._replace(at=self.at(node))
+                break
+        if open_still is None or (any_of and open_still.why.endswith(UNSET) and found.known):
+            return found  # a variable of the environment that nobody states is not set
+        return open_still._replace(at=self.at(node))
 
     def _of_compare(self, node: ast.Compare) -> PythonValue:
         one = self.value(node.left)

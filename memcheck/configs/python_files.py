@@ -17,7 +17,7 @@ from memcheck.edge.observed import is_file, real_path
 from memcheck.edge.opener import is_inside, repository
 from memcheck.plan.text import shown_path
 
-MOST_FILES = 24
+MOST_FILES = 40
 """Files that are looked for."""
 
 
@@ -35,7 +35,7 @@ class NearFiles:
 
         ``level``: the dots before its name, which count from the folder of the file ``of``.
         """
-        for each in (f"{name}.py", f"{name}/__init__.py"):
+        for each in (f"{name}.py", f"{name}/__init__.py", *(() if level else (f"src/{name}.py",))):
             path = self._found(each, level, of)
             text = "" if path is None else self._text(path)
             if path is not None and text:

@@ -43,6 +43,8 @@ class PythonJob(Record):
     """Whether a release of TRL before 0.20 is needed: later ones have other names."""
     refusals: tuple[tuple[Location, str, str, tuple[str, ...]], ...] = ()
     """What keeps it from being a job that memcheck estimates: place, message, help, keys that settle it."""
+    visible: PythonValue | None = None
+    """What the file sets ``CUDA_VISIBLE_DEVICES`` to."""
     padded: bool = False
     """Whether each row is padded to the limit."""
 
@@ -63,7 +65,8 @@ def followed(
 
 def is_trainer(thing: MadeObject) -> bool:
     """Whether it is a trainer of transformers, TRL or unsloth, or of a class that is made of one."""
-    return thing.name.endswith("Trainer") and not thing.path.startswith(("pytorch_lightning", "lightning", "ray."))
+    package, _, inside = thing.path.partition(".")
+    return thing.name.endswith("Trainer") and (not inside or package in ("transformers", "trl", "unsloth"))
 
 
 def trainers(run: FollowedFile) -> list[MadeObject]:
@@ -124,6 +127,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
         wrapped=wrapped,
         older=older,
         refusals=tuple(refused),
+        visible=run.main.names.get("os.environ[CUDA_VISIBLE_DEVICES]"),
         padded=padded,
     )
 

@@ -178,6 +178,16 @@ def _opened(run: FollowedCode, call: LibraryCall) -> PythonValue:
     return PythonValue(MadeObject(OPENED, call.arguments, {}, call.at), call.at)
 
 
+def _copied(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
+    """A copy of a value, in which changes stay apart; an object's fields as a mapping."""
+    held = call.first.of if call.first is not None else None
+    if isinstance(held, MadeObject):
+        held = held.keywords
+    return (
+        call.first._replace(of=held.copy()) if call.first is not None and isinstance(held, (dict, list)) else call.first
+    )
+
+
 def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """What a YAML or JSON file holds that the code opens by a literal path."""
     given = call.first
@@ -425,6 +435,7 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     (lambda call: call.name == "get_peft_model", _wrapped),
     (lambda call: call.name in ("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _prepared),
     (lambda call: call.name == "setup_chat_format", lambda run, call: PythonValue(call.arguments[:2], call.at)),
+    (lambda call: call.path in ("copy.deepcopy", "copy.copy", "dataclasses.asdict"), _copied),
     (lambda call: call.path == "torch.compile", lambda run, call: call.first),
     (lambda call: call.name in ("ArgumentParser", "Accelerator", *DATACLASS_PARSERS), _parser),
     (lambda call: call.name in ("Fire", "run", "cli"), _command_line),

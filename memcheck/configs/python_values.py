@@ -14,6 +14,8 @@ LIBRARIES = frozenset(
     {"torch", "transformers", "trl", "peft", "unsloth", "bitsandbytes", "accelerate", "datasets", "numpy", "evaluate"}
 )
 """Packages whose names are values, such as ``torch.bfloat16``."""
+UNSET = "of the environment"
+"""How the reason ends for a variable of the environment that has no default."""
 UNKNOWN = object()
 """In place of a value that only running the file would give."""
 LONGEST = 10_000

@@ -156,6 +156,11 @@ def _adopt(draft: Draft, job: PythonJob) -> None:
             _upper(draft, key, value, settled[key])
         elif key in settled:
             _ask(draft, key, value, settled[key])
+    options = {value.option: value.at for value in job.values.values() if value.option and value.known}
+    if options:
+        listed = ", ".join(f"`{each}`" for each in list(options)[:MOST])
+        message = f"the defaults of {listed} count: for another launch, state its values or give its line"
+        draft.notes.append(Note(next(iter(options.values())), message))
     for at, message, help, keys in job.refusals:
         draft.problems.append(ConfigProblem(at, message, help, keys=keys))
     model = job.values.get("model_name_or_path")
@@ -192,7 +197,7 @@ def _ask(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
         answer, keys = KEYS.words["answers"]["hardware.gpu"], (*keys, "hardware.gpu")
     elif value.option:
         answer = f"{LAUNCH}; or {answer}"
-    message = f"`{key}` is not known: it hangs on {value.why}"
+    message = f"`{key}` is not known: it hangs on {value.why or 'what only a run gives'}"
     draft.problems.append(ConfigProblem(value.at, message, answer, keys=keys))
 
 
@@ -203,7 +208,7 @@ def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
         config.version = "0.15"
     yield Runs("huggingface", f"the file calls {job.trainer}", "trl" if trl else "transformers")
     parts.model(draft, "model_name_or_path")
-    _machine_of(draft, job, world)
+    _machine_of(draft, job.visible, world)
     _headed(draft, job)
     split = arguments.split(draft, world)
     yield _tuning(draft)
@@ -244,14 +249,23 @@ def _unsloth(draft: Draft, at: Location) -> None:
     draft.problems.append(ConfigProblem(at, UNSLOTH_KERNELS, help, keys=(key,)))
 
 
-def _machine_of(draft: Draft, job: PythonJob, world: int | None) -> None:
-    """One process, which is what a notebook or ``python FILE`` starts, where no count is stated."""
+def _machine_of(draft: Draft, seen: PythonValue | None, world: int | None) -> None:
+    """One process, which is what a notebook or ``python FILE`` starts, where no count is stated.
+
+    ``seen``: what the file sets ``CUDA_VISIBLE_DEVICES`` to.
+    """
+    if seen is not None and plain(seen) in ("", "-1", -1):
+        draft.problems.append(ConfigProblem(seen.at, "`CUDA_VISIBLE_DEVICES` hides every GPU: the job runs on the CPU"))
     spread = text(draft, "device_map").lower() in ("auto", "balanced", "balanced_low_0", "sequential")
     if spread and world is not None and world > 1:
         message = (
             f"`device_map` spreads the layers over the {world} GPUs of one process, which has no memory model here"
         )
         draft.refuse("device_map", message, "for one GPU: --gpus-per-node 1")
+    if seen is not None and "," in str(plain(seen)):
+        message = "`CUDA_VISIBLE_DEVICES` names several GPUs: without a launcher the Trainer copies the model to each"
+        draft.problems.append(ConfigProblem(seen.at, message, "state them: --gpus-per-node 1", keys=(PLACES,)))
+        return
     draft.assume(PLACES, 1, "one process: `python FILE`, or a notebook")
 
 
@@ -360,6 +374,7 @@ def _asked(config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, f
     others = list(dict.fromkeys(each.help for each in still if each.help and not _OPTION.search(each.help)))
     if LAUNCH in " ".join(each.help for each in still):
         others = [LAUNCH, *(each for each in others if each != LAUNCH)]
+        options = options if len(options) <= MOST_OPTIONS else []
     if any(not each.keys and not _OPTION.search(each.help) and LAUNCH not in each.help for each in still):
         options = []  # no answer makes a job of it
     if options and not config.gpu:
@@ -374,6 +389,8 @@ def _asked(config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, f
     return found._replace(problems=(problem,))
 
 
+MOST_OPTIONS = 3
+"""Options that a message names in addition to a launch line."""
 MOST = 5
 """Questions that one message holds."""
 

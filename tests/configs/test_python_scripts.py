@@ -1,0 +1,58 @@
+"""Public scripts and notebooks, by repository and commit: what memcheck answers to each, where checkouts are at hand.
+
+``MEMCHECK_SCRIPTS`` names a folder with a checkout of each repository, called ``OWNER__NAME``, at the recorded commit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from memcheck.configs.importing import import_config
+from memcheck.configs.types import ReadSetting
+from memcheck.judge import Gate, check_file
+
+GPU = "a100-80gb"
+RECORD: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("python_scripts.yaml").read_text())
+FOLDER = Path(os.environ.get("MEMCHECK_SCRIPTS", "/nonexistent"))
+_OPTION = re.compile(r"--(?:set|[a-z-]+) ")
+
+
+def test_the_record_is_of_public_files() -> None:
+    """Each file once, at a commit; a third of them was set aside; none that is answered lacks its model."""
+    assert len(RECORD) >= 100
+    assert len({(each["repository"], each["path"]) for each in RECORD}) == len(RECORD)
+    assert all(re.fullmatch(r"[0-9a-f]{40}", each["commit"]) for each in RECORD)
+    assert sum(each.get("held", False) for each in RECORD) >= len(RECORD) / 4
+    assert all("model.name" in each["fields"] for each in RECORD if each["answer"] == "plan")
+
+
+def answer(name: str, data: bytes) -> str:
+    """What memcheck answers, in the words of the record."""
+    (result, *_), traces = check_file(name, data, Gate(hardware={"gpu": GPU}))
+    assert traces == []
+    if result.estimate is not None:
+        return "plan"
+    help = next(each.help for each in result.findings if each.severity == "error")
+    asked = re.search(r"add, with your own values: (.*)", help)
+    if asked is not None:
+        return "asks" if len(_OPTION.findall(f"{asked[1]} ")) <= 3 else "asks more"
+    return "launch" if "launch line" in help else "refused"
+
+
+@pytest.mark.parametrize("each", RECORD, ids=lambda each: f"{each['repository']}:{each['path']}")
+def test_a_public_file_has_its_answer(each: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answer, and the same values where there is a plan."""
+    path = FOLDER / each["repository"].replace("/", "__") / each["path"]
+    if not path.is_file():
+        pytest.skip("MEMCHECK_SCRIPTS names no checkout of this repository")
+    monkeypatch.chdir(path.parent)
+    assert answer(path.name, path.read_bytes()) == each["answer"]
+    if each["answer"] == "plan":
+        found = import_config(path.name, path.read_bytes(), {"hardware.gpu": ReadSetting(GPU, "test")})
+        assert {key: found.settings[key].value for key in each["fields"]} == each["fields"]
