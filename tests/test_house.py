@@ -43,6 +43,8 @@ LEVELS: tuple[set[str], ...] = (
     {"review"},
     {"verify"},
     {"why"},
+    {"live_job"},
+    {"guard"},
     {"api", "cli"},
 )
 """Every room, those that know least first: an arrow only points to an earlier level."""
@@ -197,6 +199,20 @@ ARROWS: dict[str, set[str]] = {
         "result",
         "verify",
         "what_if",
+    },
+    "live_job": {"record"},
+    "guard": {
+        "catalog",
+        "config",
+        "configs",
+        "edge",
+        "errors",
+        "judge",
+        "live_job",
+        "memory",
+        "record",
+        "report",
+        "result",
     },
     "api": {"config", "configs", "errors", "judge", "plan", "report", "result", "what_if"},
     "cli": {

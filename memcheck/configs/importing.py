@@ -70,10 +70,12 @@ def import_config(
     stated: dict[str, ReadSetting],
     format: str = "",
     beside: Beside = NOTHING_BESIDE,
+    folder: str = ".",
 ) -> Imported:
     """Read a config; ``stated`` (by dotted plan key) fills in what it cannot say, and must agree with what it does.
 
-    ``format``: the name of the format, where the file does not prove it.
+    ``format``: the name of the format, where the file does not prove it. ``folder``: where the plan will be, and the
+    files that it names are.
 
     Raises:
         ConfigError: the config cannot be read at all.
@@ -103,7 +105,7 @@ def import_config(
         problems=tuple(told_once(problems)),
         sources=reading.sources,
     )
-    return imported if problems else imported._replace(problems=tuple(invalid(imported, start)))
+    return imported if problems else imported._replace(problems=tuple(invalid(imported, start, folder)))
 
 
 def _project(path: str) -> str:
@@ -116,7 +118,7 @@ def _project(path: str) -> str:
     return here if not in_git and is_inside(folder, here) else root
 
 
-def invalid(imported: Imported, start: Location) -> list[ConfigProblem]:
+def invalid(imported: Imported, start: Location, folder: str = ".") -> list[ConfigProblem]:
     """What is wrong with the plan itself: a batch of 0, a model that no catalog knows."""
     (document,) = load_documents("plan.yaml", imported.text.encode())
     plan, findings = read_plan(document)
@@ -124,7 +126,7 @@ def invalid(imported: Imported, start: Location) -> list[ConfigProblem]:
         wrong = [(each.pointer, each.message, each.help) for each in findings if each.severity == "error"]
     else:
         try:
-            resolve(plan, FRAMEWORKS, base_dir=".")
+            resolve(plan, FRAMEWORKS, base_dir=folder)
         except ResolutionError as error:
             wrong = [(each.pointer, each.message, _named(each.message, each.help)) for each in error.problems]
         else:
