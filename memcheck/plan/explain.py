@@ -52,6 +52,10 @@ def explain(document: Document, schema: Schema) -> list[Finding]:
     return sorted(explainer.findings, key=lambda each: (each.location.path != document.path, each.location.span))
 
 
+OF_AN_ENGINE = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "enforce_eager")
+"""Keys that only a plan with a serving engine has."""
+
+
 class _Explainer:
     def __init__(self, document: Document, root: Schema) -> None:
         self._document = document
@@ -121,7 +125,10 @@ class _Explainer:
                 example = (properties.get(name) or {}).get("examples", [""])[0]
                 written = f": {example}" if isinstance(example, (str, int, float)) and example != "" else ""
                 message = f"{key_path(tokens)} needs `{name}`"
-                self._report(codes.MISSING_KEY, tokens, message, help=f"add `{name}{written}`")
+                help = f"add `{name}{written}`"
+                if tokens == ["inference"] and any(key in error.instance for key in OF_AN_ENGINE):
+                    help += ", or `engine: vllm`, whose keys the plan has"
+                self._report(codes.MISSING_KEY, tokens, message, help=help)
 
     def _one_of(self, error: Any, tokens: list[str]) -> None:
         """Exactly one of some keys."""

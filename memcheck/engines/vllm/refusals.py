@@ -43,11 +43,11 @@ def refused(a: Architecture, settings: EngineSettings, version: Version, arch: s
     return None
 
 
-def require_modelled(a: Architecture, version: Version) -> None:
+def require_modelled(a: Architecture, version: Version, pipeline: int) -> None:
     """Check that memcheck knows how this version lays the model out.
 
     Raises:
-        UnsupportedError: it is an encoder, or its modules differ from those that memcheck computes.
+        UnsupportedError: it is an encoder, its modules are others than those computed here, or a rank has no layer.
     """
     mixers = [b.mixer for b, _ in a.blocks]
     encoder = any(isinstance(m, Attention) and m.bidirectional for m in mixers)
@@ -56,6 +56,12 @@ def require_modelled(a: Architecture, version: Version) -> None:
             f"memcheck has no model of vLLM {version.name} with {a.model_type}",
             "size the model without an engine, or exclude the plan",
             "/model",
+        )
+    if pipeline > a.num_layers:
+        raise UnsupportedError(
+            f"pipeline {pipeline} is more than the {a.num_layers} layers of the model",
+            "write a smaller `pipeline`",
+            "/inference/pipeline",
         )
     if a.vision is not None and a.vision.crosses:
         raise UnsupportedError(

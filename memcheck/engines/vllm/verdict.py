@@ -62,13 +62,15 @@ def verdict(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Tr
         answer = answer._replace(enclosing=((near[0].name, answer.answer),))
         if answer.answer == BOOTS and settings.pool_bytes is None:
             answer = answer._replace(answer=DEPENDS, depends_on=("version",))
+    elif order(settings.version) != order(near[0].name):
+        answer = answer._replace(enclosing=((near[0].name, answer.answer),))
     return answer
 
 
 def _of_version(
     a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
 ) -> EngineAnswer:
-    require_modelled(a, version)
+    require_modelled(a, version, settings.pipeline)
     early = refused(a, settings, version, card.arch)
     ways = settings if early is None else settings._replace(tensor=1, pipeline=1)
     built = _build(a, ways, card, seen, version)
