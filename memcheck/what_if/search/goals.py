@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from memcheck.errors import UsageError
-from memcheck.job.types import Layout, TrainingJob
+from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
 from memcheck.what_if.compare import per_million_tokens
 from memcheck.what_if.points import uncollected
@@ -49,11 +49,17 @@ MOST = 1 << 24
 GLOBAL = "training.global_batch_size"
 
 
+GROWN = "largest"
+"""The kind of the change that grows a key, which is what is asked for."""
+
+
 class Growth(Record):
     """The key that grows, and its steps."""
 
     key: str
     step: int
+    setting: str = ""
+    """Its name among the settings of a serving engine; empty for other keys."""
 
 
 def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
@@ -116,22 +122,24 @@ def _to(pricer: Pricer, way: CandidateChange, key: str, value: int) -> Candidate
     if job is None or key != BATCH:
         served = job is None  # more or longer requests, the same answers
         cost, numerics = (UNCHANGED, SAME) if served else (METHOD, OTHER)
-        return CandidateChange("largest", words, {key: value}, cost=cost, numerics=numerics)
+        return CandidateChange(GROWN, words, {key: value}, cost=cost, numerics=numerics)
     stated = pricer.context.plan.training.global_batch_size if pricer.context.plan.training else None
     data = _data(job.layout, way)
     whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
     if whole % (value * data) == 0:
-        return CandidateChange("largest", f"{words} (same global batch)", {key: value})
+        return CandidateChange(GROWN, f"{words} (same global batch)", {key: value})
     steps = max(1, whole // (value * data))
     grown = value * data * steps
     change = {key: value, GLOBAL: grown} if stated is not None else {key: value, STEPS: steps}
     title = f"{words}, global batch {whole} -> {grown}"
-    return CandidateChange("largest", title, change, cost=METHOD, numerics=OTHER)
+    return CandidateChange(GROWN, title, change, cost=METHOD, numerics=OTHER)
 
 
 def _value(priced: Priced, growth: Growth) -> int:
-    name = growth.key.rpartition(".")[2]
-    return int(getattr(priced.resolved.job, name))
+    job = priced.resolved.job
+    if growth.setting and isinstance(job, InferenceJob):
+        return int(getattr(job.engine, growth.setting))
+    return int(getattr(job, growth.key.rpartition(".")[2]))
 
 
 def _data(layout: Layout, way: CandidateChange) -> int:
@@ -226,10 +234,10 @@ def _cheapest(pricer: Pricer, prices: Mapping[str, float]) -> Answer:
     return Answer(tuple(found), pricer.tally, _values(tried, pricer), exhausted=not pricer.budget.spent)
 
 
-def _largest(growth: Callable[[TrainingJob | None], Growth]) -> Callable[[Pricer, int], Answer]:
+def _largest(growth: Callable[[TrainingJob | InferenceJob], Growth]) -> Callable[[Pricer, int], Answer]:
     def answer(pricer: Pricer, enough: int) -> Answer:
         """In the layout as written; in any other where that does not hold even the smallest."""
-        space, grown = space_of(pricer.context, UNCHANGED), growth(pricer.context.training)
+        space, grown = space_of(pricer.context, UNCHANGED), growth(pricer.context.job)
         for layouts, states in (((NOTHING,), (NOTHING,)), (space.layouts, space.states)):
             tried, found = space._replace(layouts=layouts, states=states), []
             with pricer.budget.part():
@@ -292,12 +300,16 @@ def _merged(one: dict[str, tuple[object, ...]], other: dict[str, tuple[object, .
     return {key: tuple(sorted({str(v): v for v in values}.values(), key=_order)) for key, values in both.items()}
 
 
-def _batch(job: TrainingJob | None) -> Growth:
-    return Growth("inference.batch_size" if job is None else "training.micro_batch_size", 1)
+def _batch(job: TrainingJob | InferenceJob) -> Growth:
+    if isinstance(job, TrainingJob):
+        return Growth("training.micro_batch_size", 1)
+    return Growth("inference.batch_size", 1) if job.engine is None else Growth("inference.max_num_seqs", 1, "sequences")
 
 
-def _sequence(job: TrainingJob | None) -> Growth:
-    if job is None:
+def _sequence(job: TrainingJob | InferenceJob) -> Growth:
+    if not isinstance(job, TrainingJob):
+        if job.engine is not None:
+            return Growth("inference.max_model_len", 1024, "length")
         return Growth("inference.context_length", 1024)
     layout = job.layout
     parts = 2 * layout.context * layout.tensor
@@ -320,7 +332,7 @@ def lean(pricer: Pricer, found: Priced) -> Priced:
     """
     with pricer.budget.part():
         for part in found.candidate.parts:
-            if part.cost != UNCHANGED or len(found.candidate.parts) == 1:
+            if part.cost != UNCHANGED or part.kind == GROWN or len(found.candidate.parts) == 1:
                 continue
             rest = together(*(each for each in found.candidate.parts if each is not part))
             without = pricer.price(rest)

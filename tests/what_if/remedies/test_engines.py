@@ -73,3 +73,24 @@ def test_every_kind_of_change_is_tried() -> None:
     context = context_of(TOO_LONG)
     kinds = {each.kind for each in serving(context, context.job)}  # type: ignore[arg-type]
     assert kinds == {"share", "tokens", "sequences", "graphs", "tensor", "cache", "weights", "length"}
+
+
+def test_the_longest_requests_are_found(tmp_path: Path, capsys: Any) -> None:
+    """With the largest share, and at the share of the plan, below what its pool holds."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(TOO_LONG)
+    pool = checked(path, capsys)["estimate"]["engine"]["longest"]
+    main(["suggest", str(path), "--goal", "max-sequence", "--format", "json"])
+    found = [remedy["set"] for remedy in json.loads(capsys.readouterr().out)["remedies"]]
+    assert found[0]["inference.max_model_len"] == 40960  # the model's own
+    alone = next(each for each in found if set(each) == {"inference.max_model_len"})
+    assert pool - 2048 < alone["inference.max_model_len"] <= pool + 1024
+
+
+def test_more_sequences_are_found(tmp_path: Path, capsys: Any) -> None:
+    """The most with which the profile run leaves room for one request."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(TOO_LONG)
+    main(["suggest", str(path), "--goal", "max-batch", "--format", "json"])
+    found = [remedy["set"] for remedy in json.loads(capsys.readouterr().out)["remedies"]]
+    assert any(set(each) == {"inference.max_num_seqs"} for each in found)
