@@ -173,6 +173,8 @@ def _passes(answer: Suggestions) -> str:
     estimate = answer.plan.estimate
     if estimate is None:
         return ""
+    if estimate.engine is not None:
+        return "the plan passes, but it is uncertain whether the engine boots (MEM702)"
     high, has = gib(estimate.needed_interval_bytes[1]), gib(estimate.capacity_bytes)
     code = "MEM108" if estimate.longest_row else "MEM104"
     return f"the plan passes, but it is uncertain: it may need up to {high} of {has} GiB ({code})"
@@ -217,7 +219,9 @@ def costs(item: Suggestion, answer: Suggestions) -> list[str]:
     if item.remedy.role in PURPOSES:
         parts.insert(0, PURPOSES[item.remedy.role])
     if not item.remedy.sure:
-        parts.append("uncertain whether it fits (MEM104)")
+        estimate = answer.plan.estimate
+        serves = estimate is not None and estimate.engine is not None
+        parts.append("uncertain whether it boots (MEM702)" if serves else "uncertain whether it fits (MEM104)")
     if item.gpus != answer.plan.gpus:
         parts.append(f"{plural(item.gpus, 'GPU')} instead of {answer.plan.gpus:,}")
     parts.append(on_the_host(answer.plan, item.remedy))
