@@ -28,6 +28,7 @@ from memcheck.report.story.blocks import (
     Table,
     Verdict,
 )
+from memcheck.result import PlanResult
 from memcheck.why.device_sections import device_sections, devices_data
 from memcheck.why.evidence import (
     ALLOCATED,
@@ -61,7 +62,7 @@ from memcheck.why.statements import Statement, allocator_setting, size
 
 WORTH = 2**26
 """Bytes from which a remainder of printed figures is worth showing."""
-SHOWN_READINGS, SHOWN_CAUSES, SHOWN_REMEDIES, SHOWN_STATEMENTS = 4, 3, 3, 4
+SHOWN_READINGS, SHOWN_CAUSES, SHOWN_REMEDIES, SHOWN_STATEMENTS = 3, 3, 3, 4
 
 
 class Drafted(Record):
@@ -262,8 +263,8 @@ def sections(answer: Diagnosis) -> tuple[Section, ...]:
     if answer.notes or answer.drafted or answer.missing:
         said = [Prose(note) for note in answer.notes]
         if answer.drafted:
-            values = ", ".join(f"`{d.key}: {value(d.value)}` (line {d.line})" for d in answer.drafted[:8])
-            said.append(Prose(f"read from the log: {values}", "dim"))
+            values = ", ".join(f"`{d.key}: {value(d.value)}` (line {d.line})" for d in answer.drafted[:6])
+            said.append(Prose(values, "dim"))
         if answer.missing and answer.explained is not None:
             said.append(Prose(f"missing: {', '.join(answer.missing)}", "warn"))
         if said:
@@ -298,8 +299,11 @@ def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
         Prose(f"{c.certainty}: {c.text}", "strong" if n == 0 else "")
         for n, c in enumerate(explained.causes[:SHOWN_CAUSES])
     ]
-    ruled = [Prose(f"excluded: {e.id}. {e.text}", "dim") for e in explained.excluded[:SHOWN_CAUSES]]
-    found.append(Section("causes", f"Compared with the plan {clean(plan.name)}", (*causes, *ruled)))
+    same: dict[str, list[str]] = {}
+    for each in explained.excluded:
+        same.setdefault(each.text, []).append(each.id)
+    ruled = [Prose(f"excluded: {', '.join(ids)}. {why}", "dim") for why, ids in [*same.items()][:SHOWN_CAUSES]]
+    found.append(Section("causes", _title(answer, plan), (*causes, *ruled)))
     if explained.differences:
         rows = tuple(
             (
@@ -319,6 +323,15 @@ def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
         said = Prose("No single change that was tried fits: `memcheck suggest PLAN` searches further.")
         found.append(Section("remedies", "Changes that fit", (said,)))
     return found
+
+
+def _title(answer: Diagnosis, plan: PlanResult) -> str:
+    """What the run is compared with."""
+    return (
+        "Compared with the plan in the log's command"
+        if answer.drafted
+        else f"Compared with the plan {clean(plan.name)}"
+    )
 
 
 def _signed(count: int) -> str:

@@ -106,7 +106,7 @@ def answer(
         if explained.plan.estimate is None:
             drafted = draft(data, changes | ({"hardware.gpu": own} if own is not None else {}), source, assumed=ASSUMED)
             explained = explain(drafted.document, message, rise) if drafted.document is not None else explained
-        values = drafted.values + ((Drafted("hardware.gpu", own, message.line),) if own is not None else ())
+        values = ((Drafted("hardware.gpu", own, message.line),) if own is not None else ()) + drafted.values
         result = result._replace(drafted=values, missing=drafted.missing)
         if explained.plan.estimate is not None:
             return _with_card(result._replace(explained=explained), message)

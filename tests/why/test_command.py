@@ -221,3 +221,15 @@ def test_what_does_not_fit_the_plan_may_fit_the_gpu_of_the_run(plan: str) -> Non
     assert found.explained is not None
     assert found.explained.plan.verdict == "does_not_fit"
     assert as_data(found)["causes"][0]["id"] != "as-predicted"
+
+
+def test_the_gpu_of_the_message_is_drafted() -> None:
+    """A log with its command and no GPU takes the one of the catalog whose memory the message prints."""
+    line = (
+        "+ torchrun --nproc_per_node 8 run_clm.py --model_name_or_path meta-llama/Llama-3.2-1B --block_size 4096 "
+        "--per_device_train_batch_size 4 --bf16 True\n"
+    )
+    data = as_data(why(line + message("7.83 GiB", "34.20 GiB", total="39.38 GiB", own="37.30 GiB")))
+    assert {"key": "hardware.gpu", "value": "a100-40gb", "line": 3} in data["drafted"]
+    assert (data["causes"][0]["id"], data["causes"][0]["certainty"]) == ("as-predicted", "likely")
+    assert data["remedies"]
