@@ -14,6 +14,9 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
+from memcheck.configs.python_code import code_of
+from memcheck.configs.python_files import script_near
+from memcheck.configs.python_job import followed, trainers
 from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
 from memcheck.configs.syntax import ARGUMENTS, COMMAND, PYTHON, load_config, syntax_of
 from memcheck.configs.trainer_script import LENGTHS, objectives_named, otherwise_named, script_of
@@ -181,6 +184,9 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
             raise located(at, message, another_file(path, named_there["file"], config, beside))
     name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
+    path, code = script_near(config) if name else ("", "")
+    if code and trainers(followed(code_of(path, code))):
+        return PYTHON
     if name and (starts_processes(config) or path == COMMAND):
         inside = "what it starts" if at == config.at("") else f"`{name}`"
         raise located(at, f"the command names {_unstated(config)} {inside}", _answers(config))

@@ -68,7 +68,7 @@ class Format(Record):
 FORMATS = {
     each.name: each
     for each in (
-        Format("python", "Python files and notebooks", (PYTHON,)),
+        Format("python", "Python files and notebooks", (PYTHON, ARGUMENTS)),
         Format("axolotl", "Axolotl YAML", (YAML, JSON, ARGUMENTS)),
         Format("automodel", "NeMo AutoModel YAML", (YAML, JSON, ARGUMENTS)),
         Format("llamafactory", "LLaMA-Factory YAML", (YAML, JSON, ARGUMENTS)),

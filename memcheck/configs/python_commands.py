@@ -62,7 +62,7 @@ def _option(run: FollowedCode, parser: MadeObject, call: LibraryCall) -> None:
     name = said if isinstance(said, str) else long.lstrip("-").replace("-", "_")
     value = call.keywords.get("default") or PythonValue(action == "store_false" if action else None, call.at)
     needed = plain(call.keywords.get("required")) is True or not long.startswith("-")
-    stated = run.defines.get(name)
+    stated = run.option(name)
     if stated is not None:
         parser.keywords[name] = PythonValue(stated_value(stated), call.at)
         return
@@ -72,16 +72,17 @@ def _option(run: FollowedCode, parser: MadeObject, call: LibraryCall) -> None:
     kind = call.keywords.get("type")
     if kind is not None and isinstance(kind.of, ImportedName) and kind.of.path in ("int", "float"):
         value = value._replace(of=stated_value(value.of)) if isinstance(value.of, str) else value
-    parser.keywords[name] = value._replace(option=long)
+    parser.keywords[name] = value._replace(option=long if run.options is None else "")
 
 
 def _parsed(run: FollowedCode, parser: MadeObject, call: LibraryCall) -> PythonValue:
     given = call.keywords.get("args") or call.first
     closed = given is not None and given.of == []
+    run.takes_all |= "known" in call.name
     found = MadeObject("Namespace", [], {}, call.at)
     for name, value in parser.keywords.items():
         found.keywords[name] = value._replace(option="") if closed else value
-    if not closed and parser.open:
+    if not closed and parser.open and run.options is None:
         run.things.append(MadeObject(NEEDS, [PythonValue(parser.open, call.at)], {}, call.at))
     space = PythonValue(found, call.at)
     return PythonValue([space, PythonValue([], call.at)], call.at) if "known" in call.name else space
@@ -102,7 +103,9 @@ def _instance(
 ) -> PythonValue:
     """An object of one class. ``given``: the values that the file itself states; None: its command line does."""
     local = kind.of if isinstance(kind.of, LocalClass) else None
-    fields = run.fields(local, "" if given is not None else "--") if local is not None else {}
+    option = "" if given is not None or run.options is not None else "--"
+    fields = run.fields(local, option) if local is not None else {}
+    run.taken.update(fields)
     own = local.node.name if local is not None else kind.of.last if isinstance(kind.of, ImportedName) else "arguments"
     name = next((base for base in (local.bases if local is not None else ()) if base in CONFIGS), own)
     thing = MadeObject(name, [], fields, call.at)
@@ -110,9 +113,12 @@ def _instance(
     if given is not None:
         thing.keywords.update((key, each) for key, each in given.items() if key in fields or name in CONFIGS)
     else:
-        thing.open = "the command line"
-        stated = {key: PythonValue(stated_value(text), call.at) for key, text in run.defines.items()}
-        thing.keywords.update((key, each) for key, each in stated.items() if key in fields or name in CONFIGS)
+        thing.open = "the command line" if run.options is None else ""
+        said = {**run.defines, **(run.options or {})}
+        stated = {key: PythonValue(stated_value(text), call.at) for key, text in said.items()}
+        whole = name in CONFIGS or not fields
+        run.takes_all |= whole
+        thing.keywords.update((key, each) for key, each in stated.items() if key in fields or whole)
     needed = next((key for key, each in thing.keywords.items() if not each.known and each.option), "")
     if needed:
         run.things.append(MadeObject(NEEDS, [PythonValue(f"--{needed}", call.at)], {}, call.at))

@@ -60,6 +60,12 @@ class FollowedCode:
     ) -> None:
         self.code = code
         self.library = library
+        self.options: Mapping[str, str] | None = None
+        """The arguments of the launch line, where there is one: what it leaves out has its default."""
+        self.taken: set[str] = set()
+        """The options that the code takes."""
+        self.takes_all = False
+        """Whether it takes options that are not known: those of a library's classes, or any."""
         self.defines = defines
         """Values that the user states for names, options and variables of the environment."""
         self.near = near
@@ -86,6 +92,12 @@ class FollowedCode:
     def at(self, node: ast.AST) -> Location:
         """The place of a node in the file."""
         return place(self.cell, node)
+
+    def option(self, name: str) -> str | None:
+        """What the launch line or the user states for an option of the command line; None where neither does."""
+        self.taken.add(name)
+        found = (self.options or {}).get(name)
+        return self.defines.get(name) if found is None else found
 
     def unknown(self, node: ast.AST, why: str = "", *, by_gpu: bool = False, option: str = "") -> PythonValue:
         """A value that is not known, and what it hangs on."""
@@ -414,7 +426,7 @@ class FollowedCode:
             return self.unknown(node, "a function that calls itself")
         scope = LocalNames(function.scope)
         for name, value in self._bound(function, arguments, keywords, blank).items():
-            stated = self.defines.get(name)
+            stated = self.option(name) if blank else self.defines.get(name)
             over = stated is not None and not isinstance(value.of, MadeObject)
             scope.names[name] = value._replace(of=stated_value(str(stated)), option="") if over else value
         before, self.scope, cell, self.cell = self.scope, scope, self.cell, function.cell
@@ -457,7 +469,7 @@ class FollowedCode:
                 found[each.arg] = keywords[each.arg]
             elif each.arg in defaults:
                 value = self.value(defaults[each.arg])
-                found[each.arg] = value._replace(option=f"--{each.arg}") if blank else value
+                found[each.arg] = value._replace(option=f"--{each.arg}") if blank and self.options is None else value
             else:
                 found[each.arg] = self.unknown(each, f"`{each.arg}`", option=f"--{each.arg}" if blank else "")
         if spec.kwarg is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from memcheck.configs.config_file import ConfigFile, load_json, load_yaml, parse_text
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_values import PythonValue, placed
+from memcheck.configs.trainer_script import script_of
 from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError
 from memcheck.edge.observed import is_file, real_path
@@ -19,6 +20,16 @@ from memcheck.plan.text import shown_path
 
 MOST_FILES = 40
 """Files that are looked for."""
+
+
+def script_near(config: ConfigFile) -> tuple[str, str]:
+    """The script that a launch line runs, and its text, where it is a Python file near the line; empty texts if not."""
+    name, _ = script_of(config)
+    path = next((each for each in named_files(config, name) if is_file(each)), "") if name.endswith(".py") else ""
+    try:
+        return (path, parse_text(path, config.read(path))) if path else ("", "")
+    except (OSError, ConfigError):
+        return "", ""
 
 
 class NearFiles:

@@ -54,9 +54,14 @@ def followed(
     defines: Mapping[str, str] = NO_DEFINES,
     machine: StatedGpu = NO_MACHINE,
     near: FilesAround | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> FollowedFile:
-    """The reading of a file, with all that its calls made. ``near``: the files around it; None: none is read."""
+    """The reading of a file, with all that its calls made.
+
+    ``near``: the files around it; None: none is read. ``options``: the arguments of its launch line; None: it has none.
+    """
     run = FollowedFile(code, library, defines, machine, near)
+    run.options = options
     run.all()
     if not trainers(run):
         run.uncalled()

@@ -16,8 +16,9 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
+from memcheck.configs.launch_devices import devices
 from memcheck.configs.python_code import PythonCode, code_of
-from memcheck.configs.python_files import NearFiles
+from memcheck.configs.python_files import NearFiles, script_near
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
 from memcheck.configs.python_values import PythonValue, is_whole, plain
@@ -45,9 +46,11 @@ from memcheck.configs.trainer_job import (
 )
 from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import architecture_named, on, text
-from memcheck.configs.types import ConfigProblem, Note, ReadConfig
+from memcheck.configs.trainer_script import others
+from memcheck.configs.types import NO_DEFINES, ConfigProblem, Note, ReadConfig
 from memcheck.finding import Location
 from memcheck.models.module_paths import linear_layers
+from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 KEYS, TRL, TRAINER = key_table("python"), key_table("trl"), key_table("transformers")
@@ -74,13 +77,20 @@ def recognise(config: ConfigFile) -> str:
 
 def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     """The settings of the job that a Python file or a notebook trains."""
-    code = code_of(config.path, config.text)
+    path, script = (config.path, config.text) if config.text else script_near(config)
+    code = code_of(path, script)
     near = NearFiles(config)
-    run = followed(code, config.variables, _machine(config), near)
+    options = None if config.text else _options(config)
+    run = followed(code, config.variables if options is None else NO_DEFINES, _machine(config), near, options)
     jobs = jobs_of(run)
     plain_config = _plain(config)
     draft = Draft(plain_config, "python", KEYS.title)
-    draft.sources = {config.path: config.lines, **near.sources}
+    draft.sources = {config.path: config.lines, path: split_lines(script), **near.sources}
+    if options is not None:
+        _launched(draft, config)
+        for name in [] if run.takes_all else others(config, run.taken, map(_dashed, run.taken)):
+            problem = f"`--{name}`: `{path}` has no such option, and its parser stops there"
+            draft.problems.append(ConfigProblem(config.at(name), problem))
     if not jobs:
         draft.refuse("", "no trainer is made in it", "name the file that trains")
         return draft.finish()
@@ -96,6 +106,29 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
     found = plan_of(draft, _job(draft, job, world))
     return _asked(config, code, draft, job, found)
+
+
+def _options(config: ConfigFile) -> dict[str, str]:
+    """The arguments of a launch line by the names of the script's options."""
+    return {key.replace("-", "_"): str(value) for key, value in config.values.items() if not isinstance(value, list)}
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _launched(draft: Draft, config: ConfigFile) -> None:
+    """The GPUs that a launch line starts; how its launcher splits the job is asked for."""
+    started = Draft(config, draft.format, draft.title)
+    parts.launcher(started)
+    devices(started)
+    draft.settings.update((key, each) for key, each in started.settings.items() if key.startswith("hardware."))
+    draft.problems += started.problems
+    if config.has("config_file"):
+        key = "parallelism.zero_stage"
+        message = "`config_file`: the launcher's config is not read together with a script of one's own"
+        help = KEYS.words["answers"][key]
+        draft.problems.append(ConfigProblem(config.at("config_file"), message, help, keys=(key,)))
 
 
 JOB = "job"
@@ -265,6 +298,8 @@ def _machine_of(draft: Draft, seen: PythonValue | None, world: int | None) -> No
     if seen is not None and "," in str(plain(seen)):
         message = "`CUDA_VISIBLE_DEVICES` names several GPUs: without a launcher the Trainer copies the model to each"
         draft.problems.append(ConfigProblem(seen.at, message, "state them: --gpus-per-node 1", keys=(PLACES,)))
+        return
+    if PLACES in draft.settings:
         return
     draft.assume(PLACES, 1, "one process: `python FILE`, or a notebook")
 

@@ -168,6 +168,23 @@ def test_a_model_that_is_a_default_is_a_placeholder() -> None:
     assert values(BASE + code, model="Qwen/Qwen2.5-0.5B")["model.name"] == "Qwen/Qwen2.5-0.5B"
 
 
+def test_the_launch_line_is_read_with_the_script_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options go before the script's defaults, its launcher says the GPUs, and other options are refused."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        BASE
+        + "import argparse\np = argparse.ArgumentParser()\np.add_argument('--model', default='facebook/opt-125m')\n"
+        "p.add_argument('--rows-at-once', type=int, default=1)\no = p.parse_args()\n"
+        "SFTTrainer(o.model, SFTConfig(per_device_train_batch_size=o.rows_at_once)).train()\n"
+    )
+    line = "torchrun --nproc_per_node 2 mine.py --model Qwen/Qwen2.5-0.5B --rows-at-once 4\n"
+    found = {key: each.value for key, each in read(line, name="launch.sh").settings.items()}
+    assert (found["model.name"], found["training.micro_batch_size"]) == ("Qwen/Qwen2.5-0.5B", 4)
+    assert found["hardware.gpus_per_node"] == 2
+    (problem,) = read(line.replace("--rows-at-once", "--rows"), name="launch.sh").problems
+    assert "has no such option" in problem.message
+
+
 def test_several_jobs_are_named_and_one_is_asked_for() -> None:
     """The line of its trainer says which."""
     code = "a = SFTConfig(per_device_train_batch_size={})\nSFTTrainer('Qwen/Qwen2.5-0.5B', a).train()\n"
