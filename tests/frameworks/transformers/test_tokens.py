@@ -23,7 +23,7 @@ BATCH, LENGTH = 3, 1000
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"tensor": 2, "sequence_parallel": True}, {"context": 2}, {"expert": 2})
 RECIPES: tuple[dict[str, Any], ...] = (
     {},
-    {"autocast": "bf16", "params": "fp32", "compute": "fp32"},
+    {"autocast_dtype": "bf16", "param_dtype": "fp32", "compute_dtype": "fp32"},
     {"has_grad": True},
 )
 
