@@ -43,12 +43,16 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def _same(config: ConfigReader, key: str, alias: str) -> int:
-    """A number, or a list of one number per layer, which must be all the same."""
-    if not isinstance(config.raw(key, alias), (list, tuple)):
+    """Return a number that is stated once, or in a list of one number per layer, which must all be the same.
+
+    ``alias``: the key under which older configurations have it.
+    """
+    stated_key = next((name for name in (key, alias) if isinstance(config.raw(name), (list, tuple))), "")
+    if not stated_key:
         return config.integer(key, alias)
-    stated = config.integers(key) or ()
+    stated = config.integers(stated_key) or ()
     if len(set(stated)) != 1:
-        config.fail(key, f"{key} differs between layers", "layers of different numbers of experts are not modelled")
+        config.fail(stated_key, f"{stated_key} differs between layers", "every layer must have the same number")
     return stated[0]
 
 
