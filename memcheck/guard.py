@@ -190,9 +190,10 @@ def _judged(
     result = _check(imported, job, order.fail_above)
     held = _held_by_others(place, result)
     if held:
-        free = {"hardware.gpu.memory_gib": round((place.total_bytes - held) / GIB, 2)}
-        result = _check(_with(imported, free), job, order.fail_above)
         _say(f"others hold {gib(held)} GiB of this GPU, which the verdict leaves out", rank)
+    if place.total_bytes:
+        real = {"hardware.gpu.memory_gib": round((place.total_bytes - held) / GIB, 2)}
+        result = _check(_with(imported, real), job, order.fail_above)
     if order.write and not rank:
         _write(order.write, imported, job)
     if result.estimate is None:
@@ -236,12 +237,20 @@ def plan_of_job(job: LiveJob, place: LiveGpu, settings: Mapping[str, object] = {
         )
     if imported.problems:
         first = imported.problems[0]
-        raise UnreadJobError(f"{first.message}{': ' if first.help else ''}{first.help}")
+        raise UnreadJobError(f"{first.message}{': ' if first.help else ''}{_in_keywords(first.help)}")
     place_of = re.compile(rf"{re.escape(path)}:\d+ ")
     named = {
         key: each._replace(why=place_of.sub(f"{job.source}: ", each.why)) for key, each in imported.settings.items()
     }
     return imported._replace(settings=named)
+
+
+def _in_keywords(help: str) -> str:
+    """A remedy of the command line in the keywords of :func:`before_training`."""
+    help = re.sub(r"--set ([\w.]{1,80})=(\S+)", r'settings={"\1": "\2"}', help)
+    return re.sub(
+        r"--(sequence|micro-batch)-(length|size) ", lambda found: f"{found[0][2:-1].replace('-', '_')}=", help
+    )
 
 
 CONFIG = "model.json"

@@ -81,7 +81,7 @@ class LiveJob(Record):
     arguments: Mapping[str, Any]
     """The keys and values that a file of the same arguments would have."""
     objective: str
-    """That of TRL's trainer; empty: transformers' own trainer, or a loop."""
+    """What TRL's trainer optimizes (``sft``, ``dpo``); empty: transformers' own trainer, or a loop."""
     source: str
     """What said the arguments: the name of their class."""
     settings: Mapping[str, object]
@@ -91,8 +91,9 @@ class LiveJob(Record):
     version: str
     """The release of TRL, or of transformers where that is the trainer; empty: not known."""
     parameters: int
-    """Of the whole model; 0: shards do not tell."""
+    """Number of the whole model's parameters; 0 where its shards do not tell."""
     trainable: int
+    """Number of the parameters that get a gradient; 0 where shards do not tell."""
     notes: tuple[str, ...] = ()
     """What was assumed, or is not in the plan."""
     above: tuple[str, ...] = ()
@@ -439,6 +440,11 @@ def _recompute(base: Any, found: dict[str, Any]) -> None:
     if any(getattr(each, "gradient_checkpointing", False) is True for each in base.modules()):
         renamed = "activation_checkpointing"  # what transformers 5.23 calls it
         found[renamed if renamed in found else "gradient_checkpointing"] = True
+    section = found.get("fsdp_config")
+    if isinstance(section, Mapping) and section.get("activation_checkpointing") is True:
+        for key in ("activation_checkpointing", "gradient_checkpointing"):  # off, because FSDP does it
+            if found.get(key) is False:
+                del found[key]
     written = getattr(base.config, "_attn_implementation", None)
     if isinstance(written, str) and written:
         found["attn_implementation"] = written

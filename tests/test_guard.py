@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_job_that_does_not_fit_never_starts(tmp_path: Path, capsys: pytest.Cap
     [
         {},
         {"bf16": True, "gradient_checkpointing": True, "per_device_train_batch_size": 2, "optim": "adafactor"},
-        {"gradient_accumulation_steps": 4, "max_grad_norm": 0.0, "torch_compile": False, "optim": "adamw_torch"},
+        {"gradient_accumulation_steps": 4, "max_grad_norm": 0.0, "optim": "adamw_torch"},
         {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 3, "label_smoothing_factor": 0.0},
     ],
 )
@@ -203,6 +204,66 @@ def test_without_a_gpu_nothing_is_checked(capsys: pytest.CaptureFixture[str], tm
     (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("memcheck")]
     assert "names one" in line
     guard.step()
+
+
+def test_a_length_that_nobody_states_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """The remedy is a keyword of the guard, no option of the command line."""
+    before_training(llama(), gpu=GPU, micro_batch_size=1)
+    said = capsys.readouterr().err
+    assert "warning: this job is not checked" in said
+    assert "sequence_length=4096" in said
+
+
+def test_what_others_hold_is_taken_off_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a GPU the driver's figures are the capacity. Here they are stated in its place, and 79 of 80 GiB are in use.
+
+    The comparison then has the allocator's peaks, of which the resident terms leave the activations.
+    """
+    gib = 2**30
+    stated = {
+        "is_available": True,
+        "device_count": 1,
+        "get_device_name": "NVIDIA A100-SXM4-80GB",
+        "memory_reserved": 0,
+        "max_memory_allocated": gib,
+        "max_memory_reserved": gib,
+    }
+    for name, value in stated.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    model = llama()
+    said = {}
+    for free in (79.5, 1):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, free=free: (free * gib, 80 * gib))
+        guard = before_training(model, micro_batch_size=8, sequence_length=2048, action="warn", steps=1)
+        said[free] = capsys.readouterr().err
+    assert "of the 80.00 GiB" in said[79.5]
+    assert "memcheck: Fits." in said[79.5]
+    assert "others hold 78.4" in said[1]
+    assert "memcheck: Does not fit." in said[1]
+    guard.step(torch.optim.SGD(model.parameters()))
+    assert "allocated 1.000 and" in capsys.readouterr().err
+
+
+def test_sharding_is_read_off_the_engine(tmp_path: Path) -> None:
+    """DeepSpeed's config as the Trainer holds it, and FSDP as Accelerate runs it, become the plan's."""
+    args = arguments(tmp_path)
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    args.hf_deepspeed_config = SimpleNamespace(config={"zero_optimization": zero, "bf16": {"enabled": True}})
+    plan = yaml.safe_load(before_training(llama(), args, gpu=GPU, sequence_length=64).plan)
+    assert plan["training"]["framework"] == "deepspeed"
+    assert plan["parallelism"]["zero_stage"] == 2
+    accelerate = pytest.importorskip("accelerate")
+    args = arguments(tmp_path)
+    shared = accelerate.state.AcceleratorState._shared_state  # what a launcher sets up
+    shared["fsdp_plugin"] = SimpleNamespace(fsdp_version=2, reshard_after_forward=True, activation_checkpointing=True)
+    try:
+        plan = yaml.safe_load(before_training(llama(), args, gpu=GPU, sequence_length=64).plan)
+    finally:
+        del shared["fsdp_plugin"]
+    assert plan["parallelism"]["zero_stage"] == 3
+    assert plan["training"]["activation_checkpointing"]["mode"] == "full"
 
 
 class Hostile:
