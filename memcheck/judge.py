@@ -204,6 +204,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         limits = configured_limits(gate.settings) if governance.locked else None
         context = context._replace(governance=governance, limits=limits, stated=stated)
     job = resolved.job
+    engine = None if isinstance(job, TrainingJob) else job.engine
     result = result._replace(
         assumptions=resolved.assumptions,
         model=plan.model.name or plan.model.config or "",
@@ -211,7 +212,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         gpus=job.layout.world_size,
         framework=job.framework.name if isinstance(job, TrainingJob) else "inference",
         host_capacity_bytes=context.host_bytes,
-        fail_above=context.fail_above,
+        fail_above=context.fail_above if engine is None else 1.0,  # the share of an engine is its own limit
     )
     rules = rules_for(gate.counts) if gate.profile != GATE or gate.select else CHECKS
     findings, possible = check_layout(context, rules)

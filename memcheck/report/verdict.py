@@ -175,6 +175,10 @@ def named(finding: Finding, *, kind: bool = True) -> str:
 def gpu_sentence(plan: PlanResult, estimate: Estimate) -> str:
     """What each GPU needs, what it has, what is left or missing."""
     need, capacity = estimate.needed_bytes, estimate.capacity_bytes
+    if estimate.engine is not None:
+        from memcheck.report.story.engine import line  # of plans with an engine alone
+
+        return f"{line(estimate.engine)}."
     gpu = plan.gpu or "GPU"
     when = f" {WHILE[estimate.instant]} ({estimate.operation})" if estimate.instant in OUTSIDE else ""
     if estimate.operation in AT_REST:

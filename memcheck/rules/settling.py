@@ -39,6 +39,10 @@ def settled_by(context: RuleContext, known: frozenset[str]) -> str:
     now = context.estimate
     if now is None or verdict_of(now, context.fail_above) != UNCERTAIN:
         return ""
+    if now.engine is not None:
+        from memcheck.rules.mem702_boot_depends import SETTLE
+
+        return next((SETTLE[name] for name in now.engine.depends_on), "")
     if now.padded_bytes:
         packed = priced_with(context, unplaced(context), known, {ROWS: "packed"})
         if packed is not None and verdict_of(packed, context.fail_above) == FITS:

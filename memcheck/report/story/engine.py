@@ -45,7 +45,7 @@ def rows(answer: EngineAnswer) -> tuple[tuple[str, str], ...]:
         found.append(("Smallest share", f"{answer.share_needed:g}"))
     if settings.demand is not None and pool is not None:
         sequences, length = settings.demand
-        word = "held" if answer.demand_pages <= pool.blocks else "not held"
+        word = "held" if answer.demand_held else "not held"
         found.append(("Demand", f"{sequences:,} requests of {length:,} tokens: {word}"))
     return tuple(found)
 
