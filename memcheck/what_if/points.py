@@ -74,6 +74,8 @@ class Point(Record):
     untimed: str = ""
     """Why there is no step time."""
     size: Size | None = None
+    kv_tokens: int | None = None
+    """Tokens of KV cache that a serving engine has, 0 where it does not boot; None for plans without an engine."""
     host_bytes: int = 0
     """What the processes of a node need at most."""
     host_capacity_bytes: int | None = None
@@ -178,9 +180,16 @@ def _priced(
         step=step,
         untimed=untimed,
         size=_size(resolved, step),
+        kv_tokens=_tokens(answer),
         host_bytes=answer.host_bytes_per_node,
         host_capacity_bytes=capacity,
     )
+
+
+def _tokens(answer: Estimate) -> int | None:
+    if answer.engine is None:
+        return None
+    return 0 if answer.engine.pool is None else answer.engine.pool.tokens
 
 
 def _timed(resolved: Resolved) -> tuple[StepTime | None, str]:
@@ -248,6 +257,7 @@ COLUMNS = (
     "model_flops_share",
     "host_bytes_per_node",
     "host_capacity_bytes",
+    "kv_tokens",
 )
 """Columns of a table of points, in their order."""
 
@@ -279,6 +289,7 @@ def record(point: Point) -> dict[str, Any]:
         },
         "step": None if point.step is None else step(point.step),
         "untimed": point.untimed or None,
+        "kv_tokens": point.kv_tokens,
     }
 
 
@@ -337,6 +348,7 @@ def cells(point: Point) -> list[object]:
         *times,
         point.host_bytes,
         "" if point.host_capacity_bytes is None else point.host_capacity_bytes,
+        "" if point.kv_tokens is None else point.kv_tokens,
     ]
 
 

@@ -34,6 +34,8 @@ OPTIONAL = (6, 8, 5, 4, 7)
 """Columns that a narrow screen drops, the first of them first."""
 PRICE = Quantity("per M tokens", "low", "money")
 """What a million tokens cost, where the configuration has prices."""
+TOKENS = Quantity("KV tokens", "high", "tokens")
+"""Tokens of KV cache of a serving engine, where a plan has one."""
 PRICES = ("price_per_gpu_hour", "price_per_million_tokens")
 HEADS = ("plan", "path", "document", "gpu", "as_written", *COLUMNS, "relative_speed", *PRICES)
 WORDS = {
@@ -111,15 +113,16 @@ def document(comparison: GpuComparison) -> Comparison:
     """GPUs by quantities; of each plan, those on which it fails come first."""
     several = comparison.plans > 1
     own = any(row.as_written for row in comparison.rows)
+    serves = any(row.point.kv_tokens is not None for row in comparison.rows)
     return Comparison(
         id="comparison",
         subject="GPU",
-        quantities=(*QUANTITIES, *((PRICE,) if comparison.priced else ())),
+        quantities=(*QUANTITIES, *((PRICE,) if comparison.priced else ()), *((TOKENS,) if serves else ())),
         subjects=tuple(
             Compared(
                 label=row.gpu,
-                figures=figures(row, priced=comparison.priced),
-                values=values(row, priced=comparison.priced),
+                figures=(*figures(row, priced=comparison.priced), *((tokens(row.point),) if serves else ())),
+                values=(*values(row, priced=comparison.priced), *((row.point.kv_tokens,) if serves else ())),
                 tone=TONES.get(row.point.verdict, "bad"),
                 name=row.plan,
                 group=(row.plan if row.plan in row.path else f"{row.plan}  {row.path}") if several else "",
@@ -139,6 +142,11 @@ def verdict(point: Point) -> str:
     if point.verdict == ILLEGAL:
         return point.codes[0] if point.codes else "illegal"
     return WORDS[point.verdict]
+
+
+def tokens(point: Point) -> str:
+    """Tokens of KV cache of a serving engine: ``457,744``; ``-`` for other plans, and where it does not boot."""
+    return f"{point.kv_tokens:,}" if point.kv_tokens else NONE
 
 
 def figures(row: ComparedPoint, *, priced: bool) -> tuple[str, ...]:
@@ -185,6 +193,7 @@ def legend(comparison: GpuComparison) -> tuple[ColumnNote, ...]:
     notes = [
         ColumnNote("batch: sequences per GPU and pass (per step).", ("batch",)),
         ColumnNote("recompute: arithmetic that it adds.", ("recompute",)),
+        ColumnNote(f"{TOKENS.name}: what the engine's cache holds at once.", (TOKENS.name,)),
     ]
     if comparison.reference:
         speed = f"speed: tokens per second and GPU, relative to {comparison.reference}"

@@ -93,16 +93,18 @@ def points_table(sweep: Sweep, most: int = MOST_ROWS) -> Table:
         told = f"{left:,} points are not shown: these are {which}. --format csv, json or html has all."
         notes.insert(0, ColumnNote(told))
     notes += [ColumnNote(f"{code} ({count:,}): {message}") for code, (count, message) in reasons(sweep).items()]
+    serves = any(point.kv_tokens is not None for point in sweep.points)
+    figures = (*FIGURES, "KV tokens") if serves else FIGURES
     speeds = "tokens/s and TFLOPS come from a roofline model that ranks; they are no measurement."
     return Table(
         caption="",
-        heads=(*short_keys(keys), *FIGURES),
-        rows=tuple(_row(sweep, point) for point in shown),
-        right=tuple(range(len(keys) + 1, len(keys) + len(FIGURES))),
+        heads=(*short_keys(keys), *figures),
+        rows=tuple((*_row(sweep, point), *((_tokens(point),) if serves else ())) for point in shown),
+        right=tuple(range(len(keys) + 1, len(keys) + len(figures))),
         optional=tuple(len(keys) + index for index in OPTIONAL),
         tones=tuple(TONES.get(point.verdict, "bad") for point in shown),
         notes=(*notes, ColumnNote(speeds, tone="dim")),
-        short_heads=(*letters, *FIGURES),
+        short_heads=(*letters, *figures),
         short_notes=tuple(f"{letter} = {key}" for letter, key in zip(letters, keys, strict=True)),
     )
 
@@ -161,6 +163,11 @@ def short_keys(keys: tuple[str, ...]) -> list[str]:
     """Keys without their section where that leaves them apart."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
+
+
+def _tokens(point: Point) -> str:
+    """Tokens of KV cache of a serving engine; ``-`` where it does not boot."""
+    return f"{point.kv_tokens:,}" if point.kv_tokens else NONE
 
 
 def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:

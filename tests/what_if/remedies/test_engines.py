@@ -94,3 +94,16 @@ def test_more_sequences_are_found(tmp_path: Path, capsys: Any) -> None:
     main(["suggest", str(path), "--goal", "max-batch", "--format", "json"])
     found = [remedy["set"] for remedy in json.loads(capsys.readouterr().out)["remedies"]]
     assert any(set(each) == {"inference.max_num_seqs"} for each in found)
+
+
+def test_tables_of_plans_have_the_engine_s_tokens(tmp_path: Path, capsys: Any) -> None:
+    """A sweep and a comparison show what each engine's cache holds, and nothing where it does not boot."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(TOO_LONG)
+    main(["sweep", str(path), "--set", "inference.max_model_len=16384,32768", "--format", "json"])
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [point["kv_tokens"] for point in points] == [17952, 0]
+    main(["compare", str(path), "--gpu", "h100-80gb,h200"])
+    told = capsys.readouterr().out
+    assert "KV tokens" in told
+    assert "241,408" in told
