@@ -62,6 +62,7 @@ LINES = [
     ),
     (DEVICE, "RuntimeError: No executable batch size found, reached zero.", None),
     (UNKNOWN, "Killed", None),
+    (UNKNOWN, "显存够用，49G，内存不足，进程 Killed 了", None),
     (UNKNOWN, "RuntimeError: DataLoader worker (pid(s) 3216) exited unexpectedly", None),
     (
         UNKNOWN,
