@@ -191,9 +191,9 @@ def _judged(
     held = _held_by_others(place, result)
     if held:
         _say(f"others hold {gib(held)} GiB of this GPU, which the verdict leaves out", rank)
-    if place.total_bytes:
-        real = {"hardware.gpu.memory_gib": round((place.total_bytes - held) / GIB, 2)}
-        result = _check(_with(imported, real), job, order.fail_above)
+    free = place.total_bytes - held
+    if place.total_bytes and result.estimate is not None and free < result.estimate.capacity_bytes:
+        result = _check(_with(imported, {"hardware.gpu.memory_gib": round(free / GIB, 2)}), job, order.fail_above)
     if order.write and not rank:
         _write(order.write, imported, job)
     if result.estimate is None:

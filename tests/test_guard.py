@@ -217,7 +217,7 @@ def test_a_length_that_nobody_states_is_asked_for(capsys: pytest.CaptureFixture[
 def test_what_others_hold_is_taken_off_the_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a GPU the driver's figures are the capacity. Here they are stated in its place, and 79 of 80 GiB are in use.
+    """On a GPU the driver's figures lower the capacity. Here they are stated in its place, and 79 of 80 GiB are in use.
 
     The comparison then has the allocator's peaks, of which the resident terms leave the activations.
     """
@@ -238,7 +238,7 @@ def test_what_others_hold_is_taken_off_the_gpu(
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, free=free: (free * gib, 80 * gib))
         guard = before_training(model, micro_batch_size=8, sequence_length=2048, action="warn", steps=1)
         said[free] = capsys.readouterr().err
-    assert "of the 80.00 GiB" in said[79.5]
+    assert "of the 79.15 GiB" in said[79.5]
     assert "memcheck: Fits." in said[79.5]
     assert "others hold 78.4" in said[1]
     assert "memcheck: Does not fit." in said[1]

@@ -20,7 +20,12 @@ from memcheck.models.types import Architecture, Block, Mixer
 from memcheck.plan.types import ModelSpec
 
 BATCH, LENGTH = 3, 1000
-LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"tensor_parallel": 2, "sequence_parallel": True}, {"context_parallel": 2}, {"expert_parallel": 2})
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"tensor_parallel": 2, "sequence_parallel": True},
+    {"context_parallel": 2},
+    {"expert_parallel": 2},
+)
 RECIPES: tuple[dict[str, Any], ...] = (
     {},
     {"autocast_dtype": "bf16", "param_dtype": "fp32", "compute_dtype": "fp32"},
