@@ -83,6 +83,8 @@ class FollowedCode:
         """What calls made, in their order."""
         self.called: set[int] = set()
         """Calls and functions that were followed, by the identity of their node."""
+        self.chosen = ""
+        """The option whose default decides the branch that is read; empty in none."""
         self.looping = 0
         self.cut = False
         """Whether the reading ended before the file did."""
@@ -297,11 +299,11 @@ class FollowedCode:
         owner = self.value(node.value)
         if isinstance(node.slice, ast.Slice):
             return self.unknown(node, owner.why)
-        key = plain(self.value(node.slice))
-        found = owner.of
+        index = self.value(node.slice)
+        key, found = plain(index), owner.of
         if isinstance(found, dict) and isinstance(key, (str, int, float, bool)) and key in found:
             inner: PythonValue = found[key]
-            return inner
+            return inner._replace(option=inner.option or index.option or owner.option)
         if isinstance(found, list) and isinstance(key, int) and -len(found) <= key < len(found):
             element: PythonValue = found[key]
             return element._replace(by_gpu=element.by_gpu or owner.by_gpu)

@@ -128,7 +128,9 @@ def _of_mapping(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
         more = call.first.of if call.first is not None and isinstance(call.first.of, dict) else {}
         held.update({**more, **call.keywords})
         return PythonValue(None, call.at)
-    return PythonValue(dict(held), call.at) if call.name == "copy" else None
+    if call.name != "copy" or call.owner is None:
+        return None
+    return call.owner._replace(of=dict(held))
 
 
 def _function(run: FollowedCode, call: LibraryCall) -> PythonValue | None:

@@ -157,13 +157,16 @@ class FollowedFile(FollowedCode):
 
     def _on_return(self, node: ast.Return) -> None:
         value = self.value(node.value) if node.value is not None else PythonValue(None, self.at(node))
-        self.scope.returned.append(value)
+        self.scope.returned.append(value._replace(option=value.option or self.chosen))
         self.scope.ended = not self.pending or self.started_at == len(self.pending)
 
     def _on_if(self, node: ast.If) -> None:
         test = self.value(node.test)
         if test.known:
+            chosen = self.chosen
+            self.chosen = test.option or chosen
             self.block(node.body if truth(test) else node.orelse)
+            self.chosen = chosen
             return
         self.pending.append(f"the `if` on line {self.at(node).span.line} ({test.why})")
         scope, before = self.scope, dict(self.scope.names)
@@ -238,6 +241,8 @@ class FollowedFile(FollowedCode):
         """Give a value to a name, an attribute, an element, or several of them."""
         if self.pending and not isinstance(target, ast.Name):
             value = value._replace(of=UNKNOWN, why=self.pending[-1])
+        if self.chosen and not value.option:
+            value = value._replace(option=self.chosen)
         if isinstance(target, ast.Name):
             stated = self.defines.get(target.id)
             changed = (

@@ -165,6 +165,9 @@ def test_a_model_that_is_a_default_is_a_placeholder() -> None:
         "o = p.parse_args()\nSFTTrainer(o.model, SFTConfig(per_device_train_batch_size=1)).train()\n"
     )
     assert "give the launch line" in asks(BASE + code)
+    chosen = code.replace("default='facebook/opt-125m'", "default='s'").replace("SFTTrainer(o.model", "SFTTrainer(m")
+    for pick in ("m = {'s': 'gpt2'}[o.model]\n", "if o.model == 's':\n    m = 'gpt2'\nelse:\n    m = 'gpt2-xl'\n"):
+        assert "give the launch line" in asks(BASE + chosen.replace("SFTTrainer(m", f"{pick}SFTTrainer(m"))
     assert values(BASE + code, model="Qwen/Qwen2.5-0.5B")["model.name"] == "Qwen/Qwen2.5-0.5B"
 
 
