@@ -59,11 +59,11 @@ class LayerCost(Record):
     dense_parameters: int
     """Parameters on this rank, without experts."""
     trained_dense_parameters: int
-    """Those of them that get gradients (adapters included)."""
+    """Dense parameters that get gradients, adapters included."""
     expert_parameters: int
     """Parameters of routed experts on this rank."""
     trained_expert_parameters: int
-    """Those of them that get gradients (adapters included)."""
+    """Parameters of routed experts that get gradients, adapters included."""
     exchanges: int = 0
     """Times that tensor parallelism gathers and reduces the hidden states in a forward pass."""
     recomputed_exchanges: int = 0

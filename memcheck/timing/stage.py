@@ -34,9 +34,9 @@ class Layer(Record):
     """Seconds of one layer and micro-batch on one rank, with the exchanges that no computation hides."""
 
     arithmetic: float
-    """Forward, backward and recompute of operations that arithmetic bounds."""
+    """Seconds of forward, backward and recompute in operations that arithmetic bounds."""
     memory: float
-    """The same of operations that memory traffic bounds."""
+    """Seconds of forward, backward and recompute in operations that memory traffic bounds."""
     weights: float
     """Gradients of the weights, which zero-bubble schedules move into the bubble."""
     tensor: float
@@ -73,11 +73,11 @@ class StageTime(Record):
     dense: int
     """Parameters of the rank outside experts, before FSDP shards them."""
     dense_trained: int
-    """Those of them that get gradients."""
+    """Dense parameters that get gradients."""
     experts: int
     """Parameters of experts of the rank, before FSDP shards them."""
     experts_trained: int
-    """Those of them that get gradients."""
+    """Parameters of experts that get gradients."""
 
     @property
     def seconds(self) -> float:

@@ -30,7 +30,7 @@ class Dimensions(Record):
     weights: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Names and shapes of parameters."""
     shards: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Likewise of one of several tensor-parallel ranks, where the degree is not known."""
+    """Shapes on one of several tensor-parallel ranks, where the degree is not known."""
     units: tuple[tuple[str, int], ...] = ()
     """Names and elements of what is gathered or kept flat: a layer, the whole model, a rank's share of it."""
     caches: tuple[tuple[str, int], ...] = ()

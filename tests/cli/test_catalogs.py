@@ -42,7 +42,7 @@ def test_unknown_rule_gets_a_suggestion(capsys: Capture) -> None:
         ("exceeds capacity", ["MEM101"]),
         ("MEM20x", ["MEM201", "MEM202", "MEM203"]),
         ("mem5", ["MEM501", "MEM502"]),
-        ("kv heads", ["MEM203"]),
+        ("kv heads", ["MEM203", "MEM704"]),
         ("layers", ["MEM206", "MEM410"]),
     ],
 )

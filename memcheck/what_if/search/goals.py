@@ -59,7 +59,7 @@ class Growth(Record):
     key: str
     step: int
     setting: str = ""
-    """Its name among the settings of a serving engine; empty for other keys."""
+    """The key's name among the settings of a serving engine; empty for other keys."""
 
 
 def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
