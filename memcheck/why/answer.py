@@ -279,13 +279,26 @@ def _tensor(answer: Diagnosis) -> list[Section]:
     fit = answer.explained.fit if answer.explained is not None else answer.fit
     if fit is None or not fit.readings:
         return []
-    told = [Prose(_reading(reading)) for reading in fit.readings[:SHOWN_READINGS]]
-    more = len(fit.readings) - len(told)
-    count = f"{fit.fitting} of {fit.tried} shapes of the model fit the figure"
-    said = f"{count}; {plural(more, 'further reading')} in --format json." if more > 0 else f"{count}."
-    if fit.readings[0].certainty != LIKELY:
-        said += " Nothing in the evidence decides between equal ones."
-    return [Section("tensor", "Which tensor", (*told, Prose(said, "dim")))]
+    shown = fit.readings[: min(SHOWN_READINGS, fit.spoken or SHOWN_READINGS)]
+    told = [Prose(_reading(reading)) for reading in shown]
+    said: list[str] = []
+    if fit.word:
+        others = "rules out others" if fit.spoken <= len(shown) else "puts these first"
+        said.append(f"`{fit.word}` in the log {others}.")
+    if len(shown) > 1 and fit.readings[0].certainty != LIKELY:
+        said.append("Nothing decides between those listed.")
+    opened = sum(bool(reading.free_name) for reading in fit.readings)
+    counted = [f"Of {plural(fit.tried, 'tensor')} of known size {fit.fitting or 'none'} {_fit(fit.fitting)}"]
+    if opened:
+        counted.append(f"{opened} of open size {_fit(opened)} with the number in brackets")
+    said.append("; ".join(counted) + ".")
+    if len(fit.readings) > len(shown):
+        said.append("All are in --format json.")
+    return [Section("tensor", "Which tensor", (*told, Prose(" ".join(said), "dim")))]
+
+
+def _fit(count: int) -> str:
+    return "fit" if count > 1 else "fits"
 
 
 def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
@@ -388,6 +401,8 @@ def render_html(answer: Diagnosis) -> str:
         title,
         body(Story(title=title, summary=headline(answer), plans=(told,), unreadable=(), version=__version__)),
         version=__version__,
+        basis="Read by memcheck {} from the log or snapshot of a run."
+        + (" What the plan needs is predicted." if answer.explained is not None else ""),
     )
 
 

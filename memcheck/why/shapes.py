@@ -31,33 +31,39 @@ CODE = "code"
 PART = "part"
 
 SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (r".sort( topk top_k_top_p sampler", (SORT, LOGITS)),
+    (".sort( topk top_k_top_p sampler", (SORT, LOGITS)),
     (
         "all_gather allgather fetch_sub_module param_buffer unshard _rebuild_full_param _alloc_storage partition_param",
         (UNIT, WEIGHT),
     ),
-    ("bucket flatten_dense", (BUCKET, UNIT, STATES)),
-    ("exp_avg zeros_like _init_group optimizer.step torch/optim fp32_groups master_param adam", (STATES, WEIGHT, UNIT)),
+    ("bucket flatten_dense reduce_scatter foreach_reduce", (BUCKET, UNIT, STATES)),
     (
         (
-            "set_module_tensor load_state_dict from_pretrained .to( .cuda( create_weights torch.empty( kaiming"
-            " _load_from load_model nn/init .half() convert( dequantize new_value param.data"
+            "exp_avg zeros_like _init_group optimizer.step torch/optim fp32_groups master_param adam _foreach"
+            " _multi_tensor _single_tensor"
+        ),
+        (STATES, WEIGHT, UNIT),
+    ),
+    (
+        (
+            "set_module_tensor load_state_dict from_pretrained create_weights kaiming _load_from load_model nn/init"
+            " dequantize new_value param.data"
         ),
         (WEIGHT, UNIT, CACHE),
     ),
     ("past_key kv_cache cache_utils key_cache cache_engine", (CACHE,)),
-    ("mask", (MASK, SCORES)),
     (
         (
             "attn_weights attention_scores attention_probs attn_scores baddbmm bmm( matmul(q eager_attention"
-            " attn_output_weights"
+            " attn_output_weights scaled_dot_product"
         ),
         (SCORES, QKV, HIDDEN),
     ),
+    ("mask", (MASK, SCORES)),
     (
         (
             "log_soft logsoft cross_entropy crossentropy lm_head logits loss_fct nll_loss logprob log_prob entropy"
-            " shift_ embed_out compute_loss vocab_parallel"
+            " shift_ embed_out vocab_parallel convert_to_fp32"
         ),
         (LOGITS,),
     ),
@@ -73,8 +79,15 @@ SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (QKV, HIDDEN),
     ),
     ("norm variance residual hidden_states dropout embed", (HIDDEN, MLP, QKV)),
+    (".to( .cuda( .half() torch.empty( convert(", (WEIGHT, UNIT, CACHE)),
+    ("softmax", (SCORES, LOGITS)),
 )
-"""Words in lines of a traceback and of its source, and the groups of tensors that such lines allocate."""
+"""Words in lines of a traceback and of its source, and the groups of tensors that such lines allocate.
+
+The first row with a word of a line decides. So words that many lines have stand last.
+"""
+SHARED = (SCORES, LOGITS)
+"""What a bare softmax is of: the lines that called it decide, if one of them speaks of either."""
 _SIGNS = tuple((tuple(words.split()), groups) for words, groups in SIGNS)
 PREFERRED = (CODE, LOGITS, SCORES, WEIGHT, UNIT, MLP, HIDDEN, QKV, CACHE, STATES, MASK, BUCKET, SORT)
 """Groups in the order of how often public messages turn out to be of them."""
@@ -111,6 +124,10 @@ class TensorFit(Record):
     """Shapes without an open number that fit."""
     tried: int
     """Shapes without an open number."""
+    word: str = ""
+    """The word of the traceback that tells the first readings from the others; empty where none does."""
+    spoken: int = 0
+    """Readings that the traceback speaks of: they come first."""
 
 
 class _Row(Record):
@@ -193,7 +210,8 @@ def fit(
         if open_ is not None:
             opened.append((candidate, open_))
     fixed = [(same, key[1]) for key, same in closed.items() if low <= key[1] <= high]
-    signs = (CODE, *_groups_of(frames))
+    speech = spoken_of(frames)
+    signs = (CODE, *speech.groups)
     stated = bool(d.sequences and d.length)
     rows = [
         _Row(_rank(same[0], signs, None, d), _closed(same, n_bytes), _identity(same[0]), rivals=not same[0].open)
@@ -204,8 +222,14 @@ def fit(
         for c, open_ in opened
     ]
     rows.sort(key=lambda row: row.key)
-    spoken = any(row.key[0] < len(signs) for row in rows[:1])
-    return TensorFit(tuple(_judged(rows, spoken)[:MOST_READINGS]), len(fixed), len(closed))
+    spoken = sum(row.key[0] < len(signs) for row in rows)
+    return TensorFit(
+        readings=tuple(_judged(rows, spoken > 0)[:MOST_READINGS]),
+        fitting=len(fixed),
+        tried=len(closed),
+        word=speech.word if spoken else "",
+        spoken=spoken,
+    )
 
 
 def _item(candidate: _Candidate) -> int:
@@ -364,18 +388,40 @@ def _likeliest(candidate: _Candidate, bounds: tuple[int, int], target: int, d: D
     return _Open(least=least, most=most, number=min(max(number, least), most), rare=rare, round=False)
 
 
-def _groups_of(frames: Sequence[str]) -> tuple[str, ...]:
-    """The groups that the innermost lines of a traceback speak of, in that order; none where no line says anything."""
-    found: dict[str, None] = {}
-    for line in [*reversed(frames)][:FRAMES_READ]:
-        low = line.lower()
-        for words, groups in _SIGNS:
-            if any(word in low for word in words):
-                found.update(dict.fromkeys(groups))
-                break
-        if found:
-            break
-    return tuple(found)
+FRAME = re.compile(r'File "([^"]*)", line [0-9]+(?:, in (.*))?')
+
+
+def _line(frame: str) -> str:
+    """What a line of a traceback says of its code: of a file the path below the packages, or else its name alone."""
+    match = FRAME.search(frame)
+    if match is None:
+        return frame.lower()
+    path = match[1].replace("\\", "/")
+    _, packaged, below = path.rpartition("-packages/")
+    return f"{below if packaged else path.rpartition('/')[2]} {match[2] or ''}".lower()
+
+
+class Spoken(Record):
+    """What a traceback speaks of."""
+
+    groups: tuple[str, ...] = ()
+    word: str = ""
+    """The word that says so."""
+
+
+def spoken_of(frames: Sequence[str]) -> Spoken:
+    """The groups that the innermost lines of a traceback speak of, the likeliest first; none where no line does."""
+    shared = Spoken()
+    for frame in [*reversed(frames)][:FRAMES_READ]:
+        low = _line(frame)
+        said = next((Spoken(groups, w) for words, groups in _SIGNS for w in words if w in low), None)
+        if said is None:
+            continue
+        if said.groups == SHARED:
+            shared = said
+        elif not shared.word or said.groups[0] in SHARED:
+            return said
+    return shared
 
 
 STATED, ROUND, OPEN = range(3)

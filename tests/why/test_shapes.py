@@ -18,6 +18,7 @@ from memcheck.why.shapes import (
     TensorFit,
     fit,
     readings,
+    spoken_of,
     tensor_bytes,
 )
 from tests.verify.plans import plan, subject
@@ -205,3 +206,105 @@ def test_parts_of_ranks_whose_number_is_not_stated() -> None:
     assert prod(made.shape) * 2 == 29568 * 8192 * 2 // 4
     expert = readings(figure("112.00 MiB"), catalog_architecture("mixtral-8x7b"), None, frames).readings[0]
     assert "one expert's" in expert.tensor
+
+
+PACKAGES = '  File "/opt/venv/lib/python3.12/site-packages/'
+FRAMES = {
+    "cross_entropy": (
+        "logits",
+        f'{PACKAGES}transformers/models/llama/modeling_llama.py", line 500, in forward',
+        f'{PACKAGES}torch/nn/functional.py", line 3104, in cross_entropy',
+    ),
+    "log_softmax": (
+        "logits",
+        f'{PACKAGES}torch/nn/functional.py", line 2260, in log_softmax',
+        "ret = x.log_softmax(dim)",
+    ),
+    "softmax of attention": (
+        "scores",
+        f'{PACKAGES}transformers/models/bert/modeling_bert.py", line 340, in forward',
+        "attention_probs = nn.functional.softmax(attention_scores, dim=-1)",
+        f'{PACKAGES}torch/nn/functional.py", line 2140, in softmax',
+        "ret = input.softmax(dim)",
+    ),
+    "softmax of logits": (
+        "logits",
+        f'{PACKAGES}trl/trainer/utils.py", line 12, in probabilities',
+        "probs = F.softmax(logits, dim=-1)",
+        f'{PACKAGES}torch/nn/functional.py", line 2140, in softmax',
+    ),
+    "softmax of nobody": ("scores", "model(x)", f'{PACKAGES}torch/nn/functional.py", line 2140, in softmax'),
+    "upcast attention": (
+        "scores",
+        "attn_weights = nn.functional.softmax(attn_weights, dim=-1, dtype=torch.float32).to(query_states.dtype)",
+    ),
+    "masked attention": ("scores", "attn_weights = attn_weights + causal_mask"),
+    "scaled_dot_product_attention": ("scores", "attn_output = torch.nn.functional.scaled_dot_product_attention("),
+    "embedding": (
+        "hidden",
+        f'{PACKAGES}torch/nn/functional.py", line 2551, in embedding',
+        "return torch.embedding(weight, input, padding_idx, scale_grad_by_freq, sparse)",
+    ),
+    "linear of mlp": (
+        "mlp",
+        "down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))",
+        f'{PACKAGES}torch/nn/modules/linear.py", line 125, in forward',
+        "return F.linear(input, self.weight, self.bias)",
+    ),
+    "linear of lm_head": (
+        "logits",
+        "scores = self.lm_head(hidden_states[:, slice_indices, :])",
+        f'{PACKAGES}torch/nn/modules/linear.py", line 125, in forward',
+        "return F.linear(input, self.weight, self.bias)",
+    ),
+    "optimizer, foreach": (
+        "states",
+        f'{PACKAGES}torch/optim/adamw.py", line 600, in _multi_tensor_adamw',
+        "exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)",
+    ),
+    "optimizer, first step": (
+        "states",
+        f'{PACKAGES}torch/optim/adamw.py", line 130, in _init_group',
+        'state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)',
+    ),
+    "all_gather": ("unit", f'{PACKAGES}torch/distributed/distributed_c10d.py", line 3900, in all_gather_into_tensor'),
+    "unshard": ("unit", f'{PACKAGES}torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", line 300, in unshard'),
+    "reduce_scatter": (
+        "bucket",
+        f'{PACKAGES}torch/distributed/fsdp/_fsdp_collectives.py", line 400, in foreach_reduce',
+    ),
+    "float in loss": ("logits", "logits = logits.float()"),
+    "a trainer whose loss runs the model": ("", "loss = self.compute_loss(model, inputs, num_items_in_batch=n)"),
+    "norm": ("hidden", "hidden_states = hidden_states.to(torch.float32)"),
+    "model to the GPU": ("weight", "model = model.to(device)"),
+    "recomputation": (
+        "mlp",
+        f'{PACKAGES}torch/utils/checkpoint.py", line 1124, in unpack_hook',
+        "frame.recompute_fn(*args)",
+        "down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))",
+    ),
+    "recomputation alone": (
+        "",
+        f'{PACKAGES}torch/utils/checkpoint.py", line 1124, in unpack_hook',
+        "frame.recompute_fn(*args)",
+    ),
+    "a folder is no code": ("", '  File "/home/adam/softmax/masks/train.py", line 5, in main', "run(config)"),
+}
+"""Lines of tracebacks, the innermost last, and the group of tensors that such a line allocates first."""
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_innermost_frame_decides(name: str) -> None:
+    """One table: which tensors a line of PyTorch, transformers, FSDP or an optimizer allocates."""
+    group, *frames = FRAMES[name]
+    assert (*spoken_of(frames).groups, "")[0] == group
+
+
+def test_a_frame_of_the_loss_puts_logits_first() -> None:
+    """In 7.83 GiB logits and attention scores fit: `cross_entropy` decides, and says nothing of their type."""
+    model = dimensions_of(catalog_architecture("llama-3.1-8b"))
+    _, *frames = FRAMES["cross_entropy"]
+    found = readings(figure("7.83 GiB"), model, None, frames)
+    assert {r.tensor for r in readings(figure("7.83 GiB"), model).readings} > {"logits", "attention scores"}
+    assert [(r.tensor, r.dtype) for r in found.readings[: found.spoken]] == [("logits", "fp32"), ("logits", "bf16")]
+    assert found.word == "cross_entropy"

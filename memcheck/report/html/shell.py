@@ -72,12 +72,21 @@ def joined(parts: Iterable[Html], between: str = "") -> Html:
     return Html(text(between).join(parts))
 
 
-def page(title: str, body: Html, *, version: str, styles: str = "") -> str:
+def page(
+    title: str,
+    body: Html,
+    *,
+    version: str,
+    styles: str = "",
+    basis: str = "Predicted by memcheck {} from plans alone: no GPU, no run.",
+) -> str:
     """A complete document.
 
     ``title`` is plain text, ``body`` is HTML that stands inside ``<main>`` and begins with its ``<h1>``, ``styles`` is
-    CSS in addition to that of every page. The security policy allows this style sheet alone: markup that slipped
-    through could neither run nor load. Nor does a ``style`` attribute work: bars and cells are SVG, coloured by class.
+    CSS in addition to that of every page, ``basis`` is
+    what the footer says the answers rest on, with ``{}`` for the version. The security policy allows this style sheet
+    alone: markup that slipped through could neither run nor load. Nor does a ``style`` attribute work: bars and cells
+    are SVG, coloured by class.
     """
     sheet = stylesheet() + base_styles() + styles
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
@@ -89,8 +98,8 @@ def page(title: str, body: Html, *, version: str, styles: str = "") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="generator" content="memcheck {text(version)}">\n'
         f"<title>{text(title)}</title>\n<style>{sheet}</style>\n</head>\n<body>\n"
-        f'<main>\n{body}\n</main>\n<footer class="foot"><p>Predicted by memcheck {text(version)} from plans alone: '
-        "no GPU, no run. 1 GiB is 2<sup>30</sup> bytes.</p></footer>\n</body>\n</html>\n"
+        f'<main>\n{body}\n</main>\n<footer class="foot"><p>{text(basis.format(version))} '
+        "1 GiB is 2<sup>30</sup> bytes.</p></footer>\n</body>\n</html>\n"
     )
 
 
