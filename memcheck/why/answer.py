@@ -114,6 +114,8 @@ def headline(answer: Diagnosis) -> str:
     message = answer.message
     if message is None and answer.devices:
         return "The snapshot holds no allocation that failed: it shows what was in use."
+    if message is None and answer.log.survived:
+        return "The run went on after memory was short, and the text does not say why it ended."
     if message is None:
         return "The text does not say why the run ended: no message of a lack of memory, and no other error."
     sure = {CERTAIN: "", LIKELY: "Likely: ", POSSIBLE: "Not certain: "}[message.certainty]

@@ -7,6 +7,8 @@ number of messages is read with its figures; further ones of ranks that are know
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from itertools import islice
 
 from memcheck.edge.text import clean
 from memcheck.record import Record
@@ -17,6 +19,7 @@ from memcheck.why.evidence import (
     IN_USE,
     OTHERS,
     RESERVED,
+    SHARED,
     TOTAL,
     TRIED,
     UNALLOCATED,
@@ -71,6 +74,24 @@ STEP = re.compile(
     r"(?:\b(?:global_step|step|iteration|iter|Iter|Step)\b[ :=#]{1,4}|[|\]] {0,4})"
     r"([0-9]{1,9})(?: ?/ ?[0-9]{1,9})?(?= |\[|,|/|:|$|\|)"
 )
+PROGRESS = tuple(
+    re.compile(expression, re.IGNORECASE)
+    for expression in (
+        (
+            rb"(?:\b(?:global_step|step|iteration|iter)\b['\" :=#\[]{1,12}"
+            rb"|\| {0,4}(?=[0-9]{1,9}/[0-9]{1,9} \[))([0-9]{1,9})\b"
+        ),
+        rb"'epoch': '?([0-9]{1,6}(?:\.[0-9]{1,9})?)",
+    )
+)
+"""Numbers that rise while a run goes on: its steps, and the epochs that the Trainer of transformers prints."""
+COMPLETE = re.compile(
+    rb"\btraining (?:has |is |was )?(?:complete|completed|finished|done)\b(?! with)|\btrain_runtime\b", re.IGNORECASE
+)
+AFTER = 4 * 2**20
+"""Bytes after the first lack of memory, and at the end of a log, in which progress is looked for."""
+SEVERAL = 2
+"""Steps beyond the last one after which a run has survived: other ranks may print one more after one of them died."""
 FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 
@@ -86,6 +107,8 @@ class LogEvidence(Record):
     step: int | None
     """The last step that was printed before it."""
     lines: int
+    survived: tuple[Message, ...] = ()
+    """Lacks of memory after which the run went on, so that they are not its end."""
 
 
 def read_log(data: bytes) -> LogEvidence:
@@ -129,14 +152,24 @@ def _read(data: bytes) -> LogEvidence:
         text = _continued(data, start, own, rank, pattern)
         strength[len(messages)] = pattern.strength
         messages.append(_message(pattern, text, line, rank))
+    over = _survived(messages, data)
+    survived = tuple([messages[n] for n in over])
+    strength = {n: strength[m] for n, m in enumerate(m for m in range(len(messages)) if m not in over)}
+    messages = [message for n, message in enumerate(messages) if n not in over]
     index = _first(messages, strength, data)
     if index is None:
-        return LogEvidence(messages=(), first=None, echoes=0, step=None, lines=data.count(b"\n") + 1)
+        lines = data.count(b"\n") + 1
+        return LogEvidence(messages=(), first=None, echoes=0, step=None, lines=lines, survived=survived)
     first = _with_traceback(messages[index], data)
     first = _silent_host(first, data, messages)
     others = len(messages) - 1 + echoes
     return LogEvidence(
-        messages=tuple(messages), first=first, echoes=others, step=_step(data, first.line), lines=data.count(b"\n") + 1
+        messages=tuple(messages),
+        first=first,
+        echoes=others,
+        step=_step(data, first.line),
+        lines=data.count(b"\n") + 1,
+        survived=survived,
     )
 
 
@@ -344,6 +377,36 @@ def _first(messages: list[Message], strength: dict[int, int], data: bytes) -> in
         if messages[chosen].rank is None:
             messages[chosen] = messages[chosen]._replace(rank=rank)
     return chosen
+
+
+def _survived(messages: list[Message], data: bytes) -> set[int]:
+    """Indices of the lacks of device memory after which the run went on: it caught them and tried again."""
+    short = [index for index, message in enumerate(messages) if message.kind in (DEVICE, SHARED)]
+    if not short:
+        return set()
+    places: dict[int, int] = {}
+    line, at = 1, 0
+    for index in short:
+        for _ in range(messages[index].line - line):
+            at = data.find(b"\n", at) + 1
+        line, places[index] = messages[index].line, at
+    begin = max(0, places[short[0]] - AROUND)
+    parts = [(begin, data[begin : begin + AROUND + AFTER])]
+    tail = max(begin + AROUND + AFTER, len(data) - AFTER)
+    parts += [(tail, data[tail:])] if tail < len(data) else []
+    complete = max((base + m.start() for base, part in parts for m in COMPLETE.finditer(part)), default=-1)
+    found = {index for index in short if complete > places[index]}
+    for expression in PROGRESS:
+        seen = [(base + m.start(), float(m[1])) for base, part in parts for m in expression.finditer(part)]
+        found |= {index for index, place in places.items() if _went_on(seen, place)}
+    return found
+
+
+def _went_on(seen: list[tuple[int, float]], place: int) -> bool:
+    """Whether several numbers after a place are above the last one before it. ``seen``: places and numbers."""
+    cut = bisect_left(seen, (place, 0.0))
+    last = seen[cut - 1][1] if cut else -1.0
+    return len({number for _, number in islice(seen, cut, None) if number > last}) >= SEVERAL
 
 
 def _root_cause(data: bytes) -> int | None:

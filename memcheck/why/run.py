@@ -41,6 +41,7 @@ LARGEST = 256 * 2**20
 """Bytes of a log that are read."""
 PATHLIKE = re.compile(r"[\w./~+-]{1,400}")
 START = 4096
+SHOWN_SURVIVED = 4
 AT_END = 8 * 2**20
 """Bytes at the end of a log that are read for the memory of its steps."""
 PHASES_OF = {
@@ -220,7 +221,13 @@ def _file(path: str) -> tuple[bytes, tuple[str, ...]]:
 def _log(data: bytes, name: str | tuple[str, ...], *rest: str) -> Read:
     notes = name if isinstance(name, tuple) else ()
     shown = rest[0] if rest else str(name)
-    return shown, data, read_log(data), notes, ()
+    log = read_log(data)
+    if log.survived:
+        lines = [f"{message.line:,}" for message in log.survived[:SHOWN_SURVIVED]]
+        places = f"line{'s' if len(lines) > 1 else ''} {', '.join(lines)}"
+        more = f" and {len(log.survived) - len(lines):,} more" if len(log.survived) > len(lines) else ""
+        notes = (*notes, f"Memory was short on {places}{more} of {shown}, and the run went on: that is not its end.")
+    return shown, data, log, notes, ()
 
 
 def _snapshot(path: str, name: str) -> Read:
