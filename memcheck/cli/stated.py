@@ -97,13 +97,13 @@ def is_launch(words: Sequence[str]) -> bool:
     """Whether the words after ``--`` are a command; otherwise they are paths, some of which may start with a dash.
 
     A command starts with a program, which is no file of that name, and has an option or a ``key=value``. Paths that do
-    not exist are therefore still reported as paths.
+    not exist are therefore still reported as paths. ``vllm serve MODEL`` needs no option.
     """
     if len(words) < 2 or words[0] == STDIN or words[0].startswith("-") or words[0].lower().endswith(FILES):
         return False
     if os.path.exists(words[0]):
         return False
-    return any(word.startswith("-") or "=" in word for word in words[1:])
+    return tuple(words[:2]) == ("vllm", "serve") or any(word.startswith("-") or "=" in word for word in words[1:])
 
 
 def launch_file(words: Sequence[str]) -> PlanFile:

@@ -24,6 +24,7 @@ from memcheck.plan.value_edits import edited, flow_text
 from memcheck.record import Record
 from memcheck.what_if.remedies.changes import OTHER
 from memcheck.what_if.suggest.report import FORMATS as RENDERERS
+from memcheck.what_if.suggest.report import import_command
 from memcheck.what_if.suggest.run import (
     FITS,
     NOT_JUDGED,
@@ -176,8 +177,7 @@ def _write(options: SuggestOptions, path: str, data: bytes, document: Document, 
         if answer.config:
             raise UsageError(
                 f"{path} is a config, and suggest edits plans",
-                f"set it in the config yourself: {settings}; "
-                f"or write a plan: `memcheck import {path} --output plan.yaml`, then `memcheck suggest plan.yaml`",
+                f"set it in the config yourself: {settings}; or write a plan: {import_command(answer)}",
             )
         raise UsageError(f"suggestion {number} has no certain place in {path}", f"set it yourself: {settings}")
     before = {file.path: data if file.path == path else read_bytes(file.path) for file in remedy.files(path)}

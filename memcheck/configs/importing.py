@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memcheck.configs.answers import ENGINE, LENGTH, NOTHING_BESIDE, Beside, asks, read_beside
+from memcheck.configs.answers import ENGINE, FLAGS, LENGTH, NOTHING_BESIDE, Beside, asks, read_beside
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.launch_devices import GPU
 from memcheck.configs.pictures import IMAGES, NUMBER, STATED
 from memcheck.configs.plan_text import plan_text, plan_values
+from memcheck.configs.refusals import launch_inside
 from memcheck.configs.sourced import DISAGREES
 from memcheck.configs.trainer_parts import is_known, release_key
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting, told_once
@@ -81,6 +82,13 @@ def import_config(
         ConfigError: the config cannot be read at all.
     """
     text = parse_text(path, data)
+    launch = launch_inside(path, text, {name: stated[key].value for name, key in FLAGS.items() if key in stated})
+    if launch is not None and launch.serves:
+        text, data = launch.text, launch.text.encode()
+        beside = beside._replace(version=beside.version or str(launch.release.get("framework_version", "")))
+        why = f"{path} asks for it"
+        asked = {FLAGS[name]: ReadSetting(value, why) for name, value in launch.machine.said.items()}
+        stated = {**asked, **stated}
     kind = FORMATS[format or detect(path, text, named="model" in stated)]
     values = {key: each.value for key, each in stated.items()}
     reading = read_beside(kind, path, data, values, beside, read_bytes, inside=_project(path))

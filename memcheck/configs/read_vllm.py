@@ -49,8 +49,8 @@ def read_vllm(config: ConfigFile, world: int | None) -> ReadConfig:
     at = command.at(config.path, start, min(end, start + len("vllm serve")))
     if len(found) > 1:
         numbers = " and ".join(str(each.lines[0][1]) for each, _, _ in found[:2])
-        message = f"the script starts {len(found)} servers, which differ; the first two are at lines {numbers}"
-        draft.problems.append(ConfigProblem(at, message, "name a script for each of them"))
+        message = f"the file starts {len(found)} servers, which differ; the first two are at lines {numbers}"
+        draft.problems.append(ConfigProblem(at, message, "check each in a file of its own"))
     _model(draft, command.text[start:end], at)
     draft.derive(ENGINE, "vllm", f"{at.path}:{at.span.line} starts vLLM")
     draft.settings[ENGINE] = draft.settings[ENGINE]._replace(location=at)

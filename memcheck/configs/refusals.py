@@ -106,16 +106,29 @@ def launch_inside(path: str, text: str, beside: Mapping[str, object]) -> InsideL
     found = wrapped(path, text)
     if found is None or not found.titled or not found.words or found.job is not None:
         return None
-    if found.server is not None and found.server.title != VLLM:
+    servers = [each.server for each in (found, *found.others) if each.server is not None]
+    if any(each.title != VLLM for each in servers):
         return None
     line = found.location.span.line
     if found.server is not None:
         launch = _alone(path, _joined(found.words), line, len(found.words[0]), found.machine)
+        launch = launch._replace(text=_together((found, *found.others)))
         version = found.version or version_in(" ".join(found.words))
         return launch._replace(serves=True, release={"framework_version": version} if version else {})
     if line < 2 or any("$" in word for word in found.words):
         return None
     return _alone(path, shlex.join(found.words), line, len(found.words[0]), found.machine)
+
+
+def _together(servers: tuple[WrappedLaunch, ...]) -> str:
+    """A script with every server on its line. The reader says of servers that differ where they are."""
+    lines: dict[int, str] = {}
+    for each in servers:
+        number = max(each.location.span.line, 2)
+        while number in lines:
+            number += 1
+        lines[number] = _joined(each.words)
+    return LAUNCH + "\n".join(lines.get(number, "") for number in range(1, max(lines) + 1)) + "\n"
 
 
 def _joined(words: tuple[str, ...]) -> str:
@@ -138,7 +151,11 @@ def _wrapper(found: WrappedLaunch, beside: Mapping[str, object]) -> ConfigError:
         said = stated_by((Command(text=" ".join(found.words), lines=((0, line),)),))
         return located(found.location, _within(found, found.job.message), way_on(found.job, said, machine.said))
     if found.server is not None:
-        return located(found.location, _within(found, found.server.message), found.server.way_on(machine))
+        message = found.server.message
+        if found.others:
+            kinds = dict.fromkeys(each.server.title for each in (found, *found.others) if each.server is not None)
+            message = f"this is {' and '.join(kinds)}: memcheck checks a file with one server, of vLLM"
+        return located(found.location, _within(found, message), found.server.way_on(machine))
     if found.words:
         message = f"this is {found.title}: its launch is on line {line}"
         return located(found.location, message, of_command("check the launch", found.words, machine))

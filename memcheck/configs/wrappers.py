@@ -70,8 +70,8 @@ FURTHEST = 400
 """Lines of a value in which its command is looked for."""
 RANKED = 2000
 """Characters of a command by which it is ranked."""
-MOST_NODES, MOST_ADDED = 64, 20_000
-"""Nodes that a list of replicas may ask for, and characters that variables may add to a command."""
+MOST_NODES, MOST_ADDED, MOST_SERVERS = 64, 20_000, 64
+"""Nodes that a list of replicas may ask for, characters that variables may add to a command, and servers of a file."""
 
 
 class WrappedLaunch(Record):
@@ -88,12 +88,19 @@ class WrappedLaunch(Record):
     """The version that the tag of the server's image names."""
     titled: bool = True
     """Whether the file has the keys of a platform."""
+    others: tuple[WrappedLaunch, ...] = ()
+    """The file's further servers, where this is one."""
 
 
 def wrapped(path: str, text: str) -> WrappedLaunch | None:
-    """The first command of a platform's file that launches something; None for a file of no platform."""
+    """The first command of a platform's file that launches something; None for a file of no platform.
+
+    A server comes with the servers beside it and in later documents.
+    """
     lines = split_lines(text)
     titled: WrappedLaunch | None = None
+    first: WrappedLaunch | None = None
+    others: list[WrappedLaunch] = []
     try:
         for document in Composer(text).documents():
             values = document.values
@@ -101,8 +108,14 @@ def wrapped(path: str, text: str) -> WrappedLaunch | None:
                 continue
             title = _title(values)
             found = _inside(path, lines, values, Marks(path, document.root, {path: lines}), title)
+            if first is not None:
+                if found is not None and found.server is not None and len(others) < MOST_SERVERS:
+                    others += [found._replace(others=()), *found.others]
+                continue
             if found is not None and (title or found.words):
-                return found
+                if found.server is None:
+                    return found
+                first, others = found, [*found.others]
             if title and titled is None:
                 at = Marks(path, document.root, {path: lines}).get("")
                 start = Location(path, Span(1, 1, 1, 1)) if at is None else at.value
@@ -110,7 +123,7 @@ def wrapped(path: str, text: str) -> WrappedLaunch | None:
                 titled = WrappedLaunch(title=title, location=start, words=(), machine=_machine(values))
     except (ComposeError, yaml.YAMLError):
         return None
-    return titled
+    return titled if first is None else first._replace(others=tuple(others))
 
 
 def _first(span: Span) -> Span:
@@ -146,37 +159,41 @@ def _inside(
 ) -> WrappedLaunch | None:
     """The command that launches most: a job of reinforcement learning or a server counts as one that trains."""
     best: tuple[int, WrappedLaunch] | None = None
+    servers: list[WrappedLaunch] = []
     machine, everywhere = _machine(values), _environment(values)
     for pointer, holder in _mappings(values):
         environment = {**everywhere, **_environment(holder)}
         image = str(holder.get("image", ""))
         for key, script in _scripts(holder):
-            script = f"vllm serve {script}" if _of_entry_point(image, script) else script
+            given = _of_entry_point(image, script)
+            script = f"vllm serve {script}" if given else script
             mark = marks.get(f"{pointer}/{escape(key)}")
             if mark is None:
                 continue
             commands = commands_of(script.split("\n"))
             for command in commands:
                 rank = _rank(command.text)
-                if rank and (best is None or rank > best[0]):
+                served = server(path, (command,)) if rank else None
+                served = served if len(servers) < MOST_SERVERS else None
+                if rank and (best is None or rank > best[0] or served is not None):
                     words = _words(command.text, {**_counts(machine), **environment, **_assigned(script, environment)})
-                    at = _place(path, lines, mark.value.span.line, words, command)
+                    at = _place(path, lines, mark.value.span.line, words[2:] if given else words, command)
                     job = of_launch(path, (command,))
-                    served = server(path, (command,))
-                    best = (
-                        rank,
-                        WrappedLaunch(
-                            title=title or "a file that starts a job",
-                            titled=bool(title),
-                            location=at,
-                            words=words,
-                            machine=machine,
-                            version=version_in(image),
-                            job=None if job is None else job._replace(location=at),
-                            server=None if served is None else served._replace(location=at, words=words),
-                        ),
+                    launch = WrappedLaunch(
+                        title=title or "a file that starts a job",
+                        titled=bool(title),
+                        location=at,
+                        words=words,
+                        machine=machine,
+                        version=version_in(image),
+                        job=None if job is None else job._replace(location=at),
+                        server=None if served is None else served._replace(location=at, words=words),
                     )
-    return None if best is None else best[1]
+                    servers += [launch] if served is not None else []
+                    best = (rank, launch) if best is None or rank > best[0] else best
+    if best is None or best[1].server is None:
+        return None if best is None else best[1]
+    return best[1]._replace(others=tuple([each for each in servers if each is not best[1]]))
 
 
 def _of_entry_point(image: str, script: str) -> bool:

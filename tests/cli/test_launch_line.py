@@ -26,6 +26,16 @@ def test_a_command_passes_or_fails(tmp_path: Path) -> None:
     assert plan["estimate"]["needed_bytes"] == json.loads(estimated.stdout)["plans"][0]["estimate"]["needed_bytes"]
 
 
+def test_a_server_needs_no_option(tmp_path: Path) -> None:
+    """``vllm serve MODEL`` is a command, although every word of it could be a path."""
+    line = ("--gpu", "h100-80gb", "--", "vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct")
+    for command in ("check", "estimate"):
+        answered = memcheck(tmp_path, command, *line)
+        assert "cannot read" not in answered.stderr, command
+        assert "vllm" in answered.stdout, command
+        assert answered.returncode == 0, command
+
+
 def test_a_command_is_in_place_of_the_folder(tmp_path: Path) -> None:
     """Plans of the working directory are not checked with it."""
     (tmp_path / "broken.yaml").write_text("memcheck: 1\n")

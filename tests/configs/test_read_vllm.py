@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from pathlib import Path
@@ -141,6 +142,63 @@ def test_compose_gives_arguments_to_the_image() -> None:
     service = {"image": "vllm/vllm-openai:v0.11.0", "command": "--model Qwen/Qwen3-8B --max-model-len 4096"}
     found = served("compose.yaml", yaml.safe_dump({"services": {"llm": service}}))
     assert found["inference"] == {"engine": "vllm", "version": "0.11.0", "max_model_len": 4096}
+
+
+TWO_SERVICES = """\
+services:
+  a:
+    image: vllm/vllm-openai:v0.11.0
+    command: ["--model", "Qwen/Qwen3-8B", "--max-model-len", "8192"]
+  b:
+    image: vllm/vllm-openai:v0.11.0
+    command: ["--model", "Qwen/Qwen3-8B", "--max-model-len", "4096"]
+"""
+POD = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+    - image: vllm/vllm-openai:v0.11.0
+      args: ["--model=Qwen/Qwen3-8B", "--max-model-len={length}"]
+      resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [(TWO_SERVICES, "4 and 7"), (POD.format(length=8192) + "---\n" + POD.format(length=4096), "6 and 14")],
+)
+def test_a_second_server_of_a_platforms_file_is_not_dropped(text: str, lines: str) -> None:
+    """Two services, or two documents: refused as two servers of a script are, at their own lines."""
+    found = read("serve.yaml", text)
+    (error,) = [each for each in found.findings if each.severity == "error"]
+    assert f"the file starts 2 servers, which differ; the first two are at lines {lines}" in error.message
+    assert error.location.span.line == int(lines.split(maxsplit=1)[0])
+    alike = read("serve.yaml", text.replace("4096", "8192"))
+    assert [each for each in alike.findings if each.severity == "error"] == []
+
+
+def test_a_server_of_another_kind_beside_it_is_not_dropped() -> None:
+    """No answer about one of two servers is given for the file."""
+    other = TWO_SERVICES.replace('v0.11.0\n    command: ["--model", "Qwen/Qwen3-8B", "--max-model-len", "4096"]', "x")
+    sglang = other.replace("vllm/vllm-openai:x", "lmsysorg/sglang:v1\n    command: sglang serve --model-path a/b")
+    (error,) = [each for each in read("serve.yaml", sglang).findings if each.severity == "error"]
+    assert "this is a vLLM server and an SGLang server" in error.message
+
+
+def test_suggest_names_commands_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """A platform's file becomes a plan with the command that `suggest` ends with, and that plan is judged alike."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    Path("k8s.yaml").write_text(POD.format(length=40960))
+    main(["suggest", "k8s.yaml", "--gpu", "rtx-4090"])
+    command, again = re.findall(r"`memcheck ([^`]*)`", capsys.readouterr().out.partition("next: ")[2])
+    assert main(shlex.split(command)) == 0
+    assert yaml.safe_load(Path("plan.yaml").read_text())["inference"]["version"] == "0.11.0"
+    main(shlex.split(again))
+    assert "Traceback" not in capsys.readouterr().err
+    before = served("k8s.yaml", POD.format(length=40960), gpu="rtx-4090")["inference"]
+    assert yaml.safe_load(Path("plan.yaml").read_text())["inference"] == before
 
 
 @pytest.mark.parametrize("name", [name for name in key_table("vllm").refused if name != "config"])

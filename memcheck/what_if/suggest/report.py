@@ -132,7 +132,7 @@ def cards(answer: Suggestions) -> tuple[Block, ...]:
 def _next(answer: Suggestions) -> str:
     """How a suggestion gets into the file: which of them memcheck writes, and what to do with the others."""
     if answer.config:
-        return f"memcheck edits plans, not configs. Change the config itself, or write a plan: {_imported(answer)}"
+        return f"memcheck edits plans, not configs. Change the config itself, or write a plan: {import_command(answer)}"
     written = [number for number, item in enumerate(answer.found, 1) if item.remedy.is_edit]
     if not written:
         return "memcheck cannot write these changes: they have no certain place in the file. Set the values yourself"
@@ -142,9 +142,11 @@ def _next(answer: Suggestions) -> str:
     return f"write one into the file: --apply {numbers}; show it: --diff --apply {written[0]}. Set the others yourself"
 
 
-def _imported(answer: Suggestions) -> str:
-    """The command that makes a plan of a config, which suggest then edits."""
-    return f"`memcheck import {one_line(answer.plan.path)} --output plan.yaml`, then `memcheck suggest plan.yaml`"
+def import_command(answer: Suggestions) -> str:
+    """The commands that make a plan of a config, with the hardware that is stated for it, and edit the plan."""
+    hardware = "".join(f" --{name.replace('_', '-')} {one_line(str(each))}" for name, each in answer.stated.items())
+    path = one_line(answer.plan.path)
+    return f"`memcheck import {path}{hardware} --output plan.yaml`, then `memcheck suggest plan.yaml`"
 
 
 def _goal(answer: Suggestions) -> str:

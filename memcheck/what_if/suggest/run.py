@@ -88,6 +88,8 @@ class Suggestions(Record):
     keep: tuple[str, ...] = ()
     config: bool = False
     """The file is a framework's config or a launch script, which no suggestion edits."""
+    stated: Mapping[str, object] = MappingProxyType({})
+    """Hardware that the command line or the configuration states for it, by the names of the options."""
     tally: LayoutTally = LayoutTally()
     space: Mapping[str, tuple[object, ...]] = MappingProxyType({})
     exhausted: bool = False
@@ -155,7 +157,9 @@ def suggest(
     """
     quiet = gate._replace(remedies=None, inventory=False)
     plan = check_document(document, quiet)
-    answer = Suggestions(plan, goal, NOT_JUDGED, keep=keep, config="/memcheck" not in document.marks)
+    answer = Suggestions(
+        plan, goal, NOT_JUDGED, keep=keep, config="/memcheck" not in document.marks, stated=gate.hardware
+    )
     if plan.estimate is None:
         return answer
     context = _context(document, quiet, plan)
