@@ -164,7 +164,7 @@ def _padded_vocabulary(columns: tuple[int, ...], job: TrainingJob) -> tuple[int,
 
 def _buckets(job: TrainingJob, hidden: int) -> list[tuple[str, int]]:
     """Names and elements of the flat buffers that DeepSpeed reduces and gathers in."""
-    if job.framework.name != "deepspeed":
+    if not job.framework.own_engine:
         return []
     from memcheck.frameworks.deepspeed.engine import elements
 

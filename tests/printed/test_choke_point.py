@@ -24,6 +24,7 @@ WRITES = {
     ("memcheck/review/history/checkout.py", "_write"): "a file of another revision",
     ("memcheck/review/history/checkout.py", "_object"): "a pipe to git",
     ("memcheck/verify/recording.py", "append"): "a recording's file",
+    ("memcheck/guard.py", "_write"): "the plan of a running job, where the caller wants it",
     ("memcheck/cli/kept.py", "keep"): "a kept verdict, in the user's cache",
     ("memcheck/configs/formats.py", "export_plan"): "a format's own function of that name",
     ("memcheck/configs/formats.py", "write"): "the function of that name in a format's writer",
