@@ -53,7 +53,7 @@ from memcheck.why.evidence import (
     Message,
     TensorReading,
 )
-from memcheck.why.explained import AS_PREDICTED, Explained
+from memcheck.why.explained import AS_PREDICTED, WORDS, Explained
 from memcheck.why.live import Mapped
 from memcheck.why.log import LogEvidence
 from memcheck.why.shapes import TensorFit
@@ -190,10 +190,53 @@ def bar(message: Message) -> Chart | None:
     )
 
 
+STEPS = {
+    "shm": (
+        (
+            "Give the container more of it: `docker run --shm-size=16g` or `--ipc=host`. Kubernetes: an `emptyDir` "
+            "with `medium: Memory` at /dev/shm."
+        ),
+        "Or start fewer data loader workers (`num_workers`), and hand over smaller batches (`prefetch_factor`).",
+    ),
+    "waited": (
+        (
+            "Look at the end of the other ranks' logs: the one that this rank waited for stopped first, and a common "
+            "cause is that it ran out of memory."
+        ),
+        "If no rank failed, one was slow: longer data loading, a checkpoint, or rows of different lengths.",
+    ),
+    "time": ("Ask for more time (Slurm: --time), or save checkpoints so that the next job goes on from the last one.",),
+    "stopped": (
+        "Start the job again from its last checkpoint. The scheduler says why it ended: `sacct -j JOB -o State`.",
+    ),
+    "disk": (
+        (
+            "Free the disk, or write somewhere else: `df -h` shows which is full. Checkpoints, caches (HF_HOME, "
+            "TMPDIR) and logs fill it."
+        ),
+    ),
+}
+"""What to do about ends that are no lack of the memory of a GPU or of a process."""
+STEPS_OF = {
+    "shm-bus": "shm",
+    "shm-nccl": "shm",
+    "shm-full": "shm",
+    "watchdog": "waited",
+    "timed-out": "waited",
+    "time-limit": "time",
+    "lsf-time": "time",
+    "preempted": "stopped",
+    "disk": "disk",
+}
+"""Patterns of messages and their rows of :data:`STEPS`."""
+
+
 def next_steps(answer: Diagnosis) -> list[str]:
     """What to do now, as far as the evidence alone says it."""
     kind, message = answer.kind, answer.message
     explained = answer.explained
+    if message is not None and message.pattern in STEPS_OF:
+        return list(STEPS[STEPS_OF[message.pattern]])
     if kind == HOST:
         return [
             "Ask for more host memory (Slurm: --mem), or start fewer data loader workers and fewer processes per node.",
@@ -317,7 +360,14 @@ def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
     same: dict[str, list[str]] = {}
     for each in explained.excluded:
         same.setdefault(each.text, []).append(each.id)
-    ruled = [Prose(f"excluded: {', '.join(ids)}. {why}", "dim") for why, ids in [*same.items()][:SHOWN_CAUSES]]
+    ruled = [
+        Prose(f"excluded: {', '.join(WORDS.get(id, id) for id in ids)}. {why}", "dim")
+        for why, ids in [*same.items()][:SHOWN_CAUSES]
+    ]
+    if not causes and not ruled:
+        e = plan.estimate
+        text = f"The plan needs {size(e.needed_bytes)} of {size(e.capacity_bytes)}. It does not explain this end."
+        causes = [Prose(text)]
     found.append(Section("causes", _title(answer, plan), (*causes, *ruled)))
     if explained.differences:
         rows = tuple(

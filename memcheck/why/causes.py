@@ -72,6 +72,8 @@ MOST_TIMES = 64
 """How many times the stated batch is worth trying."""
 LARGE_PART = 0.08
 """Share of the GPU from which memory that others hold is more than what contexts and rounding explain."""
+LATE = ("backward", "optimizer")
+"""Phases whose traceback shows that the phases before them were outlived."""
 FRAMES = 3
 """Innermost lines of a traceback in which a cast to fp32 is looked for."""
 ROUND = tuple(2**power for power in range(20, 6, -1))
@@ -202,6 +204,9 @@ class PlanComparison:
         verdict = self.result.verdict
         if self.total > self.estimate.capacity_bytes * 1.05:  # another GPU than the plan's: what it gives decides
             verdict = verdict_in(self.estimate.needed_interval_bytes, self.total, 1.0)
+        outlived = self._outlived()
+        if verdict != FITS and outlived is not None:
+            return [outlived, *direct], excluded
         if verdict == DOES_NOT_FIT and not any(c.id == SMALLER_CARD for c in direct):
             return [self._as_predicted(LIKELY), *direct], excluded
         strong = [cause for cause in direct if cause.certainty == LIKELY or self._weighs(cause)]
@@ -217,15 +222,45 @@ class PlanComparison:
             return unused is not None and unused.bytes > LARGE_PART / 2 * self.total
         return cause.id == OTHER_PROCESS and self.foreign > LARGE_PART * self.total
 
+    def _outlived(self) -> Cause | None:
+        """Why the run did not end as predicted: it outlived a moment that the plan cannot outlive.
+
+        That moment's need is taken without optimizer states, which the first step makes after it. None where no such
+        moment comes before the phase of the message, and the plan does not fit in that phase either.
+        """
+        e = self.estimate
+        instants = next(r for r in e.ranks if r.pipeline_rank == e.pipeline_rank).instants
+        phase, given = self.message.phase, max(e.capacity_bytes, self.total)
+        first = next((n for n, i in enumerate(instants) if i.name == phase), None)
+        if phase not in LATE or first is None:
+            return None
+        before = [(i.allocated_bytes - i.components_bytes.get("optimizer_states", 0), i) for i in instants[:first]]
+        count, passed = max(before, key=lambda row: row[0], default=(0, instants[first]))
+        if count * (1 - CLOSE) > given:
+            return _unknown(
+                f"Not as predicted: the plan needs at least {size(count)} in {passed.name} and the GPU gives "
+                f"{size(given)}. The run outlived {passed.name}, since it died in {phase}: the plan is larger.",
+                self.message,
+            )
+        there = max(i.allocated_bytes for i in instants if i.name == phase) + e.needed_bytes - e.allocated_bytes
+        if there <= given and any(i.name == e.instant for i in instants[:first]):
+            return _unknown(
+                f"Not as predicted: the plan's highest moment is {e.instant}, which the run outlived. It died in "
+                f"{phase}, where the plan needs {size(there)} and the GPU gives {size(given)}.",
+                self.message,
+            )
+        return None
+
     def _as_predicted(self, certainty: str) -> Cause:
         e = self.estimate
         given = max(e.capacity_bytes, self.total)
         top = max(e.largest, key=lambda group: group.bytes, default=None)
-        there = f" The largest tensors there are {top.copies} x {top.name} {top.shape}." if top is not None else ""
+        copies = f"{top.copies} x " if top is not None and top.copies > 1 else ""
+        there = f" The largest there: {copies}{f'{top.name} {top.shape}'.strip()}." if top is not None else ""
         verb = "needs" if certainty == LIKELY else "may need more than the GPU has: it needs"
         text = (
             f"As predicted: the plan {verb} {size(e.needed_bytes)} and the GPU gives {size(given)}. "
-            f"The highest moment is {e.instant}, {e.operation}.{there}"
+            f"The highest moment is {e.instant}, {e.operation}.{self._died_later()}{there}"
         )
         return Cause(
             id=AS_PREDICTED,
@@ -237,6 +272,15 @@ class PlanComparison:
             predicted_bytes=e.allocated_bytes,
             lines=self.lines,
         )
+
+    def _died_later(self) -> str:
+        """A sentence where the log names another moment than the plan's highest."""
+        phase, e = self.message.phase, self.estimate
+        found = [i for r in e.ranks if r.pipeline_rank == e.pipeline_rank for i in r.instants if i.name == phase]
+        if not found or phase == e.instant:
+            return ""
+        there = max(instant.allocated_bytes for instant in found) + e.needed_bytes - e.allocated_bytes
+        return f" The run died in {phase}, for which the plan needs {size(there)}."
 
     def _direct(self) -> Iterator[Cause]:
         e, f = self.estimate, self.figures

@@ -19,6 +19,22 @@ EVALUATION, SAVE, LOAD, LEAK = "evaluation", "save", "load", "leak"
 FRAGMENTATION, OTHER_PROCESS, SMALLER_CARD, UNKNOWN_CAUSE = "fragmentation", "other-process", "smaller-card", "unknown"
 """Identifiers of causes, as the JSON has them."""
 
+WORDS = {
+    MORE_TOKENS: "more tokens",
+    LONGER: "longer sequences",
+    LARGER: "a larger micro-batch",
+    LOGITS_KEPT: "logits that are kept",
+    EAGER: "attention without a fused kernel",
+    RECOMPUTE: "no recomputation",
+    NOT_SHARDED: "a model that is not sharded",
+    NOT_SYNCHRONISED: "gradients that are synchronised late",
+    IMBALANCE: "unbalanced experts",
+    EVALUATION: "an evaluation",
+    SAVE: "gathering to save",
+    LOAD: "loading the whole model",
+}
+"""Causes in words for people."""
+
 
 class Cause(Record):
     """One explanation, with what it changes of the plan."""

@@ -186,12 +186,15 @@ def _of_size(message: Message) -> Iterator[Said]:
     if message.pattern == "torch" and names_no_tensor(tried):
         what = "up to 1 MiB" if tried.bytes < LARGE_BUFFER // 2 else "1 to 10 MiB"
         yield NO_SIZE, CERTAIN, f"{size(tried)} is what the allocator asks for when any tensor of {what} has no room."
-    held = f.get(RESERVED) or allocated
+    held = allocated or f.get(RESERVED)
     if total is not None and held is not None and tried.bytes < SMALL * total.bytes and held.bytes > total.bytes // 2:
         yield (
             SMALL_PART,
             CERTAIN,
-            f"What failed is {size(tried)}. What filled the GPU are the {size(held)} that were there before.",
+            (
+                f"What failed is {size(tried)}. What filled the GPU are the {size(held)} that "
+                f"PyTorch {'had allocated' if held is allocated else 'had reserved'} before."
+            ),
         )
 
 
