@@ -22,6 +22,7 @@ from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.imports import import_module
+from memcheck.edge.opener import read_start
 from memcheck.edge.screen import put
 from memcheck.edge.text import gib, one_line
 from memcheck.errors import MemcheckError
@@ -324,12 +325,11 @@ def _write(path: str, imported: Imported, job: LiveJob) -> None:
     settings = {key: named if key == "model.config" else each for key, each in imported.settings.items()}
     for name, text in ((config, json.dumps(job.model_config, indent=1) + "\n"), (path, plan_text(settings))):
         if not os.path.lexists(name):
-            with open(name, "x", encoding="utf-8") as file:
+            with open(name, "x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
             continue
-        with open(name, encoding="utf-8") as file:
-            same = file.read(len(text) + 1) == text
-        if not same:
+        data = text.encode()
+        if read_start(name, len(data)) != data:
             _say(f"{name} exists and differs from this job: it stays as it is", 0)
 
 

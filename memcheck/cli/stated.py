@@ -81,6 +81,8 @@ def stated_beside(options: CheckOptions) -> dict[str, object]:
 STDIN = "-"
 FILES = (".yaml", ".yml", ".json", ".toml")
 """Suffixes of files that are never started as programs."""
+STARTERS = ("python", "torchrun", "accelerate", "deepspeed")
+"""Programs that start the script named after them."""
 _WITHOUT = {
     "fix": "--fix",
     "unsafe_fixes": "--unsafe-fixes",
@@ -96,14 +98,17 @@ _WITHOUT = {
 def is_launch(words: Sequence[str]) -> bool:
     """Whether the words after ``--`` are a command; otherwise they are paths, some of which may start with a dash.
 
-    A command starts with a program, which is no file of that name, and has an option or a ``key=value``. Paths that do
-    not exist are therefore still reported as paths. ``vllm serve MODEL`` needs no option.
+    A command starts with a program, which is no file of that name, and has an option or a ``key=value``, or starts a
+    script. Paths that do not exist are therefore still reported as paths. ``vllm serve MODEL`` needs no option.
     """
     if len(words) < 2 or words[0] == STDIN or words[0].startswith("-") or words[0].lower().endswith(FILES):
         return False
     if os.path.exists(words[0]):
         return False
-    return tuple(words[:2]) == ("vllm", "serve") or any(word.startswith("-") or "=" in word for word in words[1:])
+    if tuple(words[:2]) == ("vllm", "serve"):
+        return True
+    starts = words[0].rpartition("/")[2].startswith(STARTERS) and any(word.endswith(".py") for word in words)
+    return starts or any(word.startswith("-") or "=" in word for word in words[1:])
 
 
 def launch_file(words: Sequence[str]) -> PlanFile:

@@ -44,6 +44,10 @@ class UnreadAnswers:
             return
         self._configs += 1
         self._format = None
+        from memcheck.configs.types import JOB
+
+        if file.path.endswith(".ipynb") or ".py" in file.path or b".py" in file.data:
+            self._defines.pop(JOB, None)
         for name in [name for name in self._defines if re.search(rf"\b{re.escape(name)}\b".encode(), file.data)]:
             del self._defines[name]
 

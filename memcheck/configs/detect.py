@@ -184,8 +184,8 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
             raise located(at, message, another_file(path, named_there["file"], config, beside))
     name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
-    path, code = script_near(config) if name else ("", "")
-    if code and trainers(followed(code_of(path, code))):
+    near, code = script_near(config) if name else ("", "")
+    if code and trainers(followed(code_of(near, code))):
         return PYTHON
     if name and (starts_processes(config) or path == COMMAND):
         inside = "what it starts" if at == config.at("") else f"`{name}`"

@@ -6,6 +6,7 @@ Like every file that a config names, they lie inside its repository, or its fold
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_json, load_yaml, parse_text
@@ -24,8 +25,12 @@ MOST_FILES = 40
 
 def script_near(config: ConfigFile) -> tuple[str, str]:
     """The script that a launch line runs, and its text, where it is a Python file near the line; empty texts if not."""
-    name, _ = script_of(config)
-    path = next((each for each in named_files(config, name) if is_file(each)), "") if name.endswith(".py") else ""
+    name, at = script_of(config)
+    if not name.endswith(".py") or not config.lines:
+        return "", ""
+    before = re.search(r"[^\s\"'=]*$", config.lines[at.span.line - 1][: at.span.column - 1][-500:])
+    name = (before[0] if before is not None else "") + name
+    path = next((each for each in named_files(config, name) if is_file(each)), "")
     try:
         return (path, parse_text(path, config.read(path))) if path else ("", "")
     except (OSError, ConfigError):

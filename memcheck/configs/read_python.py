@@ -31,7 +31,7 @@ from memcheck.configs.read_trl import (
     recompute_of,
     scored_before,
 )
-from memcheck.configs.trainer_adapters import leaves_casts
+from memcheck.configs.trainer_adapters import PREPARES, leaves_casts
 from memcheck.configs.trainer_job import (
     BatchArguments,
     Collated,
@@ -47,7 +47,7 @@ from memcheck.configs.trainer_job import (
 from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import architecture_named, on, text
 from memcheck.configs.trainer_script import others
-from memcheck.configs.types import NO_DEFINES, ConfigProblem, Note, ReadConfig
+from memcheck.configs.types import JOB, NO_DEFINES, ConfigProblem, Note, ReadConfig
 from memcheck.finding import Location
 from memcheck.models.module_paths import linear_layers
 from memcheck.plan.text import split_lines
@@ -129,10 +129,6 @@ def _launched(draft: Draft, config: ConfigFile) -> None:
         message = "`config_file`: the launcher's config is not read together with a script of one's own"
         help = KEYS.words["answers"][key]
         draft.problems.append(ConfigProblem(config.at("config_file"), message, help, keys=(key,)))
-
-
-JOB = "job"
-"""The variable by which the user says which job of a file is meant: the line of its trainer."""
 
 
 def _machine(config: ConfigFile) -> StatedGpu:
@@ -249,6 +245,7 @@ def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
     yield from _rows(draft, job)
     _dtype(draft, job)
     yield from precision_of(draft, split, alone=job.trl_config, opened=False)
+    _former(draft, job)
     arguments.step(draft, split)
     yield from recompute_of(draft, alone=job.trl_config and not parts.older(draft, 0, 20))
     yield from attention_of(draft, opened=False)
@@ -258,6 +255,8 @@ def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
     yield from loss_of(draft, supervised=supervised)
     if trl and not job.wrapped:
         casts_of(draft, supervised=supervised)
+        if job.model is not None and job.model.prepared is not None and PREPARES in draft.settings:
+            draft.derive(PREPARES, True, "the file calls prepare_model_for_kbit_training")
     elif job.wrapped and job.model is not None and job.model.prepared is None and job.model.name not in UNSLOTH:
         leaves_casts(draft, "the file does not call prepare_model_for_kbit_training")
     path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if config.has(name)), "")
@@ -373,6 +372,16 @@ def _dtype(draft: Draft, job: PythonJob) -> None:
         config.adopt("dtype", "float16" if on(draft, "fp16") else "bfloat16", job.model.at)
     elif config.version and not parts.older(draft, 5) and re.search(r"(?:^| )[5-9]", config.version):
         config.adopt("dtype", "auto", job.model.at)
+
+
+def _former(draft: Draft, job: PythonJob) -> None:
+    """Say of whom fp32 is the default, where the file loads the model without a dtype and TRL's trainer gets it."""
+    key = "training.precision.params"
+    unsaid = job.model is not None and job.trl_config and not draft.config.has("dtype")
+    mixed = str(draft.value("training.precision.recipe")).endswith("-mixed")
+    if unsaid and mixed and arguments.is_dtype_open(draft):
+        draft.settings.pop(key, None)
+        draft.assume(key, "fp32", arguments.FORMER)
 
 
 def _objective(draft: Draft, job: PythonJob) -> Iterator[Record]:

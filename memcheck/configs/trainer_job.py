@@ -248,7 +248,8 @@ def _precision(draft: Draft, section: PrecisionArguments) -> None:
     trains_all = draft.value("training.method") == "full"
     if not section.amp or section.split.engine or (section.split.sharded and trains_all):
         return
-    if section.weights != ("fp32" if trains_all else section.amp):
+    unlike = section.weights != ("fp32" if trains_all else section.amp)
+    if unlike or (not trains_all and draft.value("training.trainer.name") == "trl"):  # whose own default is fp32
         draft.set("training.precision.params", section.weights, section.path)
 
 

@@ -10,6 +10,8 @@ from memcheck.record import Record
 
 MOST_PLACES = 3
 """Other places of one cause that a message names."""
+JOB = "job"
+"""The variable by which the user says which job of a Python file is meant: the line of its trainer."""
 NO_DEFINES: Mapping[str, str] = {}
 NO_TEXTS: Mapping[str, bytes] = {}
 REMOVED = object()

@@ -53,6 +53,30 @@ def test_words_after_dashes_may_be_paths(tmp_path: Path) -> None:
         assert f"cannot read {min(words)}" in result.stderr, words
 
 
+SCRIPT = """\
+from trl import SFTConfig, SFTTrainer
+SFTTrainer("Qwen/Qwen2.5-0.5B", SFTConfig(per_device_train_batch_size=1, max_length=512)).train()
+"""
+
+
+@pytest.mark.parametrize("start", ["python", "python3", "torchrun", "accelerate launch"])
+def test_a_script_without_options_is_a_command(tmp_path: Path, start: str) -> None:
+    """What starts a script is no path."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    result = memcheck(tmp_path, "check", "--gpu", "h200", "--", *start.split(), "train.py")
+    assert (result.returncode, "pass" in result.stdout) == (0, True), result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("named", [["train.py"], ["--", "python", "train.py"]], ids=["a file", "a command"])
+def test_one_job_of_several_is_chosen_as_the_message_says(tmp_path: Path, named: list[str]) -> None:
+    """The printed option is taken."""
+    (tmp_path / "train.py").write_text(SCRIPT + SCRIPT.replace("0.5B", "1.5B"))
+    asked = memcheck(tmp_path, "check", "--gpu", "h200", *named)
+    assert "--define job=2" in asked.stdout
+    chosen = memcheck(tmp_path, "check", "--gpu", "h200", "--define", "job=2", *named)
+    assert chosen.returncode == 0, chosen.stdout + chosen.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

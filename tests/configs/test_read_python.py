@@ -136,6 +136,44 @@ def test_what_hangs_on_the_gpu_follows_from_the_stated_one(gpu: str, recipe: str
         assert values(BASE + code, gpu)["training.precision.recipe"] == recipe
 
 
+TUNED = "SFTTrainer({}, SFTConfig(per_device_train_batch_size=1, bf16=True{}), peft_config=LoraConfig(r=4)).train()\n"
+NAMED = "'Qwen/Qwen2.5-0.5B'"
+WEIGHTS = {
+    "torch.bfloat16": (MODEL.format(", torch_dtype=torch.bfloat16") + TUNED.format("model", ""), "bf16"),
+    "a word": (MODEL.format(", dtype='bfloat16'") + TUNED.format("model", ""), "bf16"),
+    "the checkpoint's": (MODEL.format(", dtype='auto'") + TUNED.format("model", ""), "bf16"),
+    "of the trainer": (TUNED.format(NAMED, ", model_init_kwargs={'dtype': 'bfloat16'}"), "bf16"),
+    "fp32": (MODEL.format(", dtype=torch.float32") + TUNED.format("model", ""), "fp32"),
+    "unsaid": (MODEL.format("") + TUNED.format("model", ""), "fp32"),
+    "unsaid, by TRL": (TUNED.format(NAMED, ""), "fp32"),
+}
+
+
+@pytest.mark.parametrize(("code", "dtype"), WEIGHTS.values(), ids=WEIGHTS.keys())
+def test_a_frozen_base_has_the_dtype_that_the_file_loads_it_in(code: str, dtype: str) -> None:
+    """TRL's own default counts only where the file is silent."""
+    (result,), _ = check_file("train.py", (BASE + code).encode(), Gate(hardware={"gpu": "h100-80gb"}))
+    assert result.estimate is not None
+    assert values(BASE + code)["training.precision.params"] == dtype
+    parameters = result.estimate.components_bytes["parameters"]
+    assert round(parameters / result.estimate.parameters) == (2 if dtype == "bf16" else 4)
+
+
+def test_whoever_loads_the_model_decides_what_an_unsaid_dtype_is() -> None:
+    """The file, with transformers: the checkpoint's dtype since 5, and fp32 before, which is taken for both."""
+    setting = read(BASE + MODEL.format("") + TUNED.format("model", "")).settings["training.precision.params"]
+    assert setting.assumed
+    assert "transformers 4" in setting.why
+
+
+def test_a_base_that_the_file_prepares_has_its_norms_and_embeddings_cast() -> None:
+    """TRL casts nothing itself, and leaves what was cast before."""
+    loaded = MODEL.format(", quantization_config=BitsAndBytesConfig(load_in_4bit=True)")
+    key = "training.options.prepare_model_for_kbit_training"
+    for more, prepared in (("", False), ("model = prepare_model_for_kbit_training(model)\n", True)):
+        assert values(BASE + loaded + more + TUNED.format("model", ""))[key] is prepared
+
+
 UNKNOWN = {
     "another branch": ("if go():\n    B = 1\nelse:\n    B = 4", "B", "the `if` on line 5"),
     "a file": ("import json\nB = json.load(open('c.json'))['b']", "B", "--micro-batch-size"),
@@ -186,6 +224,11 @@ def test_the_launch_line_is_read_with_the_script_that_it_names(tmp_path: Path, m
     assert found["hardware.gpus_per_node"] == 2
     (problem,) = read(line.replace("--rows-at-once", "--rows"), name="launch.sh").problems
     assert "has no such option" in problem.message
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "mine.py").rename(tmp_path / "jobs" / "mine.py")
+    for start in ("python ", "python ./", f"python {tmp_path}/"):
+        below = f"{start}jobs/mine.py --model Qwen/Qwen2.5-0.5B --rows-at-once 4\n"
+        assert read(below, name="launch.sh").settings["training.micro_batch_size"].value == 4
 
 
 def test_several_jobs_are_named_and_one_is_asked_for() -> None:
