@@ -410,7 +410,7 @@ class PlanComparison:
         tokens = self.job.rows * self.job.sequence_length // self.job.layout.context
         found = tuple(
             r
-            for r in self.fit.readings
+            for r in self.fit.readings[: self.fit.spoken or None]
             if (r.free_name == "tokens" and tokens < r.free_range[1] and r.free_range[0] <= MOST_TIMES * tokens)
             or (r.free_name == "sequences" and self.job.rows < r.free_range[1] <= MOST_TIMES * self.job.rows)
             or (r.free_name == "length" and r.free_range[1] > self.job.sequence_length)
@@ -424,6 +424,8 @@ class PlanComparison:
         """Identifier, changes of the plan, and why, for each number that may be wrong."""
         job = self.job
         if not isinstance(job, TrainingJob):
+            if job.layout.tensor > 1:
+                yield NOT_SHARDED, {"parallelism.tensor": 1}, "Each rank holds the whole model before it is split."
             return
         yield from self._tokens(job)
         if job.attention != "eager" and "eager" in job.framework.attentions:
