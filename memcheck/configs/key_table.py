@@ -58,6 +58,12 @@ class KeyTable(Record):
         """All words of these lists."""
         return frozenset(word for name in names for word in self.names[name])
 
+    def keys(self) -> tuple[str, ...]:
+        """All keys of the format that have a meaning here, and no names of sections."""
+        read = [name for rows in self.rows.values() for row in rows for name in (row.path, *row.aliases)]
+        known = (*read, *self.unmodelled, *self.refused, *(key for keys in self.irrelevant.values() for key in keys))
+        return tuple([key for key in known if not key.endswith(".")])
+
     def row(self, path: str) -> KeyRow:
         """The row of one key of the format."""
         return next(row for rows in self.rows.values() for row in rows if row.path == path)

@@ -118,6 +118,11 @@ class Term(Record):
     expected_bytes: int = 0
 
 
+GRAPHS_SEEN = "public logs show 0.1 to 4.2 GiB, and one 57"
+GRAPHS_USUAL_BYTES = 4.2 * 2**30
+"""What CUDA graphs took in public logs; sources in ``docs/internals/engines.md``."""
+
+
 class EngineAnswer(Record):
     """The engine's answer to a plan, for the rank that decides."""
 
@@ -162,3 +167,14 @@ class EngineAnswer(Record):
             return None
         pool = self.pool
         return pool is not None and self.settings.demand[1] <= pool.length and self.demand_pages < pool.blocks
+
+    @property
+    def graphs_room_bytes(self) -> int | None:
+        """Bytes that CUDA graphs may take while the engine still boots, where nothing but their size decides.
+
+        None where it is less than graphs usually take, where another term decides, or without a fixed length.
+        """
+        if self.answer != "depends" or self.depends_on != ("graphs",) or not self.settings.length:
+            return None
+        room = self.pool_interval_bytes[0] - self.request_bytes
+        return room if room > GRAPHS_USUAL_BYTES else None

@@ -50,7 +50,13 @@ def check(context: RuleContext) -> Iterator[Finding]:
     room = ""
     if refusal.kind in ("too-long", "none", "auto"):
         low, high = answer.pool_interval_bytes
-        room = f"; at most {gib(max(0, high))} are left for the KV cache, at least {gib(max(0, low))}"
+        if high > 0:
+            room = f"; at most {gib(high)} are left for the KV cache, at least {gib(max(0, low))}"
+        else:
+            room = f"; nothing is left for the KV cache: {gib(-high)} to {gib(-low)} are missing before it"
+        short = answer.request_bytes - high
+        if short > 0 and answer.settings.length:
+            room += f"; for one request at least {gib(short)} are missing"
     hints = []
     if answer.longest and refusal.kind == "too-long":
         hints.append(f"`max_model_len: {answer.longest}`")

@@ -47,7 +47,8 @@ FIGURES = {
 }
 """The terms in words."""
 SETTLE = {
-    "graphs": 'state `graphs_gib` from a log ("Graph capturing finished ... took"), or set `enforce_eager: true`',
+    "graphs": 'state their size from a log ("Graph capturing finished ... took"): `--set inference.graphs_gib=N`; or '
+    "set `enforce_eager: true`",
     "profile": 'state `kv_cache_bytes` from a log ("Available KV cache memory")',
     "outside": 'state `kv_cache_bytes` from a log ("Available KV cache memory")',
     "context": "lower `gpu_memory_utilization`",
@@ -68,10 +69,16 @@ def check(context: RuleContext) -> Iterator[Finding]:
     unknown = any(t.high_bytes is None for terms_of in answer.ranks for t in terms_of)
     least = "at most" if unknown and "graphs" in answer.depends_on else f"{gib(max(0, low))} to"
     versions = "".join(f"; {version}: {each.replace('_', ' ')}" for version, each in answer.enclosing)
+    message = f"whether {settings.name} {settings.version} boots depends on {terms}: {need}, "
+    message += f"{least} {gib(max(0, high))} are left{versions}"
+    room = answer.graphs_room_bytes
+    if room is not None:
+        message = f"{settings.name} {settings.version} boots unless CUDA graphs take more than {gib(room)}: "
+        source = next(t.source for t in answer.ranks[0] if t.name == "graphs")
+        message += f"{source}; `--set inference.graphs_gib=N`, from a log, settles it; {need}{versions}"
     yield RULE.finding(
         context,
-        f"whether {settings.name} {settings.version} boots depends on {terms}: {need}, "
-        f"{least} {gib(max(0, high))} are left{versions}",
+        message,
         stated(context.document, "/inference/version", "/inference/engine", "/hardware/gpu"),
         help=SETTLE[answer.depends_on[0]],
         related=(("the policy", "/policy/uncertain"),),

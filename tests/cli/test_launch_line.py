@@ -36,6 +36,25 @@ def test_a_server_needs_no_option(tmp_path: Path) -> None:
         assert answered.returncode == 0, command
 
 
+def test_what_a_server_lacks_is_said_in_gib(tmp_path: Path) -> None:
+    """What would have to happen, and how to settle it; how much is missing; that shorter requests serve less."""
+    serve = ("vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len")
+    open_ = " ".join(memcheck(tmp_path, "check", "--gpu", "h100-80gb", "--", *serve, "8192").stdout.split())
+    assert "boots unless CUDA graphs take more than 5" in open_
+    assert "`--set inference.graphs_gib=N`" in open_
+    small = memcheck(tmp_path, "check", "--gpu", "rtx-4090", "--", *serve, "8192", "--gpu-memory-utilization", "0.15")
+    told = " ".join(small.stdout.split())
+    assert "nothing is left for the KV cache: 11" in told
+    assert "0.00 GiB" not in told
+    long = memcheck(tmp_path, "check", "--gpu", "rtx-4090", "--", *serve, "131072").stdout
+    assert "max_model_len: 131072 -> 49152 (serves less" in long
+    plan = "{memcheck: 1, model: llama-3.1-8b, hardware: {gpu: rtx-4090}, inference: {engine: vllm, max_model_len: 131072}}"
+    (tmp_path / "plan.yaml").write_text(plan)
+    suggested = memcheck(tmp_path, "suggest", "plan.yaml", "--top", "9").stdout
+    assert "max_model_len: 131072 -> " in suggested
+    assert "same results; changes what can be served" not in suggested
+
+
 def test_a_command_is_in_place_of_the_folder(tmp_path: Path) -> None:
     """Plans of the working directory are not checked with it."""
     (tmp_path / "broken.yaml").write_text("memcheck: 1\n")

@@ -216,6 +216,13 @@ def test_an_unknown_argument_is_named() -> None:
     assert note.related[0][1].span.line == 2
 
 
+def test_a_misspelled_argument_gets_the_known_one() -> None:
+    """And arguments of adapters are known, where no adapters are asked for."""
+    line = "vllm serve Qwen/Qwen3-8B --max-model-length 8192 --gpu-memory-utilisation 0.5 --max-loras 4"
+    notes = [f.message for f in read("serve.sh", f"{line} --max-lora-rank 64\n").findings if f.code == "MEM502"]
+    assert [each.partition("mean ")[2] for each in notes] == ["`max-model-len`?", "`gpu-memory-utilization`?"]
+
+
 def test_two_servers_that_differ_are_refused() -> None:
     """Equal ones on other ports are one."""
     line = "vllm serve Qwen/Qwen3-8B --max-model-len 4096 --port"

@@ -57,6 +57,19 @@ PLANS = {
 }
 
 
+def test_the_room_of_graphs_is_where_the_answer_turns() -> None:
+    """With graphs just below the room the engine boots, with graphs above it does not."""
+    open_ = answer("llama-3.1-8b", "l40s", version="0.33.0", max_model_len=8192)
+    room = open_.graphs_room_bytes
+    assert room is not None
+    for more, expected in ((-0.01, "boots"), (1.5, "does_not_boot")):
+        stated = answer("llama-3.1-8b", "l40s", version="0.33.0", max_model_len=8192, graphs_gib=room / GIB + more)
+        assert stated.answer == expected, more
+        assert stated.graphs_room_bytes is None
+    tight = answer("llama-3.1-8b", "rtx-4090", version="0.33.0", max_model_len=16384)
+    assert (tight.answer, tight.graphs_room_bytes) == ("depends", None)
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_answer(name: str) -> None:
     """Each plan has the answer of the engine's arithmetic by hand."""

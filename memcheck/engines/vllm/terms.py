@@ -6,7 +6,7 @@ torch, CUDA graphs. Public readings behind the intervals are in ``docs/internals
 
 from __future__ import annotations
 
-from memcheck.engines.types import EngineSettings, Term
+from memcheck.engines.types import GRAPHS_SEEN, EngineSettings, Term
 from memcheck.engines.vllm.versions import Version
 from memcheck.engines.vllm.weights import RankBytes
 from memcheck.models.types import Architecture
@@ -118,7 +118,7 @@ def graphs(settings: EngineSettings) -> Term:
             name="graphs",
             low_bytes=0,
             high_bytes=None,
-            source="no formula is known: one public log has 57 GiB, others 0.1 to 4.2",
+            source=f"no formula is known: {GRAPHS_SEEN}",
             expected_bytes=0,
         )
     source = "enforce_eager: none are made" if settings.eager else "stated: graphs_gib"

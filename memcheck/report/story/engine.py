@@ -19,6 +19,9 @@ def line(answer: EngineAnswer) -> str:
     word = WORDS[answer.answer]
     if answer.answer == "depends":
         word += f", which depends on {', '.join(NAMES[name] for name in answer.depends_on)}"
+    room = answer.graphs_room_bytes
+    if room is not None:
+        word = f"boots unless CUDA graphs take more than {gib(room)} GiB"
     text = f"{settings.name} {settings.version} {word}"
     if pool is None:
         return f"{text}: one request needs {gib(answer.request_bytes)} GiB of KV cache"

@@ -28,7 +28,7 @@ from memcheck.report.story.blocks import (
 from memcheck.report.verdict import GPU_TONES, failed, said, short_of_host, verdict
 from memcheck.result import PlanResult
 
-SERVED = frozenset({"inference.batch_size", "inference.context_length"})
+SERVED = frozenset({"inference.batch_size", "inference.context_length", "inference.max_model_len"})
 """Keys of what is served, which remedies only lower."""
 SHARE, HOST, HIGH = "of capacity", "host GiB", "up to"
 PURPOSES = {CHEAP: "least time", ROOMY: "leaves room"}

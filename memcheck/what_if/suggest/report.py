@@ -215,7 +215,7 @@ def costs(item: Suggestion, answer: Suggestions) -> list[str]:
         "equivalent": "equivalent numbers",
         "changes results": "changes the results of the training",
     }
-    parts = [numbers[item.numerics] if answer.plan.framework != "inference" else _serving(item)]
+    parts = [numbers[item.numerics]] if answer.plan.framework != "inference" else _serving(item)
     if item.serves:
         parts.append(f"changes what can be served: {item.serves}")
     if item.remedy.role in PURPOSES:
@@ -239,8 +239,11 @@ def costs(item: Suggestion, answer: Suggestions) -> list[str]:
     return [part for part in parts if part]
 
 
-def _serving(item: Suggestion) -> str:
-    return "changes the results" if item.numerics == "changes results" else "same results"
+def _serving(item: Suggestion) -> list[str]:
+    """Whether the answers change. One that serves less is not said to have the same results, as in `check`."""
+    if item.numerics == "changes results":
+        return ["changes the results"]
+    return [] if item.serves else ["same results"]
 
 
 def searched(answer: Suggestions) -> list[Fact]:
