@@ -30,6 +30,7 @@ from memcheck.report.story.blocks import (
 )
 from memcheck.result import PlanResult
 from memcheck.why.device_sections import device_sections, devices_data
+from memcheck.why.engine_start import ENGINES, SGLANG, VLLM, EngineStart, flags
 from memcheck.why.evidence import (
     ALLOCATED,
     CERTAIN,
@@ -93,6 +94,9 @@ class Diagnosis(Record):
     mapped: Mapped | None = None
     """Live blocks of the device that failed next to the plan's ledger; None without a plan or a snapshot."""
 
+    start: EngineStart | None = None
+    """What the log says of a serving engine that ended at its start; None for other ends."""
+
     @property
     def message(self) -> Message | None:
         """The message that names the reason first."""
@@ -118,6 +122,10 @@ def headline(answer: Diagnosis) -> str:
         return "The run went on after memory was short, and the text does not say why it ended."
     if message is None:
         return "The text does not say why the run ended: no message of a lack of memory, and no other error."
+    if answer.start is not None and message.pattern in ENGINES:
+        name = {VLLM: "vLLM", SGLANG: "SGLang"}[ENGINES[message.pattern]]
+        version = answer.start.value("inference.version")
+        return f"{name}{'' if version is None else f' {version}'} did not start. {message.means}"
     sure = {CERTAIN: "", LIKELY: "Likely: ", POSSIBLE: "Not certain: "}[message.certainty]
     return sure + message.means
 
@@ -237,6 +245,9 @@ def next_steps(answer: Diagnosis) -> list[str]:
     explained = answer.explained
     if message is not None and message.pattern in STEPS_OF:
         return list(STEPS[STEPS_OF[message.pattern]])
+    if message is not None and answer.start is not None:
+        step = "`memcheck why LOG --plan plan.yaml` gives the engine's own answer, and changes that fit."
+        return [*flags(message, answer.start), *([step] if explained is None else [])]
     if kind == HOST:
         return [
             "Ask for more host memory (Slurm: --mem), or start fewer data loader workers and fewer processes per node.",
@@ -288,11 +299,12 @@ def sections(answer: Diagnosis) -> tuple[Section, ...]:
     found: list[Section] = []
     message = answer.message
     rows = [Fact("where", place(answer))] if message is not None else []
-    if message is not None and TRIED in message.figures:
+    printed = message is not None and answer.start is None
+    if message is not None and printed and TRIED in message.figures:
         tried = message.figures[TRIED]
         exact = "" if tried.resolution_bytes else " exactly"
         rows.append(Fact("asked for", f"{size(tried)}{exact}"))
-    if message is not None and figures(message):
+    if message is not None and printed and figures(message):
         rows.append(Fact("the GPU" if message.kind == DEVICE else "memory", figures(message)))
     if message is not None:
         rows.append(Fact("message", message.text[:160] + ("…" if len(message.text) > 160 else "")))
@@ -308,7 +320,7 @@ def sections(answer: Diagnosis) -> tuple[Section, ...]:
     if answer.notes or answer.drafted or answer.missing:
         said = [Prose(note) for note in answer.notes]
         if answer.drafted:
-            values = ", ".join(f"`{d.key}: {value(d.value)}` (line {d.line})" for d in answer.drafted[:6])
+            values = ", ".join(f"`{d.key}: {value(d.value)}` (line {d.line})" for d in answer.drafted[:8])
             said.append(Prose(values, "dim"))
         if answer.missing and answer.explained is not None:
             said.append(Prose(f"missing: {', '.join(answer.missing)}", "warn"))
@@ -384,7 +396,7 @@ def _plan(answer: Diagnosis, explained: Explained) -> list[Section]:
     if explained.remedies:
         told = tuple(Prose(_remedy(r)) for r in explained.remedies[:SHOWN_REMEDIES])
         found.append(Section("remedies", "Changes that fit, computed again", told))
-    elif answer.kind == DEVICE and explained.causes and explained.causes[0].id == AS_PREDICTED:
+    elif answer.start is None and answer.kind == DEVICE and explained.causes and explained.causes[0].id == AS_PREDICTED:
         said = Prose("No single change that was tried fits: `memcheck suggest PLAN` searches further.")
         found.append(Section("remedies", "Changes that fit", (said,)))
     return found
@@ -394,7 +406,7 @@ def _title(answer: Diagnosis, plan: PlanResult) -> str:
     """What the run is compared with."""
     return (
         "Compared with the plan in the log's command"
-        if answer.drafted
+        if answer.drafted and answer.start is None
         else f"Compared with the plan {clean(plan.name)}"
     )
 

@@ -16,6 +16,8 @@ from memcheck.models.types import Architecture
 from memcheck.why.answer import Diagnosis, Drafted
 from memcheck.why.device_sections import failing
 from memcheck.why.drafting import draft
+from memcheck.why.engine_start import ENGINES, judge_start
+from memcheck.why.engine_start import read_start as read_engine_start
 from memcheck.why.evidence import (
     ALLOCATED,
     CERTAIN,
@@ -41,6 +43,7 @@ LARGEST = 256 * 2**20
 """Bytes of a log that are read."""
 PATHLIKE = re.compile(r"[\w./~+-]{1,400}")
 START = 4096
+SHOWN_OTHERS = 4
 SHOWN_SURVIVED = 4
 AT_END = 8 * 2**20
 """Bytes at the end of a log that are read for the memory of its steps."""
@@ -57,6 +60,9 @@ SAME_SIZE = 0.005
 """Share by which the totals of one kind of GPU differ between drivers."""
 ASSUMED = {"training.objective": "sft", "training.method": "full"}
 """What a drafted plan takes where the command does not say what it trains."""
+
+
+Read = tuple[str, bytes, LogEvidence, tuple[str, ...], tuple[DeviceMemory, ...]]
 
 
 def answer(
@@ -84,7 +90,10 @@ def answer(
         raise UsageError("--model in addition to --plan", "the plan names its model; use --set model=NAME to change it")
     card = _card(gpu)
     said = statements(message, *card) if message is not None else ()
+    notes = (*notes, *_others(found, source))
     result = Diagnosis(source=source, log=log, statements=said, notes=notes, devices=devices)
+    if message is not None and message.pattern in ENGINES:
+        return _of_engine(result, data, message, plan, document, changes)
     if plan is not None and message is not None:
         # The engine takes time to load, which a log without a plan and a command does not need.
         from memcheck.configs.documents import load_one
@@ -123,6 +132,46 @@ def answer(
     exact = message.pattern != "torch"
     fit = readings(message.figures[TRIED], architecture, None, (*message.frames, message.text), exact=exact)
     return result._replace(fit=fit, model=name)
+
+
+def _of_engine(
+    result: Diagnosis, data: bytes, message: Message, plan: str | None, document: int | None, changes: dict[str, object]
+) -> Diagnosis:
+    """A serving engine that ended at its start: what its log says, and the engine's own answer to the plan."""
+    start = read_engine_start(data)
+    result = result._replace(
+        start=start,
+        statements=(*result.statements, *start.statements),
+        drafted=tuple([Drafted(key, item, line) for key, item, line in start.settings]),
+    )
+    from memcheck.verify.subject import changed
+
+    if plan is not None:
+        from memcheck.configs.documents import load_one
+
+        hardware = {key.removeprefix("hardware."): item for key, item in changes.items() if key.startswith("hardware.")}
+        _, _, written = load_one(plan, document, "why compares a run with it", hardware)
+        return result._replace(explained=judge_start(changed(written, changes), message, start))
+    if "hardware.gpu" not in changes:
+        return result
+    drafted = draft(data, changes, result.source).document
+    if drafted is None:
+        return result
+    own = {key: item for key, item, _ in start.settings if key != "model"}
+    explained = judge_start(changed(drafted, own), message, start)
+    return result._replace(explained=explained) if explained.plan.estimate is not None else result
+
+
+def _others(found: list[Read], source: str) -> tuple[str, ...]:
+    """What the other files say of an end, a sentence for each."""
+    rest = [
+        f"{name}, line {log.first.line:,}: {log.first.means}"
+        for name, _, log, _, _ in found
+        if name != source and log.first is not None
+    ]
+    told = rest[:SHOWN_OTHERS]
+    more = len(rest) - len(told)
+    return (*told, *([f"{more:,} further files name an end."] if more else []))
 
 
 def _gpu_of(message: Message) -> str | None:
@@ -172,9 +221,6 @@ def _architecture(name: str) -> Architecture:
     if isinstance(found, Rough):
         raise UsageError(f"--model {one_line(name)}: its layers are not known")
     return found
-
-
-Read = tuple[str, bytes, LogEvidence, tuple[str, ...], tuple[DeviceMemory, ...]]
 
 
 def _order(read: Read) -> int:
