@@ -12,7 +12,7 @@ from memcheck.cli.tell import complain
 from memcheck.cli.write import write_each
 from memcheck.config.discover import find_plans
 from memcheck.config.find import Configurations
-from memcheck.configs.documents import load_plans
+from memcheck.configs.documents import is_config, load_plans
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
 from memcheck.what_if.compare import ComparedPlan, compare
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[list[ComparedPlan], bool]:
+def subjects(
+    paths: tuple[str, ...], config: str | None, verb: str, names: tuple[str, ...] | None = None
+) -> tuple[list[ComparedPlan], bool]:
     """Every plan of the paths, and whether all files could be read.
+
+    ``names``: GPUs. A framework's config or a script is read for each of them, since what it does may hang on its GPU.
 
     Raises:
         UsageError: there is no plan.
@@ -38,7 +42,10 @@ def subjects(paths: tuple[str, ...], config: str | None, verb: str) -> tuple[lis
             readable = False
             continue
         gate = gates.of(file.path)
-        found += [ComparedPlan(document, gate) for document in load_plans(file.path, file.data)]
+        for name in names if names and is_config(file.path, file.data) else ("",):
+            hardware = {**gate.hardware, "gpu": name} if name else gate.hardware
+            loaded = load_plans(file.path, file.data, hardware=hardware)
+            found += [ComparedPlan(document, gate, name) for document in loaded]
     if not found and readable:
         raise UsageError(f"nothing to {verb}: no plan in {', '.join(paths)}")
     return found, readable
@@ -86,7 +93,7 @@ def command(
 
     Exit code 0 if every plan could be estimated on some GPU, whether it fits or not; 1 if one could on none.
     """
-    found, readable = subjects(paths, config, "compare")
+    found, readable = subjects(paths, config, "compare", names)
     comparison = compare(found, names)
     write_each(outputs or (Output("full"),), color, lambda form, screen: FORMATS[form](comparison, screen))
     if not readable:

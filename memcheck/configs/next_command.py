@@ -21,6 +21,8 @@ LONGEST = 1100
 """Characters of a launch that is repeated whole: a longer one is named by its line."""
 _MADE = re.compile(r"^nvidia-|^tesla-|-mega(?=-)|-sxm\d?(?=-|$)|-hbm\d\w?$|-141gb$")
 """What platforms add to the name of a GPU."""
+NO_NAME = "memcheck finds no model's name in it"
+"""How the help for a file without one begins."""
 INDENT = "    "
 """Before a command in a help, as code has it in Markdown."""
 
@@ -113,7 +115,7 @@ def of_model(
     known = model_named(name)
     if not known:
         unknown = isinstance(name, str) and bool(name)
-        what = f"`{str(name)[:80]}` is not in the catalog" if unknown else "memcheck finds no model's name in it"
+        what = f"`{str(name)[:80]}` is not in the catalog" if unknown else NO_NAME
         intro = f"{what}. `memcheck estimate MODEL --gpu NAME` estimates each model that this command lists"
         return command(intro, "memcheck", "list", "models")
     said = [*machine.counted()]

@@ -7,6 +7,7 @@ Read at transformers 5.23.0 (``trainer.py``, ``quantizer_bnb_4bit.py``), TRL 1.9
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from memcheck.catalog.gpus import find_gpu
@@ -97,7 +98,8 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     job = _chosen(draft, jobs, config.variables.get(JOB, ""))
     _adopt(draft, job)
     needed = next((each for each in run.things if each.name == "needs"), None)
-    if needed is not None:
+    asked = {each.option for each in job.values.values() if not each.known}
+    if needed is not None and plain(needed.arguments[0]) not in asked:
         message = f"it needs `{plain(needed.arguments[0])}` on its command line"
         draft.problems.append(ConfigProblem(needed.at, message, LAUNCH))
     for at in code.broken:
@@ -105,7 +107,7 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     if run.cut:
         draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
     found = plan_of(draft, _job(draft, job, world))
-    return _asked(config, code, draft, job, found)
+    return _asked(config, code, draft, job, found, "" if needed is None else str(plain(needed.arguments[0])))
 
 
 def _options(config: ConfigFile) -> dict[str, str]:
@@ -402,7 +404,26 @@ def _objective(draft: Draft, job: PythonJob) -> Iterator[Record]:
     draft.config.see("loss_type", "max_prompt_length", *TRL.names["preference_keys"])
 
 
-def _asked(config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, found: ReadConfig) -> ReadConfig:
+def _launch(config: ConfigFile, job: PythonJob, needed: str) -> str:
+    """The command that answers what the file leaves to its command line, with its own options.
+
+    ``needed``: an option without a default; empty where there is none.
+    """
+    model = job.values.get("model_name_or_path")
+    asked = [each.option for each in job.values.values() if each.option and not each.known]
+    named = "" if model is None else model.option
+    words = [
+        f"{each} {'llama-3.1-8b' if each == named else 'VALUE'}"
+        for each in dict.fromkeys((named, *asked, needed))
+        if each.startswith("--") and each != "--"
+    ]
+    line = f"{shlex.quote(config.path)} {' '.join(words[:MOST]) or '--OPTION VALUE'}"
+    return f"give the launch line: memcheck check --gpu {config.gpu or 'a100-80gb'} -- python {line}"
+
+
+def _asked(
+    config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, found: ReadConfig, needed: str
+) -> ReadConfig:
     """The reading with everything that is still open in one problem: what the file is, what it says, what to add."""
     still = [each for each in found.problems if not any(_says(config, key) for key in each.keys)]
     if not still:
@@ -417,12 +438,13 @@ def _asked(config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, f
     options = list(dict.fromkeys(option for each in still for option in _OPTION.findall(each.help)))
     others = list(dict.fromkeys(each.help for each in still if each.help and not _OPTION.search(each.help)))
     if LAUNCH in " ".join(each.help for each in still):
-        others = [LAUNCH, *(each for each in others if each != LAUNCH)]
+        others = [_launch(config, job, needed), *(each for each in others if LAUNCH not in each)]
         options = options if len(options) <= MOST_OPTIONS else []
     if any(not each.keys and not _OPTION.search(each.help) and LAUNCH not in each.help for each in still):
         options = []  # no answer makes a job of it
-    if options and not config.gpu:
-        options.insert(0, KEYS.words["answers"]["hardware.gpu"])
+    gpu = KEYS.words["answers"]["hardware.gpu"]
+    if options and not config.gpu and gpu not in options:
+        options.insert(0, gpu)
     messages = list(dict.fromkeys(each.message for each in still))
     listed = "; ".join(messages[:MOST]) + (f"; and {len(messages) - MOST} more" if len(messages) > MOST else "")
     message = f"this is {code.kind}, read and not run: {listed}"

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from memcheck.configs import python_source, serve_python
 from memcheck.configs.config_file import ConfigFile, located
+from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import Command, commands_of, in_container
-from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, of_command, of_file, of_model
+from memcheck.configs.next_command import LIKE, NO_MACHINE, NO_NAME, Machine, of_command, of_file, of_model
 from memcheck.configs.other_jobs import VLLM, RlJob, named, of_keys, of_launch, server, stated_by, way_on
 from memcheck.configs.python_code import code_of, kind_of
 from memcheck.configs.python_job import followed, reason, runs_on_gpu, trainers
@@ -57,6 +58,8 @@ def of_python(path: str, text: str, beside: Mapping[str, object]) -> ConfigError
     if trainers(run) and runs_on_gpu(code):
         return None
     at, why = reason(code, run) if text else (Location(path, Span(1, 1, 1, 2)), "it is too large to be read")
+    if NO_NAME in help and any(map(why.startswith, key_table("python").words["others"].values())):
+        help = "of Python, memcheck reads what trains language models with transformers' Trainer or TRL"
     return located(at, f"this is {kind}, read and not run: {why}", help)
 
 

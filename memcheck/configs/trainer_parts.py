@@ -189,7 +189,9 @@ def optimizer(draft: Draft, path: str, default: str, why: str = "") -> None:
     name, implementation = KEYS.words["optimizers"].get(written or default, ("", ""))
     if not name:
         message = f"the states of `{path}: {written}` have no memory model"
-        draft.refuse(path, message, STATE_IT.format("training.optimizer"), (key, "training.optimizer"))
+        known = ", ".join(dict.fromkeys(each for each, _ in KEYS.words["optimizers"].values()))
+        help = f"state what comes closest of {known}: --set training.optimizer=adamw"
+        draft.refuse(path, message, help, (key, "training.optimizer"))
         return
     if not written:
         draft.assume(key, name, why)

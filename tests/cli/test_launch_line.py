@@ -86,6 +86,16 @@ def test_a_script_without_options_is_a_command(tmp_path: Path, start: str) -> No
     assert (result.returncode, "pass" in result.stdout) == (0, True), result.stdout + result.stderr
 
 
+def test_a_script_is_compared_as_it_runs_on_each_gpu(tmp_path: Path) -> None:
+    """The script asks the GPU for its precision, and `--gpu` says which GPUs."""
+    asks = "import torch\nb = torch.cuda.is_bf16_supported()\n"
+    (tmp_path / "train.py").write_text(asks + SCRIPT.replace("max_length", "bf16=b, fp16=not b, max_length"))
+    result = memcheck(tmp_path, "compare", "train.py", "--gpu", "t4,h200", "--format", "json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [row["gpu"] for row in json.loads(result.stdout)["rows"]] == ["t4", "h200"]
+    assert not any(row["as_written"] for row in json.loads(result.stdout)["rows"])
+
+
 @pytest.mark.parametrize("named", [["train.py"], ["--", "python", "train.py"]], ids=["a file", "a command"])
 def test_one_job_of_several_is_chosen_as_the_message_says(tmp_path: Path, named: list[str]) -> None:
     """The printed option is taken."""

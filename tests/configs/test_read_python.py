@@ -231,6 +231,32 @@ def test_the_launch_line_is_read_with_the_script_that_it_names(tmp_path: Path, m
         assert read(below, name="launch.sh").settings["training.micro_batch_size"].value == 4
 
 
+def test_what_is_asked_for_ends_the_question() -> None:
+    """Each option once, a value that is taken, and the option that the file itself has for its model."""
+    code = (
+        BASE + "import argparse\np = argparse.ArgumentParser()\np.add_argument('--model', required=True)\n"
+        "p.add_argument('--rows-at-once', type=int, required=True)\no = p.parse_args()\n"
+        "SFTTrainer(o.model, SFTConfig(per_device_train_batch_size=o.rows_at_once)).train()\n"
+    )
+    printed = "memcheck check --gpu a100-80gb -- python train.py --model llama-3.1-8b --rows-at-once VALUE"
+    assert printed in asks(code)
+    gpu = import_config(
+        "train.py",
+        (
+            BASE
+            + "b = torch.cuda.is_bf16_supported()\n"
+            + TUNED.format(NAMED, "").replace("bf16=True", "bf16=b, fp16=not b")
+        ).encode(),
+        {},
+    ).problems
+    assert gpu[0].help.count("--gpu") == 1
+    unknown = asks(BASE + TUNED.format(NAMED, ", optim='rmsprop'"))
+    assert "--set training.optimizer=adamw" in unknown
+    assert "VALUE" not in unknown
+    placed = read(BASE + MODEL.format(", device_map={'': 0}") + TUNED.format("model", ""))
+    assert not any("device_map" in each.message for each in placed.notes)
+
+
 def test_several_jobs_are_named_and_one_is_asked_for() -> None:
     """The line of its trainer says which."""
     code = "a = SFTConfig(per_device_train_batch_size={})\nSFTTrainer('Qwen/Qwen2.5-0.5B', a).train()\n"
@@ -244,7 +270,7 @@ NO_JOBS = {
     "a loop": "import torch\nloss.backward()\n",
     "a library": "from transformers import Trainer\nclass Mine(Trainer):\n    pass\n",
     "a set-up script": "from setuptools import setup\nsetup()\n",
-    "diffusion": "import diffusers\n",
+    "diffusion": "import diffusers\nname = 'stabilityai/stable-diffusion-xl-base-1.0'\n",
     "a rollout": "from trl import GRPOTrainer\nGRPOTrainer(model='Qwen/Qwen2.5-0.5B').train()\n",
     "the cpu": BASE
     + "Trainer(model=AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B', device_map='cpu')).train()\n",
@@ -260,6 +286,7 @@ def test_what_is_no_job_is_refused_with_its_reason(code: str) -> None:
     )
     assert (result.estimate, traces) == (None, [])
     assert "read and not run" in result.findings[0].message
+    assert "diffusers" not in code or "no model's name" not in result.findings[0].help
 
 
 def notebook(*cells: str, picture: int = 0) -> str:

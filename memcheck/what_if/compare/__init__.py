@@ -106,6 +106,8 @@ class ComparedPlan(Record):
 
     document: Document
     gate: Gate
+    only: str = ""
+    """The GPU that the document was read for; empty: it is the same for each."""
 
 
 def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> GpuComparison:
@@ -121,7 +123,7 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Gpu
         own = written.size.gpu if written.size is not None else _written_gpu(subject.document)
         prices = dict(subject.gate.settings.prices)
         usual = dict.fromkeys((own, *DATA_CENTRE, *CONSUMER, *prices))
-        names = list(usual if gpus is None else gpus)
+        names = [subject.only] if subject.only else list(usual if gpus is None else gpus)
         for name in names:
             point = written if name == own and _by_name(subject.document) else evaluator.point({"hardware.gpu": name})
             if name == own and gpus is None:
@@ -132,7 +134,7 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Gpu
                     path=subject.document.path,
                     document=subject.document.index,
                     gpu=name,
-                    as_written=point is written,
+                    as_written=point is written and not subject.only,
                     point=point,
                     relative_speed=None,
                     price_per_gpu_hour=prices.get(name),
