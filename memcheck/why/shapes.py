@@ -429,6 +429,8 @@ STATED, ROUND, OPEN = range(3)
 length, or nothing confirms that number.
 """
 LARGEST_BATCH = 64
+NAMED = 3
+"""Names of one reading that are shown; more than one name is left out, or none."""
 
 
 def _rank(c: _Candidate, signs: tuple[str, ...], open_: _Open | None, d: Dimensions) -> tuple[int, int, int, int, int]:
@@ -448,7 +450,7 @@ def _closed(same: list[_Candidate], n_bytes: int) -> TensorReading:
     """One reading of candidates of one group with equal bytes: their names are not told apart."""
     first = same[0]
     names = list(dict.fromkeys(c.tensor for c in same))
-    shown = " or ".join(names[:3]) + (f" or {len(names) - 3} more" if len(names) > 3 else "")
+    shown = " or ".join(names if len(names) <= NAMED + 1 else [*names[:NAMED], f"{len(names) - NAMED} others"])
     return TensorReading(
         tensor=shown, shape=first.shape, dtype=first.dtype, bytes=n_bytes, certainty=POSSIBLE, note=first.note
     )

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from memcheck.families.architecture import catalog_architecture, read_architecture
+from memcheck.why import shapes
 from memcheck.why.dimensions import Dimensions, dimensions_of
 from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading, printed_shape
 from memcheck.why.shapes import (
@@ -308,3 +309,9 @@ def test_a_frame_of_the_loss_puts_logits_first() -> None:
     assert {r.tensor for r in readings(figure("7.83 GiB"), model).readings} > {"logits", "attention scores"}
     assert [(r.tensor, r.dtype) for r in found.readings[: found.spoken]] == [("logits", "fp32"), ("logits", "bf16")]
     assert found.word == "cross_entropy"
+
+
+@pytest.mark.parametrize(("count", "last"), [(2, "t1"), (4, "t3"), (5, "2 others")])
+def test_one_name_is_never_left_out_as_one_more(count: int, last: str) -> None:
+    same = [shapes._Candidate(tensor=f"t{n}", group="", shape=(2, 2), dtype="bf16") for n in range(count)]
+    assert shapes._closed(same, 8).tensor.split(" or ")[-1] == last
