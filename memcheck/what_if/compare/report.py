@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from typing import TypeVar
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
@@ -30,6 +31,9 @@ QUANTITIES = (
     Quantity("speed", "high", "of the reference"),
     Quantity("TFLOPS", "high", "TFLOPS per GPU"),
 )
+OF_TRAINING = (4, 5)
+"""Columns that say nothing of a serving engine, which makes its own batches: batch and recompute."""
+_Figure = TypeVar("_Figure")
 OPTIONAL = (6, 8, 5, 4, 7)
 """Columns that a narrow screen drops, the first of them first."""
 PRICE = Quantity("per M tokens", "low", "money")
@@ -114,15 +118,19 @@ def document(comparison: GpuComparison) -> Comparison:
     several = comparison.plans > 1
     own = any(row.as_written for row in comparison.rows)
     serves = any(row.point.kv_tokens is not None for row in comparison.rows)
+    trains = any(row.point.estimated and row.point.kv_tokens is None for row in comparison.rows)
+    shown = [number for number in range(len(QUANTITIES)) if trains or not serves or number not in OF_TRAINING]
+    shown += range(len(QUANTITIES), len(QUANTITIES) + comparison.priced + serves)
+    quantities = (*QUANTITIES, *((PRICE,) if comparison.priced else ()), *((TOKENS,) if serves else ()))
     return Comparison(
         id="comparison",
         subject="GPU",
-        quantities=(*QUANTITIES, *((PRICE,) if comparison.priced else ()), *((TOKENS,) if serves else ())),
+        quantities=tuple([quantities[number] for number in shown]),
         subjects=tuple(
             Compared(
                 label=row.gpu,
-                figures=(*figures(row, priced=comparison.priced), *((tokens(row.point),) if serves else ())),
-                values=(*values(row, priced=comparison.priced), *((row.point.kv_tokens,) if serves else ())),
+                figures=_only(shown, (*figures(row, priced=comparison.priced), tokens(row.point))),
+                values=_only(shown, (*values(row, priced=comparison.priced), row.point.kv_tokens)),
                 tone=TONES.get(row.point.verdict, "bad"),
                 name=row.plan,
                 group=(row.plan if row.plan in row.path else f"{row.plan}  {row.path}") if several else "",
@@ -132,9 +140,14 @@ def document(comparison: GpuComparison) -> Comparison:
         ),
         own_mark="*",
         own_words="(as written)",
-        optional=OPTIONAL,
+        optional=tuple([shown.index(each) for each in OPTIONAL if each in shown]),
         notes=(*((ColumnNote("* as the plan has it.", tone="dim", own=True),) if own else ()), *legend(comparison)),
     )
+
+
+def _only(shown: list[int], every: tuple[_Figure, ...]) -> tuple[_Figure, ...]:
+    """The figures of the quantities that are shown, by their numbers."""
+    return tuple([every[number] for number in shown])
 
 
 def verdict(point: Point) -> str:

@@ -34,6 +34,21 @@ def rows(capsys: Capture, *arguments: str) -> list[dict[str, object]]:
     return found
 
 
+def test_a_server_has_no_columns_of_training(tmp_path: Path, capsys: Capture) -> None:
+    """A script that names no GPU is compared on those of the command line, by what a server has."""
+    (tmp_path / "serve.sh").write_text("vllm serve Qwen/Qwen3-8B --max-model-len 8192\n")
+    assert main(["compare", "serve.sh", "--gpu", "h100-80gb,a100-40gb"]) == 0
+    out = capsys.readouterr().out
+    assert "KV tokens" in out
+    assert "MEM503" not in out
+    assert "recompute" not in out
+    assert "batch" not in out
+    assert [row["gpu"] for row in rows(capsys, "serve.sh", "--gpu", "h100-80gb,a100-40gb")] == [
+        "h100-80gb",
+        "a100-40gb",
+    ]
+
+
 def test_gpus_of_data_centres_are_the_default(tmp_path: Path, capsys: Capture) -> None:
     """The plan's own GPU first, then those that data centres have; every one is in the catalog."""
     write(tmp_path)
