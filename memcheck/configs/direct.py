@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from memcheck.configs.answers import ENGINE, FLAGS, LENGTH, STATED_LENGTH, Besid
 from memcheck.configs.config_file import composed, located, parse_text
 from memcheck.configs.detect import detect
 from memcheck.configs.launch_devices import GPU
-from memcheck.configs.next_command import is_meant_as_plan, seen
+from memcheck.configs.next_command import EXAMPLE, INDENT, is_meant_as_plan, seen
 from memcheck.configs.plan_text import grown, spelled_out, value_at
 from memcheck.configs.refusals import launch_inside, of_python
 from memcheck.configs.sourced import sourced
@@ -29,6 +30,8 @@ from memcheck.plan.text import read_bytes, split_lines
 DEFAULT_LENGTH = "default_sequence_length"
 """The length of configs that state none, of a project's configuration."""
 MODEL = "model"
+SERVES = frozenset({"max-model-len", "tensor-parallel-size", "gpu-memory-utilization", "max-num-seqs", "enforce-eager"})
+"""Options of vLLM: with two of them and a model, a file of a team's own is the config of a server."""
 CONFIGURED = "[[configs]] in memcheck.toml, [[tool.memcheck.configs]] in pyproject.toml"
 OTHERS = ("images", "framework_version", "settings", "defines", "format", DEFAULT_LENGTH)
 """Values stated in addition to a config that are not options of a single key (``FLAGS``)."""
@@ -159,8 +162,22 @@ def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
 
 def _unknown(path: str, values: Mapping[str, object], stated: Mapping[str, object]) -> ConfigError:
     """The error for a file whose keys are a team's own."""
+    if values.get(MODEL) and len(SERVES & {str(key).replace("_", "-") for key in values}) > 1:
+        message = "this is a config file of `vllm serve --config`, which memcheck does not read"
+        help = "check the server's line, with these values as its options:\n"
+        help += f"{INDENT}memcheck check --gpu {stated.get('gpu') or EXAMPLE} -- {_served(values)}"
+        return located(Location(path, Span(1, 1, 1, 2)), message, help)
     message = "this is no plan and no config that memcheck knows"
     return located(Location(path, Span(1, 1, 1, 2)), message, seen(values).way_on(stated))
+
+
+def _served(values: Mapping[str, object]) -> str:
+    """The line of the server with the values of its config file, as vLLM reads it: what is false is left out."""
+    words = ["vllm", "serve", str(values[MODEL])]
+    for key, value in list(values.items())[:100]:
+        if key != MODEL and value is not False:
+            words += [f"--{key}", *([] if value is True else map(str, value if isinstance(value, list) else [value]))]
+    return shlex.join(words)
 
 
 def _missing(document: Document) -> list[Any]:

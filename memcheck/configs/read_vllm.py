@@ -257,7 +257,7 @@ def _refused(draft: Draft) -> None:
             if config.values[path] in (None, False) or written.lower() in ("false", *harmless.get(name, "").split()):
                 config.see(path)
             elif name == "config":
-                help = "write the arguments on the line"
+                help = "write the arguments on the line; `memcheck check` on that file shows how"
                 draft.refuse(path, f"`config: {written}`: the server's arguments are in this file", help)
             else:
                 draft.refuse(path, f"`{path}`: {what}, which memcheck does not model", "check the server without it")

@@ -223,6 +223,17 @@ def test_a_misspelled_argument_gets_the_known_one() -> None:
     assert [each.partition("mean ")[2] for each in notes] == ["`max-model-len`?", "`gpu-memory-utilization`?"]
 
 
+def test_a_config_file_of_the_server_is_named_with_its_line(capsys: Any) -> None:
+    """And the command that is shown works, where that of a training would say nothing of the server."""
+    text = "model: Qwen/Qwen3-8B\nmax-model-len: 8192\nenforce-eager: true\nenable-lora: false\n"
+    (finding,) = read("vllm.yaml", text).findings
+    assert "this is a config file of `vllm serve --config`" in finding.message
+    line = finding.help.rpartition("memcheck ")[2]
+    assert line == "check --gpu h100-80gb -- vllm serve Qwen/Qwen3-8B --max-model-len 8192 --enforce-eager"
+    assert main(shlex.split(line)) == 0
+    assert "boots" in capsys.readouterr().out
+
+
 def test_two_servers_that_differ_are_refused() -> None:
     """Equal ones on other ports are one."""
     line = "vllm serve Qwen/Qwen3-8B --max-model-len 4096 --port"
