@@ -43,6 +43,7 @@ def _of(*evidence: str, plan: str | None = None) -> Diagnosis:
     ],
 )
 def test_each_end_has_its_own_advice(log: str, says: str, words: tuple[str, ...]) -> None:
+    """Each end has its own advice."""
     found = _of(log)
     assert says in headline(found)
     steps = " ".join(next_steps(found))
@@ -58,6 +59,7 @@ def _planned(tmp_path: Path, length: int, rows: int) -> Diagnosis:
 
 
 def test_a_run_that_outlived_the_highest_moment_did_not_end_as_predicted(tmp_path: Path) -> None:
+    """A run that outlived the highest moment did not end as predicted."""
     found = _planned(tmp_path, 4096, 8)
     assert found.explained is not None
     first = found.explained.causes[0]
@@ -69,17 +71,20 @@ def test_a_run_that_outlived_the_highest_moment_did_not_end_as_predicted(tmp_pat
 
 
 def test_a_run_that_dies_where_the_plan_says_ends_as_predicted(tmp_path: Path) -> None:
+    """A run that dies where the plan says ends as predicted."""
     found = _planned(tmp_path, 512, 1)
     assert found.explained is not None
     assert found.explained.causes[0].id == "as-predicted"
 
 
 def test_what_filled_the_gpu_is_named() -> None:
+    """What filled the GPU is named."""
     texts = " ".join(statement.text for statement in _of(OPTIMIZER).statements)
     assert "22.55 GiB that PyTorch had allocated" in texts
 
 
 def test_a_plan_next_to_an_end_without_memory_is_not_an_empty_section(tmp_path: Path) -> None:
+    """A plan next to an end without memory is not an empty section."""
     path = tmp_path / "plan.yaml"
     path.write_text(PLAN.replace("LENGTH", "512").replace("ROWS", "1"))
     text = render_text(_of("OSError: [Errno 28] No space left on device", plan=str(path)), WIDE)

@@ -289,7 +289,7 @@ FRAMES = {
         f'{PACKAGES}torch/utils/checkpoint.py", line 1124, in unpack_hook',
         "frame.recompute_fn(*args)",
     ),
-    "a folder is no code": ("", '  File "/home/adam/softmax/masks/train.py", line 5, in main', "run(config)"),
+    "a folder is no code": ("", '  File "/srv/adam/softmax/masks/train.py", line 5, in main', "run(config)"),
 }
 """Lines of tracebacks, the innermost last, and the group of tensors that such a line allocates first."""
 
