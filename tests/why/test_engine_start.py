@@ -43,6 +43,7 @@ def _of(log: str, tmp_path: Path | None = None, share: float = 0.0, gpu: str | N
 
 
 def test_the_log_gives_version_share_and_figures() -> None:
+    """The log gives version share and figures."""
     found = _of(NO_BLOCKS)
     assert headline(found).startswith("vLLM 0.11.0 did not start.")
     values = {each.key: (each.value, each.line) for each in found.drafted}
@@ -56,6 +57,7 @@ def test_the_log_gives_version_share_and_figures() -> None:
 
 
 def test_a_request_that_is_too_long_names_the_length_that_fits() -> None:
+    """A request that is too long names the length that fits."""
     found = _of(TOO_LONG)
     text = render_text(found, WIDE)
     assert "Which tensor" not in text
@@ -65,6 +67,7 @@ def test_a_request_that_is_too_long_names_the_length_that_fits() -> None:
 
 
 def test_the_engine_answers_a_plan_with_its_own_words(tmp_path: Path) -> None:
+    """The engine answers a plan with its own words."""
     found = _of(NO_BLOCKS, tmp_path, 0.2)
     assert found.explained is not None
     first = found.explained.causes[0]
@@ -78,6 +81,7 @@ def test_the_engine_answers_a_plan_with_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_starts_is_judged_with_what_the_log_says(tmp_path: Path) -> None:
+    """A plan that starts is judged with what the log says."""
     found = _of(NO_BLOCKS, tmp_path, 0.9)
     assert found.explained is not None
     first = found.explained.causes[0]
@@ -87,6 +91,7 @@ def test_a_plan_that_starts_is_judged_with_what_the_log_says(tmp_path: Path) -> 
 
 
 def test_changes_that_the_run_refutes_are_not_advised(tmp_path: Path) -> None:
+    """Changes that the run refutes are not advised."""
     found = _of(NO_BLOCKS.replace("'gpu_memory_utilization': 0.2", "'gpu_memory_utilization': 0.3"), tmp_path, 0.2)
     assert found.explained is not None
     assert found.explained.remedies == ()
@@ -94,6 +99,7 @@ def test_changes_that_the_run_refutes_are_not_advised(tmp_path: Path) -> None:
 
 
 def test_a_command_and_a_gpu_are_enough() -> None:
+    """A command and a GPU are enough."""
     found = _of(TOO_LONG, gpu="h100-80gb")
     assert found.explained is not None
     assert found.explained.plan.estimate is not None
@@ -101,6 +107,7 @@ def test_a_command_and_a_gpu_are_enough() -> None:
 
 
 def test_the_end_of_another_file_is_mentioned(tmp_path: Path) -> None:
+    """The end of another file is mentioned."""
     one, two = tmp_path / "one.log", tmp_path / "two.log"
     one.write_text(NO_BLOCKS)
     two.write_text("OSError: [Errno 28] No space left on device\n")

@@ -313,5 +313,6 @@ def test_a_frame_of_the_loss_puts_logits_first() -> None:
 
 @pytest.mark.parametrize(("count", "last"), [(2, "t1"), (4, "t3"), (5, "2 others")])
 def test_one_name_is_never_left_out_as_one_more(count: int, last: str) -> None:
+    """One name is never left out as one more."""
     same = [shapes._Candidate(tensor=f"t{n}", group="", shape=(2, 2), dtype="bf16") for n in range(count)]
     assert shapes._closed(same, 8).tensor.split(" or ")[-1] == last

@@ -29,6 +29,7 @@ TRACE = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\
     ],
 )
 def test_an_outlived_lack_of_memory_is_a_side_note(log: str, line: int) -> None:
+    """An outlived lack of memory is a side note."""
     found = answer((log,), stdin=lambda size: b"")
     assert found.kind == NOT_OOM
     assert found.message is not None
@@ -50,12 +51,14 @@ def test_an_outlived_lack_of_memory_is_a_side_note(log: str, line: int) -> None:
     ],
 )
 def test_a_lack_of_memory_without_progress_after_it_is_the_end(log: str) -> None:
+    """A lack of memory without progress after it is the end."""
     first = read_log(log.encode()).first
     assert first is not None
     assert first.kind == DEVICE
 
 
 def test_a_log_that_goes_on_and_stops_says_so() -> None:
+    """A log that goes on and stops says so."""
     found = answer((f"{OOM}step 1\nstep 2\nstep 3\n",), stdin=lambda size: b"")
     assert found.kind == UNKNOWN
     assert found.message is None
@@ -64,6 +67,7 @@ def test_a_log_that_goes_on_and_stops_says_so() -> None:
 
 
 def test_the_second_lack_of_memory_counts() -> None:
+    """The second lack of memory counts."""
     log = read_log(f"{OOM}step 1\nstep 2\n{OOM}".encode())
     assert log.first is not None
     assert log.first.line == 4
