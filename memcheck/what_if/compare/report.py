@@ -35,7 +35,7 @@ OF_TRAINING = (4, 5)
 """Columns that say nothing of a serving engine, which makes its own batches: batch and recompute."""
 _Figure = TypeVar("_Figure")
 OPTIONAL = (6, 8, 5, 4, 7)
-"""Columns that a narrow screen drops, the first of them first."""
+"""Columns of the table, whose first is the GPU, that a narrow screen drops; the first of them first."""
 PRICE = Quantity("per M tokens", "low", "money")
 """What a million tokens cost, where the configuration has prices."""
 TOKENS = Quantity("KV tokens", "high", "tokens")
@@ -140,7 +140,7 @@ def document(comparison: GpuComparison) -> Comparison:
         ),
         own_mark="*",
         own_words="(as written)",
-        optional=tuple([shown.index(each) for each in OPTIONAL if each in shown]),
+        optional=tuple([1 + shown.index(each - 1) for each in OPTIONAL if each - 1 in shown]),
         notes=(*((ColumnNote("* as the plan has it.", tone="dim", own=True),) if own else ()), *legend(comparison)),
     )
 
