@@ -203,10 +203,12 @@ def _is_better(old: PlanResult, new: PlanResult, fixes: Sequence[Fix]) -> bool:
 
 def _needs_less(new: PlanResult, old: PlanResult, finding: Finding) -> bool:
     """Whether a plan needs less of what the finding is about: the memory of the node, or the share of the GPU's, which
-    another GPU may have more of.
+    another GPU may have more of. A serving engine boots, or does not: it may boot with a larger share of the GPU.
     """
     if new.estimate is None or old.estimate is None:
         return False
+    if new.estimate.engine is not None:
+        return True  # the finding is gone
     if finding.code == HOST:
         return new.estimate.host_bytes_per_node < old.estimate.host_bytes_per_node
     return new.estimate.utilization < old.estimate.utilization
