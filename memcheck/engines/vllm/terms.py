@@ -42,27 +42,9 @@ def terms_of(
     a: Architecture, held: RankBytes, settings: EngineSettings, version: Version, seen: Transients
 ) -> tuple[Term, ...]:
     """The terms of one pipeline rank: weights, buffers, towers, profile run, outside of torch, CUDA graphs."""
-    weights = Term(
-        name="weights",
-        low_bytes=held.weights_bytes,
-        high_bytes=held.weights_bytes,
-        source="shapes of the engine's modules",
-        expected_bytes=held.weights_bytes,
-    )
-    buffers = Term(
-        name="buffers",
-        low_bytes=held.buffers_bytes,
-        high_bytes=held.buffers_bytes,
-        source="rotary tables and scales",
-        expected_bytes=held.buffers_bytes,
-    )
-    towers = Term(
-        name="towers",
-        low_bytes=held.towers_bytes,
-        high_bytes=held.towers_bytes,
-        source="shapes of vision and audio towers",
-        expected_bytes=held.towers_bytes,
-    )
+    weights = _exact("weights", held.weights_bytes, "shapes of the engine's modules")
+    buffers = _exact("buffers", held.buffers_bytes, "rotary tables and scales")
+    towers = _exact("towers", held.towers_bytes, "shapes of vision and audio towers")
     seen = Transients(seen.layer, seen.tower if held.towers_bytes else 0)
     return (
         *(term for term in (weights, buffers, towers) if term.expected_bytes or term.name == "weights"),
@@ -70,6 +52,11 @@ def terms_of(
         outside(settings, version),
         graphs(settings),
     )
+
+
+def _exact(name: str, count: int, source: str) -> Term:
+    """Return a term of ``count`` bytes that leaves no interval."""
+    return Term(name=name, low_bytes=count, high_bytes=count, source=source, expected_bytes=count)
 
 
 def profile(a: Architecture, settings: EngineSettings, version: Version, seen: Transients, *, pictures: bool) -> Term:
@@ -122,10 +109,4 @@ def graphs(settings: EngineSettings) -> Term:
             expected_bytes=0,
         )
     source = "enforce_eager: none are made" if settings.eager else "stated: graphs_gib"
-    return Term(
-        name="graphs",
-        low_bytes=settings.graphs_bytes,
-        high_bytes=settings.graphs_bytes,
-        source=source,
-        expected_bytes=settings.graphs_bytes,
-    )
+    return _exact("graphs", settings.graphs_bytes, source)

@@ -28,6 +28,7 @@ from memcheck.frameworks.torch.resident import (
 from memcheck.frameworks.torch.trained_parts import is_tied
 from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.keys import state_key
+from memcheck.job.training import shards_parameters
 from memcheck.job.types import Objective, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record
@@ -49,7 +50,7 @@ class Whole(Record):
 
 def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
     """Return the instants of a step with those of loading, saving and evaluation, as far as the job has them."""
-    sharded = job.layout.shard_group > 1 and _shards(job)
+    sharded = shards_parameters(job.layout, job.framework)
     loads = job.framework.puts_whole_model_on_gpu(job.initialization.place) if sharded else ""
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
     evaluates = job.evaluation is not None
