@@ -182,7 +182,7 @@ def remove(folder: int, name: str) -> bool:
 
 FORMAT = 1
 """Raised when an entry of the same content would be read another way."""
-PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 READERS = ("yaml", "tomlkit", "jsonschema")
 """Packages through whose hands plans, remedies and messages go."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import memcheck
 from memcheck.cli import kept
 from memcheck.edge import observed
 from tests.cache.kept import Runs
@@ -140,6 +141,11 @@ def test_a_change_of_the_package_is_seen(tmp_path: Path, monkeypatch: pytest.Mon
     seen.append(kept.identity())
     assert len(set(seen)) == len(seen)
     assert kept.identity() == seen[-1]
+
+
+def test_only_the_package_itself_is_looked_at() -> None:
+    """The folder of the package, not the checkout or site-packages around it, whose files change for other reasons."""
+    assert kept.PACKAGE == os.path.dirname(os.path.abspath(memcheck.__file__))
 
 
 ON_THE_WAY = ("plan", "catalog", "models", "job", "configs", "frameworks", "memory", "timing", "rules", "what_if")
