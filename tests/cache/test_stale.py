@@ -145,7 +145,7 @@ def test_a_change_of_the_package_is_seen(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_only_the_package_itself_is_looked_at() -> None:
     """The folder of the package, not the checkout or site-packages around it, whose files change for other reasons."""
-    assert kept.PACKAGE == os.path.dirname(os.path.abspath(memcheck.__file__))
+    assert os.path.dirname(os.path.abspath(memcheck.__file__)) == kept.PACKAGE
 
 
 ON_THE_WAY = ("plan", "catalog", "models", "job", "configs", "frameworks", "memory", "timing", "rules", "what_if")
