@@ -99,9 +99,9 @@ def _moe(moe: Moe) -> dict[str, object]:
         "moe_router_topk": moe.experts_per_token,
         "moe_ffn_hidden_size": moe.width,
     }
-    if moe.shared_width:
-        found["moe_shared_expert_intermediate_size"] = moe.shared_width
-        found["moe_shared_expert_gate"] = moe.shared_gate
+    if moe.shared.width:
+        found["moe_shared_expert_intermediate_size"] = moe.shared.width
+        found["moe_shared_expert_gate"] = moe.shared.gate
     if moe.router == "sigmoid":
         found["moe_router_score_function"] = "sigmoid"
     elif moe.router == "softmax":
@@ -176,8 +176,8 @@ def _shape(block: Block) -> Iterator[str]:
         yield "no feed-forward network"
     if isinstance(mlp, Moe):
         chosen = f"{mlp.experts_per_token} per token by {mlp.router}"
-        yield f"{mlp.experts} experts, {chosen}, shared width {mlp.shared_width}"
-        yield f"gate of the shared expert: {mlp.shared_gate}"
+        yield f"{mlp.experts} experts, {chosen}, shared width {mlp.shared.width}"
+        yield f"gate of the shared expert: {mlp.shared.gate}"
     else:
         yield ""
         yield ""

@@ -43,7 +43,7 @@ def parts(**fields: str) -> frozenset[str]:
 
 
 LATENT = "heads q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim bias tensors"
-EXPERTS = "experts experts_per_token width gated activation router shared_width tensors normalised_scores"
+EXPERTS = "experts experts_per_token width gated activation router shared tensors normalised_scores"
 NORM = "kind size weight bias"
 
 FORMS = parts(

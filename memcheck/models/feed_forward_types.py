@@ -35,6 +35,20 @@ class Mlp(Record):
     """peft's targets can name its matrices; False next to experts that took their names (``Moe.adaptable``)."""
 
 
+class SharedExperts(Record):
+    """Experts of an MoE layer that see every token, next to the routed ones."""
+
+    width: int
+    """Intermediate size of all of them together; 0 = none."""
+    gate: bool
+    """Their output is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
+    first: bool
+    """They run before the routed experts, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
+
+
+NO_SHARED_EXPERTS = SharedExperts(0, gate=False, first=False)
+
+
 class Moe(Record):
     """A routed mixture of experts, with or without shared experts."""
 
@@ -51,9 +65,7 @@ class Moe(Record):
     | ``sigmoid-logits`` (LFM 2: in their dtype) | ``softmax-gather`` (ERNIE: those scores) | ``softmax-groups``
     (Mistral 4) | ``sqrt-softplus`` (DeepSeek V4) | ``scaled`` (Gemma 4: of normed rows, times a scale per expert)."""
     tensors: tuple[ParameterTensor, ...]
-    shared_width: int = 0
-    """Intermediate size of all shared experts together; 0 = none."""
-    shared_gate: bool = False
+    shared: SharedExperts = NO_SHARED_EXPERTS
     looped: bool = False
     """The class runs one expert after the other: transformers' grouped products do not reach it (DBRX, Step 3.7)."""
     clamp: str = ""
@@ -71,8 +83,6 @@ class Moe(Record):
     """Groups of experts, and how many of them a token is routed to at most (DeepSeek: ``n_group``, ``topk_group``)."""
     scaled_output: bool = False
     """The routed output is multiplied by a constant (Step 3.7)."""
-    shared_first: bool = False
-    """The shared experts run before the routed ones, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
     adaptable: bool = True
     """peft's targets can name the matrices of its modules; False where peft maps names of separate experts and routers
     to the stacked tensors alone (peft utils/transformers_weight_conversion.py).

@@ -435,9 +435,9 @@ def _has_dense(block: Block, shape: Shape) -> bool:
     """Whether the feed-forward half exchanges hidden states over the tensor ranks."""
     mlp = block.mlp
     if isinstance(mlp, Moe) and shape.own_expert_groups:
-        return bool(mlp.shared_width)  # routed tokens go over groups of their own
+        return bool(mlp.shared.width)  # routed tokens go over groups of their own
     if isinstance(mlp, Moe):
-        return bool(mlp.shared_width) or shape.expert_tensor_parallel > 1 or shape.expert_parallel == 1
+        return bool(mlp.shared.width) or shape.expert_tensor_parallel > 1 or shape.expert_parallel == 1
     return mlp is not None
 
 

@@ -51,8 +51,8 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
         activation_forward, activation_backward = _activation(block.mlp, block.mlp.width, fused=fused)
         moved = 4.0 * hidden * 2  # gathered for the experts, and weighted and summed after them
         experts = (activation_forward + moved, activation_backward + moved)
-        if block.mlp.shared_width:
-            activation_forward, activation_backward = _activation(block.mlp, block.mlp.shared_width, fused=fused)
+        if block.mlp.shared.width:
+            activation_forward, activation_backward = _activation(block.mlp, block.mlp.shared.width, fused=fused)
             inner_forward, inner_backward = inner_forward + activation_forward, inner_backward + activation_backward
     return Traffic((forward, backward), (inner_forward, inner_backward), experts)
 
@@ -127,8 +127,8 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
     if isinstance(mlp, Mlp) and "mlp" in modules:
         inner += _activation(mlp, mlp.width, fused=fused)[0]
     if isinstance(mlp, Moe):
-        if mlp.shared_width and ("moe" in modules or "shared_experts" in modules):
-            inner += _activation(mlp, mlp.shared_width, fused=fused)[0]
+        if mlp.shared.width and ("moe" in modules or "shared_experts" in modules):
+            inner += _activation(mlp, mlp.shared.width, fused=fused)[0]
         if "moe" in modules or "moe_act" in modules:
             experts += _activation(mlp, mlp.width, fused=fused)[0]
         if "moe" in modules:
@@ -139,7 +139,7 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
 def kept_width(block: Block) -> int:
     """Elements per token of the activation function's input, without experts."""
     mlp = block.mlp
-    width = mlp.width if isinstance(mlp, Mlp) else mlp.shared_width if isinstance(mlp, Moe) else 0
+    width = mlp.width if isinstance(mlp, Mlp) else mlp.shared.width if isinstance(mlp, Moe) else 0
     return 2 * width if mlp is not None and mlp.gated else width
 
 

@@ -19,6 +19,7 @@ from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
 from memcheck.models.attention_types import BlockIndexer, Compressed, HeldMask, Indexer, PositionTable
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
@@ -130,6 +131,7 @@ RECORDING = {
         Norm,
         PerLayer,
         PositionTable,
+        SharedExperts,
     )
 }
 

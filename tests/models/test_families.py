@@ -8,6 +8,7 @@ import pytest
 
 from memcheck.catalog.models import find_model
 from memcheck.families.architecture import read_architecture
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 from tests.models.configs import GEMMA2, GEMMA3, GPT2, LLAMA
 
@@ -191,17 +192,39 @@ def test_mistral_without_a_stated_window() -> None:
 
 
 ROUTERS: dict[str, dict[str, Any]] = {
-    "mixtral-8x7b": {"router": "softmax", "shared_width": 0, "scores_fp32": True, "normalised_scores": True},
-    "qwen1.5-moe-a2.7b": {"router": "softmax", "shared_width": 5632, "shared_gate": True, "normalised_scores": False},
-    "qwen3-30b-a3b": {"router": "softmax", "shared_width": 0, "normalised_scores": True, "scores_fp32": False},
-    "deepseek-v2-lite": {"router": "softmax", "shared_width": 2816, "router_fp32": True},
-    "deepseek-v3": {"router": "sigmoid", "shared_width": 2048, "router_fp32": True},
-    "glm-4.5-air": {"router": "sigmoid", "shared_width": 1408},
+    "mixtral-8x7b": {
+        "router": "softmax",
+        "shared": SharedExperts(0, gate=False, first=False),
+        "scores_fp32": True,
+        "normalised_scores": True,
+    },
+    "qwen1.5-moe-a2.7b": {
+        "router": "softmax",
+        "shared": SharedExperts(5632, gate=True, first=False),
+        "normalised_scores": False,
+    },
+    "qwen3-30b-a3b": {
+        "router": "softmax",
+        "shared": SharedExperts(0, gate=False, first=False),
+        "normalised_scores": True,
+        "scores_fp32": False,
+    },
+    "deepseek-v2-lite": {
+        "router": "softmax",
+        "shared": SharedExperts(2816, gate=False, first=False),
+        "router_fp32": True,
+    },
+    "deepseek-v3": {"router": "sigmoid", "shared": SharedExperts(2048, gate=False, first=False), "router_fp32": True},
+    "glm-4.5-air": {"router": "sigmoid", "shared": SharedExperts(1408, gate=False, first=False)},
     "gpt-oss-20b": {"router": "softmax-topk", "bias": True, "clamp": "interleaved"},
     "granite-3.1-3b-a800m": {"router": "softmax-topk", "bias": False},
     "phi-3.5-moe": {"router": "sparsemixer", "experts_per_token": 2},
-    "minimax-m2": {"router": "sigmoid", "shared_width": 0},
-    "llama-4-scout": {"router": "sigmoid", "shared_width": 8192, "experts_per_token": 1},
+    "minimax-m2": {"router": "sigmoid", "shared": SharedExperts(0, gate=False, first=False)},
+    "llama-4-scout": {
+        "router": "sigmoid",
+        "shared": SharedExperts(8192, gate=False, first=False),
+        "experts_per_token": 1,
+    },
     "dbrx": {"router": "softmax", "experts": 16, "experts_per_token": 4, "width": 10752},
     "kimi-k2": {"experts": 384, "experts_per_token": 8},
 }

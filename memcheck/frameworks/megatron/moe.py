@@ -114,7 +114,7 @@ def moe(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     probs = route(ctx, moe, x)
     dispatcher = str(setting.option("moe_token_dispatcher_type", "allgather"))
     dispatch = {"allgather": _dispatch_all_gather, "flex": _dispatch_flex, "alltoall": _dispatch_all_to_all}[dispatcher]
-    shared_output = _shared_experts(ctx, moe, x, modules) if moe.shared_width else None
+    shared_output = _shared_experts(ctx, moe, x, modules) if moe.shared.width else None
     tokens, weights, combine = dispatch(ctx, moe, x, probs)
     del probs
     output = experts(ctx, moe, tokens, weights, "moe_act" in modules)
@@ -437,14 +437,14 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
 
 def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     """Compute the shared experts: a dense MLP over the layer's own tokens, with a gate per token where there is one."""
-    dense = Mlp(moe.shared_width, moe.gated, moe.activation, bias=False, tensors=())
+    dense = Mlp(moe.shared.width, moe.gated, moe.activation, bias=False, tensors=())
 
     def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
         gathers_itself = overlaps_shared_experts(ctx) and scatters(ctx)
         out = (
             _on_all_tokens(ctx, dense, t[0]) if gathers_itself else mlp(ctx, dense, t[0], None, "mlp.shared_experts")[0]
         )
-        return _gate_shared_experts(ctx, t[0], out) if moe.shared_gate else out
+        return _gate_shared_experts(ctx, t[0], out) if moe.shared.gate else out
 
     if "shared_experts" in modules and not overlaps_shared_experts(ctx):
         return checkpoint(ctx, forward, (x,))

@@ -167,10 +167,10 @@ def _moe(moe: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
         if moe.bias:
             tensors.append(_vector(f"mlp.experts.linear_fc1.bias{expert}", rows, expert=True))
             tensors.append(_vector(f"mlp.experts.linear_fc2.bias{expert}", hidden, expert=True))
-    if moe.shared_width:
-        shared = Mlp(moe.shared_width, moe.gated, moe.activation, bias=False, tensors=())
+    if moe.shared.width:
+        shared = Mlp(moe.shared.width, moe.gated, moe.activation, bias=False, tensors=())
         tensors += _mlp(shared, layout, hidden, "mlp.shared_experts")
-        if moe.shared_gate:
+        if moe.shared.gate:
             tensors.append(_matrix("mlp.shared_experts.gate_weight", 1, hidden))
     return tensors
 

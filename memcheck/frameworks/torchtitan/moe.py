@@ -38,7 +38,7 @@ def moe(ctx: Context, moe: Moe, x: Value) -> Value:
     if not tokens_sharded:
         out = leave_tensor_parallel(ctx, out)
     del expert_input
-    if moe.shared_width:
+    if moe.shared.width:
         shared = mlp(ctx, shared_mlp(moe), x)
         out = add(tape, out, shared, "routed + shared")
     del routing_map

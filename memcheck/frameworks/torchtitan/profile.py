@@ -31,6 +31,7 @@ FAMILIES = Families(
         LatentAttention=LATENT,
         Mlp="width gated activation bias tensors",
         Moe=EXPERTS,
+        SharedExperts="width",
         Block="mixer mlp input_norm mlp_norm",
         Norm=NORM,
     ),

@@ -46,7 +46,7 @@ def _networks(moe: Moe) -> list[Mlp]:
     half = len(tensors) // 2
     return [
         Mlp(
-            moe.shared_width // 2,
+            moe.shared.width // 2,
             moe.gated,
             moe.activation,
             tensors=tuple(network_tensors),

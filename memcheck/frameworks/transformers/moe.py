@@ -44,15 +44,15 @@ def usual_moe(ctx: Context, moe: Moe, x: Value, run_experts: Experts | None = No
     which output is alive while the other is computed.
     """
     tape, run_experts = ctx.tape, run_experts or routed_experts
-    if moe.shared_width and moe.shared_gate:
+    if moe.shared.width and moe.shared.gate:
         return _gated_shared(ctx, moe, x)
-    if moe.shared_width and moe.shared_first:
+    if moe.shared.width and moe.shared.first:
         shared = mlp(ctx, shared_mlp(moe), x)
         routed = run_experts(ctx, moe, x)
         routed = scale(tape, routed, "routed scaling") if moe.scaled_output else routed
         return add(tape, shared, routed, "shared + routed")
     routed = run_experts(ctx, moe, x)
-    if not moe.shared_width:
+    if not moe.shared.width:
         return scale(tape, routed, "routed scaling") if moe.scaled_output else routed
     return _with_shared(ctx, moe, x, routed)
 
@@ -66,7 +66,7 @@ def _with_shared(ctx: Context, moe: Moe, x: Value, routed: Value) -> Value:
 def averaged(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Command A's experts: the mean of the routed and the shared output, [tokens, hidden]."""
     routed = routed_experts(ctx, moe, x)
-    if not moe.shared_width:
+    if not moe.shared.width:
         return routed
     both = _with_shared(ctx, moe, x, routed)
     del routed
@@ -187,7 +187,7 @@ def shared_mlp(moe: Moe) -> Mlp:
     tensors = tuple(t for t in moe.tensors if t.group == "shared_experts")
     fused = len(tensors) == 2 and moe.gated
     return Mlp(
-        moe.shared_width,
+        moe.shared.width,
         moe.gated,
         moe.activation,
         fused_gate_up=fused,

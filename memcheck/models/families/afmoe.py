@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed, with_correction, with_linear_router
+from memcheck.models.parts.feed_forward import gated_mlp, routed, with_correction, with_linear_router
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
@@ -44,11 +45,10 @@ def read(config: ConfigReader) -> Architecture:
         (experts, config.integer("num_experts_per_tok")),
         width,
         activation,
-        Shared(config.integer("num_shared_experts", minimum=0) * width),
-        gate="router.gate",
+        SharedExperts(config.integer("num_shared_experts", minimum=0) * width, gate=False, first=True),
+        names=("router.gate", "shared_experts"),
         router="sigmoid",
         scores_fp32=True,
-        shared_first=True,
     )
     router, *expert_tensors = moe.tensors[:3]
     moe = moe._replace(tensors=(router, *moe.tensors[3:], *expert_tensors))  # the class makes the shared experts first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_tensors, stacked_experts
@@ -29,7 +30,7 @@ def read(config: ConfigReader) -> Architecture:
         gated=True,
         activation="silu",
         router="softmax-chosen",
-        shared_width=shared,
+        shared=SharedExperts(shared, gate=False, first=False),
         tensors=(
             ParameterTensor("mlp.router.weight", (experts, size.hidden), "router"),
             *stacked_experts("mlp.experts", experts, size.hidden, width, transposed=True),

@@ -5,7 +5,7 @@ Mamba-2 in most layers, or in parallel with attention in each.
 from __future__ import annotations
 
 from memcheck.models.attention_types import FalconH1Attention
-from memcheck.models.feed_forward_types import FalconH1Mlp
+from memcheck.models.feed_forward_types import FalconH1Mlp, SharedExperts
 from memcheck.models.mixer_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
@@ -109,11 +109,15 @@ def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -
         width,
         activation,
         module="block_sparse_moe",
-        gate="router",
+        names=("router", "shared_experts"),
         router="softmax-topk",
         normalised_scores=False,
     )
-    return moe if not shared_width else moe._replace(shared_width=shared_width, tensors=moe.tensors + shared_tensors)
+    if not shared_width:
+        return moe
+    return moe._replace(
+        shared=SharedExperts(shared_width, gate=False, first=False), tensors=moe.tensors + shared_tensors
+    )
 
 
 def read_falcon_h1(config: ConfigReader) -> Architecture:

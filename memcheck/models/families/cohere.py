@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, layer_norm, rms_norm
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, sparse_types, stack, windows
 from memcheck.models.reader import ConfigReader
@@ -134,7 +135,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        Shared(shared_experts * width),
+        SharedExperts(shared_experts * width, gate=False, first=False),
         router="softmax-fp32-topk" if selection == "softmax" else "sigmoid-topk",
         normalised_scores=config.flag("norm_topk_prob", default=True),
     )

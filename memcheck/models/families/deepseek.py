@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from memcheck.models.attention_types import ComplexLatentAttention
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import LLAMA_NAMES, Names, StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
@@ -56,7 +57,7 @@ def _routed_experts(config: ConfigReader, size: StackDimensions, router: str, al
         (config.integer("n_routed_experts", *aliases), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        Shared(shared * width),
+        SharedExperts(shared * width, gate=False, first=False),
         experts_first=True,
         router=router,
         router_fp32=True,
@@ -81,7 +82,7 @@ def sigmoid_experts(
         (config.integer(experts, *aliases), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        Shared(config.integer(shared, minimum=0, null=0) * width if shared else 0),
+        SharedExperts(config.integer(shared, minimum=0, null=0) * width if shared else 0, gate=False, first=False),
         experts_first=True,
         router="sigmoid",
         router_fp32=True,

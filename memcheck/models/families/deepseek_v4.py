@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from memcheck.models.attention_types import Compressed
 from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.feed_forward_types import HashedMoe
+from memcheck.models.feed_forward_types import HashedMoe, SharedExperts
 from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import Shared, routed
+from memcheck.models.parts.feed_forward import routed
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
@@ -201,7 +201,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         (config.integer("n_routed_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         config.activation(),
-        Shared(width),
+        SharedExperts(width, gate=False, first=False),
         router="sqrt-softplus",
         clamp="act",
     )

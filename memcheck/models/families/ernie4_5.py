@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import (
-    Shared,
     gated_mlp,
     routed,
     with_correction,
@@ -51,10 +51,9 @@ def read_moe(config: ConfigReader) -> Architecture:
         (experts, config.integer("moe_k", "num_experts_per_tok")),
         width,
         activation,
-        Shared(config.integer("moe_num_shared_experts", minimum=0, null=0) * width),
+        SharedExperts(config.integer("moe_num_shared_experts", minimum=0, null=0) * width, gate=False, first=True),
         router="softmax-gather",
         router_fp32=True,
-        shared_first=True,
     )
     if bias:
         config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
@@ -46,7 +47,7 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         (config.integer("n_routed_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         activation,
-        Shared(config.integer("n_shared_experts", minimum=0) * width),
+        SharedExperts(config.integer("n_shared_experts", minimum=0) * width, gate=False, first=False),
         experts_first=True,
         router="sigmoid",
         router_fp32=True,

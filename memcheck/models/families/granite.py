@@ -32,7 +32,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         config.integer("intermediate_size"),
         config.activation(),
         module="block_sparse_moe",
-        gate="router",
+        names=("router", "shared_experts"),
         router="softmax-topk",
         normalised_scores=False,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed, with_linear_router
+from memcheck.models.parts.feed_forward import gated_mlp, routed, with_linear_router
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention
@@ -32,11 +33,10 @@ def read_moe(config: ConfigReader) -> Architecture:
         (_same(config, "num_experts", "num_local_experts"), _same(config, "moe_topk", "num_experts_per_tok")),
         width,
         config.activation(),
-        Shared(width, "shared_mlp"),
-        gate="gate.wg",
+        SharedExperts(width, gate=False, first=True),
+        names=("gate.wg", "shared_mlp"),
         router_fp32=True,
         scores_fp32=True,
-        shared_first=True,
     )
     block = pre_norm_block(size.hidden, _attention(config, size), with_linear_router(moe))
     return decoder(config, size, ((block, size.layers),), tied=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import sparse_types, stack
 from memcheck.models.reader import ConfigReader
@@ -39,7 +40,7 @@ def read(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         width,
         activation,
-        Shared(config.integer("num_shared_experts", default=1, null=1) * width),
+        SharedExperts(config.integer("num_shared_experts", default=1, null=1) * width, gate=False, first=False),
         router="sigmoid",
         router_fp32=True,
         scores_fp32=True,

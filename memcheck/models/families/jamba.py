@@ -35,7 +35,7 @@ def read(config: ConfigReader) -> Architecture:
         width,
         activation,
         module="feed_forward",
-        gate="router",
+        names=("router", "shared_experts"),
         normalised_scores=False,
     )
     attended = _period(config, "attn_layer", 8, 4)

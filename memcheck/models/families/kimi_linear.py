@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from memcheck.models.attention_types import UnturnedLatentAttention
 from memcheck.models.families.deepseek import latent_dimensions
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
@@ -62,7 +63,11 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         ),
         width,
         config.activation(),
-        Shared(config.integer("num_shared_experts", "n_shared_experts", default=1, minimum=0) * width),
+        SharedExperts(
+            config.integer("num_shared_experts", "n_shared_experts", default=1, minimum=0) * width,
+            gate=False,
+            first=False,
+        ),
         experts_first=True,
         router="sigmoid",
         router_fp32=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import DenseDispatchMoe
+from memcheck.models.feed_forward_types import DenseDispatchMoe, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
@@ -96,7 +96,7 @@ def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
         gated=True,
         activation=activation,
         router="sigmoid",
-        shared_width=width,
+        shared=SharedExperts(width, gate=False, first=False),
         tensors=tensors,
         normalised_scores=False,
         bias=False,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 
 from memcheck.edge.text import whole_number
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
@@ -171,8 +172,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         activation=activation,
         bias=bias,
         router="sigmoid" if sigmoid else "softmax" if pre_softmax else "softmax-topk",
-        shared_width=shared_width,
-        shared_gate=bool(shared_width) and shared_gate,
+        shared=SharedExperts(shared_width, gate=bool(shared_width) and shared_gate, first=False),
         tensors=tensors,
     )
 

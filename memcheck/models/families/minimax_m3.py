@@ -5,6 +5,7 @@ sparse layers an indexer that chooses blocks of keys.
 from __future__ import annotations
 
 from memcheck.models.attention_types import BlockIndexer
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, routed
@@ -125,9 +126,8 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         "silu",
         router="sigmoid",
         scores_fp32=True,
-        shared_first=True,
         scaled_output=True,
         clamp="oai",
     )
     tensors = gated_tensors("mlp.shared_experts", hidden, shared_width, "shared_experts", fused=True)
-    return moe._replace(shared_width=shared_width, tensors=moe.tensors + tensors)
+    return moe._replace(shared=SharedExperts(shared_width, gate=False, first=True), tensors=moe.tensors + tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import LatentMoe
+from memcheck.models.feed_forward_types import LatentMoe, SharedExperts
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import plain_mlp, stacked_experts
@@ -164,7 +164,7 @@ def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> M
         bias=False,
         activation=activation,
         router="sigmoid",
-        shared_width=shared,
+        shared=SharedExperts(shared, gate=False, first=False),
         tensors=tensors,
         router_fp32=True,
         scores_fp32=True,

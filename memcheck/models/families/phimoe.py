@@ -34,7 +34,7 @@ def read(config: ConfigReader) -> Architecture:
         (config.integer("num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        gate="router",
+        names=("router", "shared_experts"),
         router="sparsemixer",
         normalised_scores=False,
     )

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen_moe import layers_with_experts
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import Projections, grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, stack
@@ -76,7 +77,8 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
         (config.integer("num_experts"), config.integer("num_experts_per_tok")),
         config.integer("moe_intermediate_size"),
         config.activation(),
-        Shared(config.integer("shared_expert_intermediate_size"), "shared_expert", gate=True),
+        SharedExperts(config.integer("shared_expert_intermediate_size"), gate=True, first=False),
+        names=("gate", "shared_expert"),
         normalised_scores=normalised,
     )
 

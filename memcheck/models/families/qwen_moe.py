@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen import qk_norm_attention
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import layer_types, sparse_types, stack, windows
 from memcheck.models.reader import ConfigReader
@@ -97,7 +98,8 @@ def _assemble(
         (config.integer("num_experts", *aliases), config.integer("num_experts_per_tok")),
         config.integer("moe_intermediate_size"),
         activation,
-        Shared(shared_width, "shared_expert", gate=bool(shared_width)),
+        SharedExperts(shared_width, gate=bool(shared_width), first=False),
+        names=("gate", "shared_expert"),
         experts_first=not shared_width,
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
         normalised_scores=config.flag("norm_topk_prob", default=not shared_width),

@@ -7,9 +7,10 @@ from __future__ import annotations
 from memcheck.edge.text import whole_number
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
+from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import Shared, gated_mlp, routed
+from memcheck.models.parts.feed_forward import gated_mlp, routed
 from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes, rotary_share
 from memcheck.models.parts.stack import layer_types, sparse_types, stack
@@ -104,10 +105,9 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         ),
         config.integer("moe_intermediate_size"),
         "silu",
-        Shared(config.integer("share_expert_dim", "share_expert_dims")),
+        SharedExperts(config.integer("share_expert_dim", "share_expert_dims"), gate=False, first=True),
         router="sigmoid",
         scores_fp32=True,
-        shared_first=True,
         scaled_output=True,
         clamp="acted",
     )._replace(looped=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import NO_SHARED_EXPERTS, SharedExperts
 from memcheck.models.parts.matrices import linear
 from memcheck.models.types import Mlp, Moe, ParameterTensor
-from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,45 +82,35 @@ def stacked_experts(
     )
 
 
-class Shared(Record):
-    """Experts that see every token."""
-
-    width: int = 0
-    name: str = "shared_experts"
-    gate: bool = False
-    """Whether the output of the shared experts is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
-
-
-NONE_SHARED = Shared()
-
-
 def routed(
     hidden: int,
     choice: tuple[int, int],
     width: int,
     activation: str,
-    shared: Shared = NONE_SHARED,
+    shared: SharedExperts = NO_SHARED_EXPERTS,
     *,
     module: str = "mlp",
-    gate: str = "gate",
+    names: tuple[str, str] = ("gate", "shared_experts"),
     experts_first: bool = False,
     **fields: Any,
 ) -> Moe:
     """A gated mixture of experts with stacked expert tensors, as most families of transformers 5 store it.
 
     The router is a bare parameter there, no linear layer. ``choice``: number of experts, and how many of them a token
-    takes. ``gate``: the router's name. ``experts_first``: the class makes its experts before its router, which is the
-    order in which an optimizer that loops updates them. ``fields``: further ones of :class:`Moe`.
+    takes. ``names``: of the router and of the shared experts, inside ``module``. ``experts_first``: the class makes its
+    experts before its router, which is the order in which an optimizer that loops updates them. ``fields``: further
+    ones of :class:`Moe`.
     """
     experts, experts_per_token = choice
+    router, shared_module = names
     tensors = (
-        ParameterTensor(f"{module}.{gate}.weight", (experts, hidden), "router"),
+        ParameterTensor(f"{module}.{router}.weight", (experts, hidden), "router"),
         *stacked_experts(f"{module}.experts", experts, hidden, width),
     )
     if experts_first:
         tensors = (*tensors[1:], tensors[0])
     if shared.width:
-        tensors += gated_tensors(f"{module}.{shared.name}", hidden, shared.width, "shared_experts")
+        tensors += gated_tensors(f"{module}.{shared_module}", hidden, shared.width, "shared_experts")
     if shared.gate:
         tensors += linear(f"{module}.shared_expert_gate", 1, hidden, "router", "none")
     return Moe(
@@ -130,8 +120,7 @@ def routed(
         gated=True,
         activation=activation,
         tensors=tensors,
-        shared_width=shared.width,
-        shared_gate=shared.gate,
+        shared=shared,
         bias=fields.pop("bias", False),
         router=fields.pop("router", "softmax"),
         **fields,

@@ -107,7 +107,7 @@ def _latent(package: Any, a: LatentAttention, networks: list[Any], sizes: dict[s
         dense_hidden_dim=_width(dense[0]) if dense else experts["moe_hidden_dim"],
         moe_hidden_dim=experts["moe_hidden_dim"],
         num_experts=experts["num_experts"],
-        num_shared_experts=routed.shared_width // routed.width,
+        num_shared_experts=routed.shared.width // routed.width,
         router_top_k=experts["top_k"],
         router_score_func="sigmoid" if routed.router == "sigmoid" else "softmax",
         router_route_norm=routed.normalised_scores,
