@@ -15,6 +15,7 @@ SCHEMAS = {
     "action.yml": "vendor.github-actions",
     ".github/workflows/ci.yml": "vendor.github-workflows",
     ".github/workflows/plans.yml": "vendor.github-workflows",
+    ".github/workflows/release.yml": "vendor.github-workflows",
     ".github/dependabot.yml": "vendor.dependabot",
 }
 
