@@ -1,0 +1,63 @@
+/**
+ * The page's way to the engine: two workers with a queue each. A answers the plan, its form and its lines; B searches
+ * remedies and other GPUs, so that a search never delays an answer.
+ */
+import { Lane, type Ask, type End, type LaneState, type Port } from "./lane.ts";
+import { workerAddress } from "./trusted.ts";
+
+export type { Ask, End, LaneState, Step } from "./lane.ts";
+
+const MIB = 1 << 20;
+const HEAP_BYTES = 192 * MIB;
+
+/** What answers requests: two workers in the page, one, or the server of `memcheck ui`. */
+export interface Client {
+  /** Ask for an answer, before everything else. */
+  answer(ask: Ask): Promise<End>;
+  /** Ask for a search. It runs beside answers, where the machine has memory for two workers. */
+  search(ask: Ask): Promise<End>;
+  /** End what runs or waits in a slot. */
+  cancel(slot: string): void;
+  close(): void;
+}
+
+export interface ClientOptions {
+  /** Told about the worker that answers. */
+  state: (state: LaneState) => void;
+  /** Starts one worker; tests put another thing in its place. */
+  start?: () => Port;
+  /** Whether a second worker runs the searches; by default where the machine has more than 4 GiB of memory. */
+  two?: boolean;
+}
+
+/** Start the engine in workers. */
+export function startClient(options: ClientOptions): Client {
+  const start = options.start ?? startWorker;
+  const common = { start, heapBytes: HEAP_BYTES, giveWayMs: 2_000, silentMs: 30_000 };
+  let searches: Lane | null = null;
+  const two = options.two ?? ((navigator as { deviceMemory?: number }).deviceMemory ?? 8) > 4;
+  const answers = new Lane({
+    ...common,
+    state(state) {
+      // The second worker starts when the first is ready: both would ask for the same files at once.
+      if (state.phase === "ready" && two && !searches) searches = new Lane({ ...common, state: () => undefined });
+      options.state(state);
+    },
+  });
+  return {
+    answer: (ask) => answers.ask(ask),
+    search: (ask) => (searches ?? answers).ask(ask),
+    cancel(slot) {
+      answers.cancel(slot);
+      searches?.cancel(slot);
+    },
+    close() {
+      answers.close();
+      searches?.close();
+    },
+  };
+}
+
+function startWorker(): Port {
+  return new Worker(workerAddress(), { type: "module", name: "memcheck" }) as unknown as Port;
+}
