@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.cases import HERE, kept
 from benchmarks.small import ADAPTED, HALF_ADAPTED, TRAINER, small_plan
 from memcheck.families.architecture import read_architecture
-from memcheck.models.types import Attention, LatentAttention, Mixer
+from memcheck.models.types import Attention, Mixer
 
 FILE = os.path.join(HERE, "data", "family_models.json")
 VOCABULARY, EXPERTS, WINDOW, LAYERS, MOST = 2000, 8, 256, 3, 8
@@ -254,7 +254,7 @@ def record(kind: str) -> dict[str, Any]:
     mixers = [mixer for block, _ in blocks for mixer in (block.mixer, block.second_mixer)]
     recurrent = any(isinstance(m, Mixer) for m in mixers)
     routed = any(key in config for key in EXPERT_KEYS)
-    eager = any(isinstance(b.mixer, (Attention, LatentAttention)) and not b.mixer.sdpa for b, _ in blocks)
+    eager = any(isinstance(b.mixer, Attention) and not b.mixer.kernels.sdpa for b, _ in blocks)
     ways = [
         way
         for way in (EAGER if kind in MASKED or eager else WAYS)

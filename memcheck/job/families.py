@@ -43,15 +43,18 @@ def parts(**fields: str) -> frozenset[str]:
 
 
 LATENT = "heads q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim bias tensors"
-EXPERTS = "experts experts_per_token width gated activation router shared tensors normalised_scores"
+EXPERTS = "experts experts_per_token width gated activation router shared tensors"
 NORM = "kind size weight bias"
 
 FORMS = parts(
-    Attention="fused_qkv fused_qkv_layout rotary_interleaved rotary_form sdpa flash fp32_scores "
-    "explicit_mask softmax_fp32 returns_weights named_rotary extension",
+    Attention="fused_qkv rotation kernels eager extension",
+    Rotation="form interleaved named",
+    FusedKernels="sdpa flash explicit_mask",
+    EagerScores="scores_fp32 softmax_fp32 returned",
     LatentAttention="rotary_interleaved",
     Mlp="fused_gate_up inline adaptable",
-    Moe="router_fp32 scores_fp32 adaptable groups",
+    Moe="routing adaptable",
+    Routing="input_fp32 scores_fp32 normalised groups",
     Block="inner_dropout variables",
     LayerVariables="norm output mlp_input",
     PositionTable="positions",

@@ -112,6 +112,60 @@ class PositionTable(Record):
     positions: int
 
 
+class Rotation(Record):
+    """How queries and keys are rotated by their positions."""
+
+    form: str
+    """How transformers writes the rotation: ``half`` (Llama's rotate_half) | ``half-fp32`` (OLMo: by fp32 tables, then
+    cast back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
+    tables repeated once per layer) | ``pairs-wide`` (ERNIE: as that, in fp32 by fp32 tables, then cast back)
+    | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
+    | ``half-wide`` (ModernBERT: on fp32 copies for each product)
+    | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
+    interleaved: bool
+    """Neighbouring dimensions form the rotated pairs, not the two halves of a head."""
+    named: bool
+    """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
+    before_norms: bool
+    """Queries and keys are normalised after the rotation (Hunyuan, nanochat)."""
+
+
+HALF = Rotation("half", interleaved=False, named=False, before_norms=False)
+"""Llama's rotation."""
+
+
+class FusedKernels(Record):
+    """The fused attention kernels that the transformers class of a model can call."""
+
+    sdpa: bool
+    """transformers has a scaled_dot_product_attention path; False: eager code unless flash-attention is asked for."""
+    flash: bool
+    """transformers has a flash-attention path."""
+    explicit_mask: bool
+    """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
+
+
+KERNELS = FusedKernels(sdpa=True, flash=True, explicit_mask=False)
+"""Both kernels, without a mask of their own: what most models have."""
+
+
+class EagerScores(Record):
+    """How eager attention computes its scores and probabilities."""
+
+    scores_fp32: bool
+    """Queries and keys are cast to fp32 before their product (GPT-J)."""
+    softmax_fp32: bool
+    """The softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
+    returned: bool
+    """The layer returns the probabilities as well as its output, and the model's loop keeps both in a variable until
+    the next layer has returned (Falcon, BLOOM, MPT, GPT-J).
+    """
+
+
+EAGER = EagerScores(scores_fp32=False, softmax_fp32=True, returned=False)
+"""Llama's eager attention."""
+
+
 class Attention(Record):
     """Softmax attention, grouped or not."""
 
@@ -129,55 +183,37 @@ class Attention(Record):
     key_norm: Norm | None
     window: int | None
     """Sliding or chunked window in tokens; None = full attention."""
-    fused_qkv: bool = False
-    """One matrix makes q, k and v: the whole output stays alive while any part of it does."""
-    fused_qkv_layout: str = "split"
-    """How that output is taken apart: ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices``
-    (Phi-3) | ``parts`` (Persimmon: picked, then normed) | ``shards`` (CodeGen: heads of four slices, copied)
-    | ``index`` (Falcon: keys and values are picked with an index
-    list, and so copied)."""
-    rotary_interleaved: bool = False
-    rotary_form: str = "half"
-    """How the rotation is written: ``half`` (Llama's rotate_half) | ``half-fp32`` (OLMo: by fp32 tables, then cast
-    back) | ``cat`` (Phi-3: the rest of each head, even of no width, is concatenated) | ``pairs`` (GLM: neighbours,
-    tables repeated once per layer) | ``pairs-wide`` (ERNIE: as that, in fp32 by fp32 tables, then cast back)
-    | ``pairs-each`` (GPT-J: tables repeated for each of q and k) | ``pairs-fp32`` (Cohere: neighbours, on fp32 copies)
-    | ``half-wide`` (ModernBERT: on fp32 copies for each product)
-    | ``chunks`` (GPT-OSS: the two halves apart) | ``complex`` (Llama 4: fp32 copies read as complex numbers)."""
+    fused_qkv: str = ""
+    """How the output of one matrix for q, k and v is taken apart; all of it stays alive while any part of it does:
+    ``split`` (GPT-2, MPT) | ``heads`` (GPT-NeoX, BLOOM: head by head) | ``slices`` (Phi-3) | ``parts`` (Persimmon:
+    picked, then normed) | ``shards`` (CodeGen: heads of four slices, copied) | ``index`` (Falcon: keys and values are
+    picked with an index list, and so copied); empty: q, k and v have a matrix each.
+    """
+    rotation: Rotation = HALF
+    kernels: FusedKernels = KERNELS
+    eager: EagerScores = EAGER
     alibi: bool = False
     chunked_window: bool = False
     """The window is a chunk; a sequence's chunks start after its padding (Llama 4)."""
     softcap: bool = False
-    sinks: bool = False
-    """One learned logit per head (GPT-OSS)."""
+    sinks: str = ""
+    """What one learned number per head is: ``logit`` (one more key's score: GPT-OSS) | ``scale`` (each row of the
+    output is multiplied by a sigmoid of its logsumexp minus the sink: Granite's windowed models); empty: there is none.
+    """
     output_gate: bool = False
     """q_proj is twice as wide, the second half gates the output (Qwen3-Next)."""
+    gate_matrix: str = ""
+    """A matrix of its own, after the output's, makes the output's gate (AFMoE): ``adaptable`` | ``hidden`` (peft's
+    targets cannot name it, see :attr:`memcheck.models.types.Mlp.adaptable`); empty: there is none.
+    """
     extension: Disentangled | Compressed | BlockIndexer | HeldMask | PositionTable | None = None
     """What one family's module has in addition; what runs it is found by its type."""
     clip_qkv: bool = False
     """The projections are clamped to a range (DBRX, MPT, OLMo with ``clip_qkv``)."""
-    sdpa: bool = True
-    """transformers has a scaled_dot_product_attention path; False: eager code unless flash-attention is asked for."""
-    flash: bool = True
-    """transformers has a flash-attention path."""
-    fp32_scores: bool = False
-    """Queries and keys are cast to fp32 before their product (GPT-J)."""
-    explicit_mask: bool = False
-    """transformers always passes an explicit causal mask (Falcon), which the flash kernel does not take."""
     row_masks: str = ""
     """Why each row of a micro-batch has a mask of its own: ``padding`` (rows are padded) | ``images`` (tokens of an
     image see each other, as token types say: Gemma 3, PaliGemma); empty: rows share one mask, or none is made.
     """
-    softmax_fp32: bool = True
-    """Eager attention's softmax runs in fp32; False: in the scores' own dtype (GPT-2, Falcon, Llama 4)."""
-    returns_weights: bool = False
-    """The layer returns eager attention's probabilities as well as its output, and the model's loop keeps both in a
-    variable until the next layer has returned (Falcon, BLOOM, MPT, GPT-J).
-    """
-    named_rotary: bool = False
-    """The rotation is written in the module's forward: what goes in and comes out of it are variables (Phi, GPT-J)."""
-    norms_after_rotary: bool = False
-    """Queries and keys are normalised after the rotation (Hunyuan, nanochat)."""
     query_scale: str = ""
     """What multiplies queries: ``position`` (a scale of each position, after the rotation: Ministral 3) |
     ``constant`` (where they are made, not in the kernel alone: Whisper; after their norm: Muse Glimmer);
@@ -187,9 +223,6 @@ class Attention(Record):
     """Every token sees every other (encoders): no mask is made unless one is given."""
     stores_keys: bool = False
     """Keys and values are put into a dict for later layers (Gemma 3n and 4): checkpointed, they keep their graph."""
-    scaled_output: bool = False
-    """The sinks are no logits: each row of the output is multiplied by a sigmoid of its logsumexp minus the sink
-    (Granite's windowed models)."""
     v_head_dim: int = 0
     """Width of a head's values, where it is not that of its keys (MiMo V2); 0 = the same."""
     cross: bool = False
@@ -202,10 +235,6 @@ class Attention(Record):
     """
     key_bias: bool = True
     """The keys' matrix has a bias where those of queries and values have one (Whisper's has none)."""
-    gate_matrix: str = ""
-    """A matrix of its own, after the output's, makes the output's gate (AFMoE): ``adaptable`` | ``hidden`` (peft's
-    targets cannot name it, see :attr:`memcheck.models.types.Mlp.adaptable`); empty: there is none.
-    """
 
 
 class Indexer(Record):
@@ -239,8 +268,6 @@ class LatentAttention(Record):
     """See :attr:`Attention.query_scale`: ``position`` (Mistral 4)."""
     row_masks: str = ""
     """See :attr:`Attention.row_masks`: ``padding``, or empty."""
-    sdpa: bool = True
-    """See :attr:`Attention.sdpa`; False: there is no flash-attention path either."""
 
 
 class ComplexLatentAttention(LatentAttention):

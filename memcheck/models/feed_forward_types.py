@@ -49,6 +49,23 @@ class SharedExperts(Record):
 NO_SHARED_EXPERTS = SharedExperts(0, gate=False, first=False)
 
 
+class Routing(Record):
+    """How a router computes the scores of the chosen experts."""
+
+    input_fp32: bool
+    """The router multiplies fp32 copies of its input and weight (DeepSeek, GLM-4 MoE)."""
+    scores_fp32: bool
+    """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
+    normalised: bool
+    """The chosen scores are divided by their sum (``norm_topk_prob``)."""
+    groups: tuple[int, int]
+    """Groups of experts, and how many of them a token is routed to at most (DeepSeek: ``n_group``, ``topk_group``)."""
+
+
+CHOSEN = Routing(input_fp32=False, scores_fp32=False, normalised=True, groups=(1, 1))
+"""Scores in the dtype of the activations, divided by their sum."""
+
+
 class Moe(Record):
     """A routed mixture of experts, with or without shared experts."""
 
@@ -73,14 +90,7 @@ class Moe(Record):
     tensor) | ``oai`` (MiniMax M3: the same of two halves) | ``act`` (DeepSeek V4: their usual product) | ``acted``
     (Step 3.7: the gate after its activation); empty: neither is.
     """
-    router_fp32: bool = False
-    """The router multiplies fp32 copies of its input and weight (DeepSeek, GLM-4 MoE)."""
-    scores_fp32: bool = False
-    """The chosen scores stay in fp32, so the weighted outputs of the experts are fp32 (Mixtral, DeepSeek, MiniMax)."""
-    normalised_scores: bool = True
-    """The chosen scores are divided by their sum (``norm_topk_prob``)."""
-    groups: tuple[int, int] = (1, 1)
-    """Groups of experts, and how many of them a token is routed to at most (DeepSeek: ``n_group``, ``topk_group``)."""
+    routing: Routing = CHOSEN
     scaled_output: bool = False
     """The routed output is multiplied by a constant (Step 3.7)."""
     adaptable: bool = True

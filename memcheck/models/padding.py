@@ -66,4 +66,4 @@ def unpaddable(architecture: Architecture) -> bool:
     if architecture.encoder is not None or architecture.vision is not None:
         return False
     mixers = [block.mixer for block, _ in architecture.blocks if block.mixer is not None]
-    return all(isinstance(m, Attention) and m.flash and not m.sinks and not m.alibi for m in mixers)
+    return all(isinstance(m, Attention) and m.kernels.flash and not m.sinks and not m.alibi for m in mixers)

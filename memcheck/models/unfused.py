@@ -18,10 +18,10 @@ def unfused(architecture: Architecture) -> Architecture:
 def _block(block: Block) -> Block:
     """Return the layer with its fused matrices of attention and MLP split; itself if none is fused."""
     mixer, mlp = block.mixer, block.mlp
-    if isinstance(mixer, Attention) and mixer.fused_qkv and mixer.fused_qkv_layout == "slices":
+    if isinstance(mixer, Attention) and mixer.fused_qkv == "slices":
         widths = (mixer.heads * mixer.head_dim, *(mixer.kv_heads * mixer.head_dim,) * 2)
         tensors = _apart(mixer.tensors, "qkv_proj", ("q_proj", "k_proj", "v_proj"), widths)
-        block = block._replace(mixer=mixer._replace(fused_qkv=False, fused_qkv_layout="split", tensors=tensors))
+        block = block._replace(mixer=mixer._replace(fused_qkv="", tensors=tensors))
     if isinstance(mlp, Mlp) and mlp.fused_gate_up:
         tensors = _apart(mlp.tensors, "gate_up_proj", ("gate_proj", "up_proj"), (mlp.width, mlp.width))
         block = block._replace(mlp=mlp._replace(fused_gate_up=False, tensors=tensors))

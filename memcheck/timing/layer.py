@@ -172,8 +172,8 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
         recomputed_attention=shape.recompute == "full" or "core_attn" in shape.recompute_modules,
         kv_bytes=_kv_bytes(block, shape),
         experts_per_token=moe.experts_per_token if moe is not None else 0,
-        expert_groups=moe.groups[0] if moe is not None else 1,
-        chosen_groups=moe.groups[1] if moe is not None else 1,
+        expert_groups=moe.routing.groups[0] if moe is not None else 1,
+        chosen_groups=moe.routing.groups[1] if moe is not None else 1,
         halves=_exchanging_halves(block, shape, linear, rates, operand_bytes),
     )
 

@@ -18,8 +18,17 @@ from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
-from memcheck.models.attention_types import BlockIndexer, Compressed, HeldMask, Indexer, PositionTable
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.attention_types import (
+    BlockIndexer,
+    Compressed,
+    EagerScores,
+    FusedKernels,
+    HeldMask,
+    Indexer,
+    PositionTable,
+    Rotation,
+)
+from memcheck.models.feed_forward_types import Routing, SharedExperts
 from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
@@ -71,24 +80,25 @@ SAID_TWICE = {
 SERVING = {"Mixer.state_bytes_per_sequence"}
 WORDS = {
     "Norm.name",
-    "Attention.rotary_interleaved",
+    "Rotation.interleaved",
     "LatentAttention.rotary_interleaved",
     "Moe.activation",
     "Mlp.activation",
 }
-"""Names of tensors; ``rotary_form`` says how pairs are written, and Kimi turns none; the gates of GPT-OSS and MiniMax M3
+"""Names of tensors; ``Rotation.form`` says how pairs are written, and Kimi turns none; the gates of GPT-OSS and MiniMax M3
 are a ``clamp`` with a formula of its own."""
-ROUTING = {"Moe.groups", "Moe.router", "Moe.normalised_scores"}
+ROUTING = {"Moe.routing", "Routing.groups", "Moe.router", "Routing.normalised"}
 """What they add to a router's scores is of [tokens, experts] and gone before the experts run; the scores of the routers
 that do not read them have the same tensors either way."""
 ELSEWHERE = {
     "Attention.chunked_window",
-    "Attention.returns_weights",
-    "Attention.softmax_fp32",
+    "Attention.eager",
+    "EagerScores.returned",
+    "EagerScores.softmax_fp32",
     "LayerVariables.output",
     "Disentangled.shared",
     "Indexer.passes",
-    "Moe.scores_fp32",
+    "Routing.scores_fp32",
 }
 """They matter to other kernels of attention, recomputed layers, longer sequences than their windows, or other dtypes
 than bf16."""
@@ -120,6 +130,8 @@ RECORDING = {
         HyperConnections,
         LayerVariables,
         Disentangled,
+        EagerScores,
+        FusedKernels,
         HeldMask,
         HyperConnections,
         Indexer,
@@ -131,6 +143,8 @@ RECORDING = {
         Norm,
         PerLayer,
         PositionTable,
+        Rotation,
+        Routing,
         SharedExperts,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -33,25 +34,31 @@ def sparse(architecture: Architecture) -> Moe:
 
 
 ATTENTION: dict[str, dict[str, Any]] = {
-    "llama-3.1-8b": {"fused_qkv": False, "qkv_bias": False, "rotary_dim": 128, "window": None, "dropout": 0.0},
+    "llama-3.1-8b": {"fused_qkv": "", "qkv_bias": False, "rotary_dim": 128, "window": None, "dropout": 0.0},
     "qwen2.5-7b": {"qkv_bias": True, "out_bias": False},
     "mistral-7b": {"window": None},
     "mistral-7b-v0.1": {"window": 4096},
-    "phi-3-mini": {"fused_qkv": True, "window": 2047},
+    "phi-3-mini": {"fused_qkv": "slices", "window": 2047},
     "phi-2": {"qkv_bias": True, "out_bias": True, "rotary_dim": 32},
-    "gpt2": {"fused_qkv": True, "rotary_dim": 0, "dropout": 0.1, "qkv_bias": True, "out_bias": True},
-    "pythia-1.4b": {"fused_qkv": True, "rotary_dim": 32, "qkv_bias": True},
-    "gpt-j-6b": {"rotary_dim": 64, "rotary_interleaved": True, "fp32_scores": True, "sdpa": False, "qkv_bias": False},
-    "bloom-560m": {"alibi": True, "sdpa": False, "flash": False, "rotary_dim": 0},
-    "mpt-7b": {"alibi": True, "sdpa": False, "flash": False, "clip_qkv": False},
-    "falcon-7b": {"kv_heads": 1, "fused_qkv": True},
+    "gpt2": {"fused_qkv": "split", "rotary_dim": 0, "dropout": 0.1, "qkv_bias": True, "out_bias": True},
+    "pythia-1.4b": {"fused_qkv": "heads", "rotary_dim": 32, "qkv_bias": True},
+    "gpt-j-6b": {
+        "rotary_dim": 64,
+        "rotation.interleaved": True,
+        "eager.scores_fp32": True,
+        "kernels.sdpa": False,
+        "qkv_bias": False,
+    },
+    "bloom-560m": {"alibi": True, "kernels.sdpa": False, "kernels.flash": False, "rotary_dim": 0},
+    "mpt-7b": {"alibi": True, "kernels.sdpa": False, "kernels.flash": False, "clip_qkv": False},
+    "falcon-7b": {"kv_heads": 1, "fused_qkv": "index"},
     "falcon-40b": {"kv_heads": 8},
-    "dbrx": {"fused_qkv": True, "clip_qkv": True, "kv_heads": 8},
-    "command-r": {"rotary_interleaved": True},
-    "glm-4-9b": {"rotary_dim": 64, "rotary_interleaved": True, "qkv_bias": True, "out_bias": False},
-    "gpt-oss-20b": {"sinks": True, "sdpa": False, "window": 128, "qkv_bias": True, "out_bias": True},
+    "dbrx": {"fused_qkv": "split", "clip_qkv": True, "kv_heads": 8},
+    "command-r": {"rotation.interleaved": True},
+    "glm-4-9b": {"rotary_dim": 64, "rotation.interleaved": True, "qkv_bias": True, "out_bias": False},
+    "gpt-oss-20b": {"sinks": "logit", "kernels.sdpa": False, "window": 128, "qkv_bias": True, "out_bias": True},
     "gemma-2-9b": {"softcap": True, "window": 4096},
-    "llama-4-scout": {"window": 8192, "rotary_interleaved": True, "flash": False},
+    "llama-4-scout": {"window": 8192, "rotation.interleaved": True, "kernels.flash": False},
     "starcoder2-3b": {"window": 4096, "dropout": 0.1, "qkv_bias": True, "out_bias": True},
     "nemotron-4-340b": {"rotary_dim": 96, "head_dim": 192},
 }
@@ -61,7 +68,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 def test_attention_of_the_first_layer(name: str) -> None:
     """Bias, fusion, rotation, window, kernels and dropout of a family's attention are as its module is written."""
     found = attention(catalog(name))
-    assert {key: getattr(found, key) for key in ATTENTION[name]} == ATTENTION[name]
+    assert {key: attrgetter(key)(found) for key in ATTENTION[name]} == ATTENTION[name]
 
 
 NORMS: dict[str, str] = {
@@ -195,26 +202,30 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "mixtral-8x7b": {
         "router": "softmax",
         "shared": SharedExperts(0, gate=False, first=False),
-        "scores_fp32": True,
-        "normalised_scores": True,
+        "routing.scores_fp32": True,
+        "routing.normalised": True,
     },
     "qwen1.5-moe-a2.7b": {
         "router": "softmax",
         "shared": SharedExperts(5632, gate=True, first=False),
-        "normalised_scores": False,
+        "routing.normalised": False,
     },
     "qwen3-30b-a3b": {
         "router": "softmax",
         "shared": SharedExperts(0, gate=False, first=False),
-        "normalised_scores": True,
-        "scores_fp32": False,
+        "routing.normalised": True,
+        "routing.scores_fp32": False,
     },
     "deepseek-v2-lite": {
         "router": "softmax",
         "shared": SharedExperts(2816, gate=False, first=False),
-        "router_fp32": True,
+        "routing.input_fp32": True,
     },
-    "deepseek-v3": {"router": "sigmoid", "shared": SharedExperts(2048, gate=False, first=False), "router_fp32": True},
+    "deepseek-v3": {
+        "router": "sigmoid",
+        "shared": SharedExperts(2048, gate=False, first=False),
+        "routing.input_fp32": True,
+    },
     "glm-4.5-air": {"router": "sigmoid", "shared": SharedExperts(1408, gate=False, first=False)},
     "gpt-oss-20b": {"router": "softmax-topk", "bias": True, "clamp": "interleaved"},
     "granite-3.1-3b-a800m": {"router": "softmax-topk", "bias": False},
@@ -234,7 +245,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
 def test_router_and_shared_experts(name: str) -> None:
     """How tokens are routed and what runs beside the experts is as the family's module is written."""
     found = sparse(catalog(name))
-    assert {key: getattr(found, key) for key in ROUTERS[name]} == ROUTERS[name]
+    assert {key: attrgetter(key)(found) for key in ROUTERS[name]} == ROUTERS[name]
 
 
 def test_interleaved_experts() -> None:

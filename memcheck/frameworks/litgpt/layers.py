@@ -124,7 +124,7 @@ def _window_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | No
     Every layer makes its own, and the memory-efficient kernel keeps it. config.py gives Phi 3 a ``sliding_window_size``
     and Mistral none.
     """
-    if attention.window is None or attention.fused_qkv_layout != "slices":
+    if attention.window is None or attention.fused_qkv != "slices":
         return None
     shape = (ctx.sequence, ctx.sequence)
     causal = ctx.tape.new(shape, dtype, "causal mask")

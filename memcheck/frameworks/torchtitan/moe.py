@@ -64,7 +64,7 @@ def _route(ctx: Context, moe: Moe, x: Value) -> tuple[Value, Storage]:
     scores_for_choice = operator(tape, biased_scores, probabilities, GRAD_UNCHANGED)
     values, ids = topk(tape, scores_for_choice, moe.experts_per_token)
     scores = gather(tape, probabilities, ids)
-    if moe.normalised_scores:
+    if moe.routing.normalised:
         scores = _divide_by_sum(tape, scores)
     scores = scale(tape, scores, "route scale")
     del values, scores_for_choice, biased_scores

@@ -25,7 +25,7 @@ def turns_halves(attention: Attention) -> bool:
 
 def is_phi3(attention: Attention) -> bool:
     """Phi 3 is the family of these whose rotation ends in a ``cat`` in transformers, too."""
-    return attention.rotary_form == "cat"
+    return attention.rotation.form == "cat"
 
 
 def rotate(ctx: Context, attention: Attention, x: Value) -> Value:

@@ -58,7 +58,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
 
         return (
             broadcasting(ctx, attention, q, k, v)
-            if attention.fused_qkv_layout == "index"
+            if attention.fused_qkv == "index"
             else math_kernel(ctx, attention, q, k, v)
         )
     kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
@@ -78,7 +78,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
         out = kernel_with_sinks(ctx, attention, out)
     # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
     # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
-    joined = concatenates(attention) and attention.rotary_form != "pairs-each" and not turns_in_place(ctx)
+    joined = concatenates(attention) and attention.rotation.form != "pairs-each" and not turns_in_place(ctx)
     q_is_contiguous = joined or isinstance(attention, WhisperAttention)
     if kernel == "flash" and q_is_contiguous:
         out = copy(tape, out, "contiguous")

@@ -63,7 +63,7 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
         q, k = _rotate_in_place(ctx, attention, q, k)
     elif attention.rotary_dim:
         q, k = apply_rotary(ctx, attention, q, k, stream)
-    if attention.norms_after_rotary:
+    if attention.rotation.before_norms:
         q = normalise(ctx, attention.query_norm, q, "qk_norm").view(*q.shape)
         k = normalise(ctx, attention.key_norm, k, "qk_norm").view(*k.shape)
     if attention.stores_keys:
@@ -75,7 +75,7 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
     out = _attend(ctx, attention, q, k, v).view(ctx.tokens, width)
     out = _apply_gate(ctx, attention, out, gate, module_input)
     del gate
-    output_matrix = tensors[3 if attention.gate_matrix or attention.scaled_output else -1]
+    output_matrix = tensors[3 if attention.gate_matrix or attention.sinks == "scale" else -1]
     result = linear(tape, out, ctx.weights(output_matrix, attention.out_bias), output_matrix.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if isinstance(attention, BloomAttention):
@@ -142,7 +142,9 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
     copies = not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
     gate = None
-    query_norm, key_norm = (None, None) if attention.norms_after_rotary else (attention.query_norm, attention.key_norm)
+    query_norm, key_norm = (
+        (None, None) if attention.rotation.before_norms else (attention.query_norm, attention.key_norm)
+    )
     q = linear(tape, x, ctx.weights(tensors[0], attention.qkv_bias), tensors[0].name)
     if attention.query_scale == "constant" and query_norm is None:
         q = scale(tape, q, "query scaling")
@@ -247,15 +249,15 @@ def _fused_projection(ctx: Context, attention: Attention, x: Value) -> Heads:
     if attention.clip_qkv:
         qkv = clamp(tape, qkv, 2)
     q_shape, kv_shape = (batch, heads, sequence, head_dim), (batch, kv_heads, sequence, head_dim)
-    if attention.fused_qkv_layout == "index":
+    if attention.fused_qkv == "index":
         return _split_falcon(ctx, attention, qkv)
-    if attention.fused_qkv_layout == "slices":
+    if attention.fused_qkv == "slices":
         q, k, v = slices(tape, qkv, q_shape, kv_shape, kv_shape)
     else:
-        if attention.fused_qkv_layout == "heads":  # head by head: the joined gradient is not in the order of the matrix
+        if attention.fused_qkv == "heads":  # head by head: the joined gradient is not in the order of the matrix
             qkv = head_view(tape, qkv, qkv.shape)
         q, k, v = tape.views(qkv, q_shape, kv_shape, kv_shape)
-        if attention.fused_qkv_layout == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
+        if attention.fused_qkv == "shards":  # reshape merges heads of four slices, which copies each of q, k, v
             ctx.attention_locals.append(qkv)
             q, k, v = (copy(tape, part, "reshape") for part in (q, k, v))
     return normalise(ctx, attention.query_norm, q, "qk_norm"), normalise(ctx, attention.key_norm, k, "qk_norm"), v

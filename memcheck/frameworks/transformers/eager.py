@@ -48,16 +48,16 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
         v,
         _score_steps(attention),
         mask_dtype=mask_dtype,
-        fp32_scores=attention.fp32_scores,
-        fp32_softmax=attention.softmax_fp32,
-        narrows=attention.softmax_fp32 or isinstance(attention, Gpt2Attention),
+        fp32_scores=attention.eager.scores_fp32,
+        fp32_softmax=attention.eager.softmax_fp32,
+        narrows=attention.eager.softmax_fp32 or isinstance(attention, Gpt2Attention),
         p_dropout=attention.dropout,
         returned=weights,
         named=ctx.attention_locals if isinstance(attention, (BloomAttention, MptAttention)) else None,
         every_step=isinstance(attention, BloomAttention),
         copied=copied,
     )
-    if attention.returns_weights:
+    if attention.eager.returned:
         returns(ctx, weights)
     else:
         ctx.unused_outputs += weights
@@ -67,7 +67,7 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
 def _score_steps(attention: Attention) -> tuple[str, ...]:
     """Return the operators that the family applies to the scores before the softmax."""
     if attention.bidirectional:
-        masked = attention.explicit_mask and attention.cross
+        masked = attention.kernels.explicit_mask and attention.cross
         capped = ("scale", "cap") if attention.softcap else ("scale",)
         return (*capped, "add") if attention.window is not None or masked else capped
     if attention.softcap:
@@ -75,7 +75,7 @@ def _score_steps(attention: Attention) -> tuple[str, ...]:
     if isinstance(attention.extension, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
     if attention.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
-        return ("add",) if attention.fused_qkv_layout == "heads" else ("scale", "add", "fill")
+        return ("add",) if attention.fused_qkv == "heads" else ("scale", "add", "fill")
     return ("scale", "add")
 
 

@@ -13,7 +13,13 @@ from memcheck.autograd.style import Style
 from memcheck.autograd.tensor import Storage
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
-from memcheck.models.attention_types import BlockIndexer, ExpandedFalconAttention, FalconAttention, WhisperAttention
+from memcheck.models.attention_types import (
+    KERNELS,
+    BlockIndexer,
+    ExpandedFalconAttention,
+    FalconAttention,
+    WhisperAttention,
+)
 from memcheck.models.types import Architecture, Attention, LatentAttention
 
 
@@ -22,9 +28,9 @@ def chosen_kernel(attention: str, dtype: str, attention_config: Attention, seque
 
     ``attention``: the plan's setting. ``dtype``: of q, k and v. Source: sdp_utils.cpp of aten/native/transformers/cuda.
     """
-    if attention in ("flash", "flex") and attention_config.flash and not attention_config.alibi:
+    if attention in ("flash", "flex") and attention_config.kernels.flash and not attention_config.alibi:
         return "flash"
-    if attention == "eager" or not attention_config.sdpa or attention_config.softcap or attention_config.sinks:
+    if attention == "eager" or not attention_config.kernels.sdpa or attention_config.softcap or attention_config.sinks:
         return "eager"
     if attention_config.position_bias:
         return "efficient"  # the biases are a mask that wants a gradient
@@ -32,7 +38,7 @@ def chosen_kernel(attention: str, dtype: str, attention_config: Attention, seque
     grouped = attention_config.kv_heads != attention_config.heads and not isinstance(
         attention_config, ExpandedFalconAttention
     )
-    if grouped and attention_config.fused_qkv_layout == "index":
+    if grouped and attention_config.fused_qkv == "index":
         # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
         return "math"
     if masked:
@@ -50,10 +56,8 @@ def grouping_of(attention: LatentAttention, heads: int) -> Attention:
         heads,
         width,
         dropout=attention.dropout,
-        explicit_mask=attention.extension is not None,
+        kernels=KERNELS._replace(explicit_mask=attention.extension is not None),
         row_masks=attention.row_masks,
-        sdpa=attention.sdpa,
-        flash=attention.sdpa,
         rotary_dim=0,
         tensors=(),
         qkv_bias=False,
@@ -116,7 +120,7 @@ def needs_mask(attention: Attention, sequence: int, style: Style) -> bool:
     if not style.modeling_files:
         return False
     always_masked = (
-        attention.explicit_mask
+        attention.kernels.explicit_mask
         or bool(attention.row_masks)
         or attention.alibi
         or isinstance(attention.extension, BlockIndexer)
@@ -145,7 +149,7 @@ def copied_operands(ctx: Context, attention: Attention, heads: int) -> kernels.C
     """
     if ctx.setting.batch == 1 or isinstance(attention, WhisperAttention):
         return False, False, False
-    ends_in_cat = attention.rotary_dim > 0 and (concatenates(attention) or attention.rotary_form == "chunks")
+    ends_in_cat = attention.rotary_dim > 0 and (concatenates(attention) or attention.rotation.form == "chunks")
     not_contiguous = turns_in_place(ctx) or not ends_in_cat
     if repeats_kv(ctx, attention):
         expanded_head = max(1, -(-attention.kv_heads // ctx.tp)) == 1 < heads

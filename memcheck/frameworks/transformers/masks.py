@@ -54,7 +54,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
             bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
             # where() keeps what chooses between biases and nothing
             where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
-            where_keeps_mask = where_keeps_mask and block.mixer.sdpa and setting.attention == "sdpa"
+            where_keeps_mask = where_keeps_mask and block.mixer.kernels.sdpa and setting.attention == "sdpa"
             in_graph = (
                 in_graph
                 or where_keeps_mask

@@ -22,7 +22,7 @@ def apply_rotary(ctx: Context, attention: Attention, q: Value, k: Value, stream:
 
     ``q``, ``k``: [batch, heads, sequence, head_dim]. ``stream``: dtype of cos and sin.
     """
-    tape, form = ctx.tape, attention.rotary_form
+    tape, form = ctx.tape, attention.rotation.form
     if form == "complex":
         return rotate_complex(tape, q, k)
     if form not in PLAIN:
@@ -35,7 +35,7 @@ def apply_rotary(ctx: Context, attention: Attention, q: Value, k: Value, stream:
 
 def concatenates(attention: Attention) -> bool:
     """Tell whether ``cat`` joins the rotated part and the rest of each head in a new, contiguous tensor."""
-    return 0 < attention.rotary_dim < attention.head_dim or attention.rotary_form == "cat"
+    return 0 < attention.rotary_dim < attention.head_dim or attention.rotation.form == "cat"
 
 
 def layer_tables(ctx: Context, attention: Attention, stream: str) -> tuple[Storage, ...]:
@@ -58,7 +58,7 @@ def partial(ctx: Context, attention: Attention, x: Value, stream: str, tables: t
 
     rotated, unrotated = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
     rotated = rotate_half(tape, rotated, stream, tables)
-    if attention.named_rotary:
+    if attention.rotation.named:
         ctx.attention_locals += [x, rotated]
     del x
     if rotated.dtype != unrotated.dtype:  # torch.cat promotes

@@ -51,7 +51,7 @@ def rotate_otherwise(ctx: Context, attention: Attention, q: Value, k: Value, str
     """Rotate q, then k, [batch, heads, sequence, head_dim], in a form that few families have. ``stream``: dtype of the
     tables.
     """
-    tape, form = ctx.tape, attention.rotary_form
+    tape, form = ctx.tape, attention.rotation.form
     if form == "chunks":
         return rotate_chunks(tape, q, stream), rotate_chunks(tape, k, stream)
     if form == "half-fp32":  # OLMo's tables are fp32 in any case, and both results are cast back after the rotations

@@ -83,11 +83,11 @@ def _logits(ctx: Context, moe: Moe, x: Value) -> Value:
     ):  # added to the scores when experts are chosen, without a gradient
         ctx.constant(buffer)
     if tensor.linear:
-        if moe.router_fp32:
+        if moe.routing.input_fp32:
             x = cast(tape, x, "fp32")
         return linear(tape, x, ctx.replicated(tensor, moe.bias), tensor.name)
     weight = merged_weight(ctx, moe, tensor, tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
-    if moe.router_fp32:
+    if moe.routing.input_fp32:
         autocast = tape.autocast
         # modeling_ernie4_5_moe.py switches autocast off; LongCat Flash, which gathers scores as well, does not
         autocast_off = moe.router == "softmax-gather" and not isinstance(moe, IdentityMoe)
@@ -111,11 +111,11 @@ def _softmax(ctx: Context, moe: Moe, logits: Value) -> tuple[Value, Storage]:
     del logits
     scores, indices = topk(tape, probabilities, moe.experts_per_token)
     del probabilities
-    if moe.normalised_scores:
+    if moe.routing.normalised:
         scores = divide_by_sum(tape, scores)
-    elif moe.router_fp32:
+    elif moe.routing.input_fp32:
         scores = scale(tape, scores, "routed scaling")
-    return (scores if moe.scores_fp32 else cast(tape, scores, logits_dtype)), indices
+    return (scores if moe.routing.scores_fp32 else cast(tape, scores, logits_dtype)), indices
 
 
 def _softmax_of_chosen(ctx: Context, moe: Moe, logits: Value) -> tuple[Value, Storage]:
@@ -149,9 +149,9 @@ def _sigmoid(ctx: Context, moe: Moe, logits: Value) -> tuple[Value, Storage]:
     indices = tape.new((*scores.shape[:-1], moe.experts_per_token), "int64", "topk indices")
     chosen = gather(tape, scores, indices)
     del scores
-    if moe.normalised_scores:
+    if moe.routing.normalised:
         chosen = divide_by_sum(tape, chosen)
-    if moe.router_fp32 or keeps_logits_dtype:
+    if moe.routing.input_fp32 or keeps_logits_dtype:
         chosen = scale(tape, chosen, "routed scaling")
     del for_choice
     return chosen, indices
@@ -182,7 +182,7 @@ def _topk_then_score(ctx: Context, moe: Moe, logits: Value, input_dtype: str) ->
     if moe.router == "softmax-fp32-topk":
         return cast(tape, softmax(tape, chosen, "fp32"), input_dtype), indices
     chosen = unary(tape, chosen, "sigmoid")
-    return cast(tape, over_sum(tape, chosen) if moe.normalised_scores else chosen, input_dtype), indices
+    return cast(tape, over_sum(tape, chosen) if moe.routing.normalised else chosen, input_dtype), indices
 
 
 def _choose(ctx: Context, moe: Moe, scores: Value) -> Storage:
@@ -203,9 +203,11 @@ def _softmax_gather(ctx: Context, moe: Moe, logits: Value, input_dtype: str) -> 
     indices = _choose(ctx, moe, probabilities)
     chosen = gather(tape, probabilities, indices)
     del probabilities
-    if moe.normalised_scores:
+    if moe.routing.normalised:
         chosen = divide_by_sum(tape, chosen)
-    return scale(tape, chosen, "routed scaling") if moe.scores_fp32 else cast(tape, chosen, input_dtype), indices
+    return scale(tape, chosen, "routed scaling") if moe.routing.scores_fp32 else cast(
+        tape, chosen, input_dtype
+    ), indices
 
 
 def _scaled(ctx: Context, moe: Moe, x: Value) -> Choice:
@@ -237,7 +239,7 @@ def _softmax_groups(ctx: Context, moe: Moe, logits: Value) -> tuple[Value, Stora
     indices = tape.new((*scores.shape[:-1], moe.experts_per_token), "int64", "topk indices")
     chosen = gather(tape, scores, indices)
     del scores
-    if moe.normalised_scores:
+    if moe.routing.normalised:
         chosen = divide_by_sum(tape, chosen)
     chosen = scale(tape, chosen, "routed scaling")
     del group_mask, for_choice

@@ -18,7 +18,7 @@ def eager_with_sinks(ctx: Context, attention: Attention, q: Value, k: Value, v: 
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Without sinks only the maximum is subtracted.
     """
-    if attention.scaled_output:
+    if attention.sinks == "scale":
         s, named = ctx.setting, ctx.unused_outputs
         mask = s.compute_dtype if ctx.tape.autocast is None else s.param_dtype
         return sinks_of.eager_scaled_by_sinks(

@@ -26,7 +26,7 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
 def wide_width(block: Block) -> int:
     """Channels of the tables that a layer is given in fp32, whatever the stream's dtype is; 0: of none."""
     mixer = block.mixer
-    if isinstance(mixer, Attention) and mixer.rotary_form in ("half-fp32", "pairs-wide"):
+    if isinstance(mixer, Attention) and mixer.rotation.form in ("half-fp32", "pairs-wide"):
         return mixer.rotary_dim
     return 0
 

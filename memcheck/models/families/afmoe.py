@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed, with_correction, with_linear_router
@@ -48,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
         SharedExperts(config.integer("num_shared_experts", minimum=0) * width, gate=False, first=True),
         names=("router.gate", "shared_experts"),
         router="sigmoid",
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
     )
     router, *expert_tensors = moe.tensors[:3]
     moe = moe._replace(tensors=(router, *moe.tensors[3:], *expert_tensors))  # the class makes the shared experts first

@@ -5,7 +5,7 @@ Mamba-2 in most layers, or in parallel with attention in each.
 from __future__ import annotations
 
 from memcheck.models.attention_types import FalconH1Attention
-from memcheck.models.feed_forward_types import FalconH1Mlp, SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, FalconH1Mlp, SharedExperts
 from memcheck.models.mixer_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
@@ -111,7 +111,7 @@ def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -
         module="block_sparse_moe",
         names=("router", "shared_experts"),
         router="softmax-topk",
-        normalised_scores=False,
+        routing=CHOSEN._replace(normalised=False),
     )
     if not shared_width:
         return moe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import WhisperAttention
+from memcheck.models.attention_types import EAGER, WhisperAttention
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.feed_forward_types import NestedMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
@@ -280,7 +280,7 @@ class _BartLayers:
             rotary_dim=0,
             dropout=self._attention_dropout,
             bidirectional=bidirectional,
-            softmax_fp32=False,
+            eager=EAGER._replace(softmax_fp32=False),
             key_bias=not whisper,
             query_scale="constant" if whisper else "",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memcheck.models.attention_types import EAGER
 from memcheck.models.feed_forward_types import BertMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
@@ -165,7 +166,7 @@ def bidirectional(size: StackDimensions, dropout: float) -> Attention:
         rotary_dim=0,
         dropout=dropout,
         bidirectional=True,
-        softmax_fp32=False,
+        eager=EAGER._replace(softmax_fp32=False),
     )
 
 

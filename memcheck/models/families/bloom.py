@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import BloomAttention
+from memcheck.models.attention_types import EAGER, KERNELS, BloomAttention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -42,10 +42,9 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=True,
         rotary_dim=0,
         alibi=True,
-        fused_qkv_layout="heads",
-        sdpa=False,
-        returns_weights=True,
-        flash=False,
+        fused_qkv="heads",
+        kernels=KERNELS._replace(sdpa=False, flash=False),
+        eager=EAGER._replace(returned=True),
         dropout=config.dropout("attention_dropout"),
     )
     attention = BloomAttention(*attention)

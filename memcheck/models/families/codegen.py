@@ -31,5 +31,5 @@ def read(config: ConfigReader) -> Architecture:
         positions=architecture.max_position_embeddings,
     )
     made = grouped_attention(size, PROJECTIONS)
-    mixer = was._replace(tensors=made.tensors, fused_qkv=True, fused_qkv_layout="shards")
+    mixer = was._replace(tensors=made.tensors, fused_qkv="shards")
     return architecture._replace(blocks=((block._replace(mixer=mixer), layers),))

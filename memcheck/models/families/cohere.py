@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.attention_types import HALF
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, layer_norm, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -29,8 +30,7 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=bias,
         query_norm=head_norm(NORM, size.head_dim, "q", rows=size.heads) if use_qk_norm else None,
         key_norm=head_norm(NORM, size.head_dim, "k", rows=size.kv_heads) if use_qk_norm else None,
-        rotary_interleaved=True,
-        rotary_form="pairs-fp32",
+        rotation=HALF._replace(interleaved=True, form="pairs-fp32"),
         dropout=config.dropout("attention_dropout"),
     )
     return _assemble(config, size, [attention] * size.layers)
@@ -54,8 +54,7 @@ def read_2(config: ConfigReader) -> Architecture:
         size,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_interleaved=True,
-        rotary_form="pairs-fp32",
+        rotation=HALF._replace(interleaved=True, form="pairs-fp32"),
         dropout=config.dropout("attention_dropout"),
     )
     attention_of_window = {
@@ -87,8 +86,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         size,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_interleaved=True,
-        rotary_form="pairs-fp32",
+        rotation=HALF._replace(interleaved=True, form="pairs-fp32"),
         dropout=config.dropout("attention_dropout"),
     )
     moe = _experts(config, hidden)
@@ -137,7 +135,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         config.activation(),
         SharedExperts(shared_experts * width, gate=False, first=False),
         router="softmax-fp32-topk" if selection == "softmax" else "sigmoid-topk",
-        normalised_scores=config.flag("norm_topk_prob", default=True),
+        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=True)),
     )
     return AveragedMoe(*moe) if combination == "average" else moe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import EAGER, KERNELS
 from memcheck.models.families.bert import assemble, transform_names
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import layer_norm
@@ -136,9 +137,8 @@ def _attention(config: ConfigReader, size: StackDimensions, positions: Disentang
         rotary_dim=0,
         dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
         bidirectional=True,
-        softmax_fp32=False,
-        sdpa=False,
-        flash=False,
+        eager=EAGER._replace(softmax_fp32=False),
+        kernels=KERNELS._replace(sdpa=False, flash=False),
         extension=positions,
     )
     position_matrices: tuple[ParameterTensor, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.attention_types import ComplexLatentAttention
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import Routing, SharedExperts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -60,11 +60,14 @@ def _routed_experts(config: ConfigReader, size: StackDimensions, router: str, al
         SharedExperts(shared * width, gate=False, first=False),
         experts_first=True,
         router=router,
-        router_fp32=True,
-        scores_fp32=True,
-        # modeling_deepseek_v2.py reads norm_topk_prob nowhere
-        normalised_scores=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
-    )._replace(groups=(groups, config.integer("topk_group", default=groups, null=groups)))
+        routing=Routing(
+            input_fp32=True,
+            scores_fp32=True,
+            # modeling_deepseek_v2.py reads norm_topk_prob nowhere
+            normalised=config.flag("norm_topk_prob", default=True) and router == "sigmoid",
+            groups=(groups, config.integer("topk_group", default=groups, null=groups)),
+        ),
+    )
 
 
 def sigmoid_experts(
@@ -85,10 +88,13 @@ def sigmoid_experts(
         SharedExperts(config.integer(shared, minimum=0, null=0) * width if shared else 0, gate=False, first=False),
         experts_first=True,
         router="sigmoid",
-        router_fp32=True,
-        scores_fp32=True,
-        normalised_scores=config.flag("norm_topk_prob", default=True),
-    )._replace(groups=(groups, config.integer("topk_group", default=groups, null=groups)))
+        routing=Routing(
+            input_fp32=True,
+            scores_fp32=True,
+            normalised=config.flag("norm_topk_prob", default=True),
+            groups=(groups, config.integer("topk_group", default=groups, null=groups)),
+        ),
+    )
 
 
 MTP_NAMES = ("num_nextn_predict_layers", "num_mtp_layers")

@@ -4,7 +4,7 @@ experts with clamped gates.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import Compressed
+from memcheck.models.attention_types import KERNELS, Compressed
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.feed_forward_types import HashedMoe, SharedExperts
 from memcheck.models.layer_inputs import HyperConnections
@@ -78,9 +78,8 @@ def read(config: ConfigReader) -> Architecture:
             size.head_dim,
             rotary_dim=rotary_dim,
             window=window,
-            sinks=True,
-            sdpa=False,
-            flash=False,
+            sinks="logit",
+            kernels=KERNELS._replace(sdpa=False, flash=False),
             dropout=dropout,
             tensors=_attention_tensors(size, compressor),
             extension=compressor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import EAGER
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -28,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         dropout=config.dropout("attention_dropout", default=0.1),
         bidirectional=True,
-        softmax_fp32=False,
+        eager=EAGER._replace(softmax_fp32=False),
     )
     activation = config.activation("activation", default="gelu")
     width = config.integer("hidden_dim", default=4 * 768)

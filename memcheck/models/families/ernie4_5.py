@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.attention_types import HALF
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import (
@@ -53,7 +54,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         activation,
         SharedExperts(config.integer("moe_num_shared_experts", minimum=0, null=0) * width, gate=False, first=True),
         router="softmax-gather",
-        router_fp32=True,
+        routing=CHOSEN._replace(input_fp32=True),
     )
     if bias:
         config.fail("use_bias", "use_bias of a routed model is not modelled: no released one has it")
@@ -74,5 +75,10 @@ def read_moe(config: ConfigReader) -> Architecture:
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:
     """The attention, and whether every matrix of a layer has a bias."""
     bias = config.flag("use_bias")
-    attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, rotary_form="pairs-wide", rotary_interleaved=True)
+    attention = grouped_attention(
+        size,
+        qkv_bias=bias,
+        out_bias=bias,
+        rotation=HALF._replace(form="pairs-wide", interleaved=True),
+    )
     return attention, bias

@@ -6,6 +6,7 @@ that were looked up, where those are a leaf.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import EAGER
 from memcheck.models.families.bert import PROJECTIONS
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
@@ -40,7 +41,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=size.head_dim if rotary else 0,
         dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
         bidirectional=True,
-        softmax_fp32=False,
+        eager=EAGER._replace(softmax_fp32=False),
         query_scale="constant",
     )
     block = Block(

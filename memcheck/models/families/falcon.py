@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import ExpandedFalconAttention, FalconAttention, ViewedTensor
+from memcheck.models.attention_types import EAGER, KERNELS, ExpandedFalconAttention, FalconAttention, ViewedTensor
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -38,10 +38,9 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=bias,
         rotary_dim=0 if alibi else None,
         alibi=alibi,
-        softmax_fp32=False,
-        explicit_mask=True,
-        fused_qkv_layout="index" if new_decoder or size.kv_heads != size.heads else "heads",
-        returns_weights=True,
+        eager=EAGER._replace(softmax_fp32=False, returned=True),
+        kernels=KERNELS._replace(explicit_mask=True),
+        fused_qkv="index" if new_decoder or size.kv_heads != size.heads else "heads",
         dropout=config.dropout("attention_dropout"),
     )
     grouped = new_decoder and size.kv_heads != size.heads

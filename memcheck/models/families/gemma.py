@@ -41,7 +41,11 @@ def read_vault(config: ConfigReader) -> Architecture:
 
 def _without_output_norms(block: Block) -> Block:
     """A layer without the norms after its halves. VaultGemma's class offers no scaled_dot_product_attention."""
-    mixer = block.mixer._replace(sdpa=False) if isinstance(block.mixer, Attention) else block.mixer
+    mixer = (
+        block.mixer._replace(kernels=block.mixer.kernels._replace(sdpa=False))
+        if isinstance(block.mixer, Attention)
+        else block.mixer
+    )
     return block._replace(mixer=mixer, mixer_output_norm=None, mlp_output_norm=None)
 
 

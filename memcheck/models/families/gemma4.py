@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.models.attention_types import Gemma4Attention, KeysAsValuesAttention, ReusingAttention
 from memcheck.models.families.gemma import TANH_GELU
-from memcheck.models.feed_forward_types import SharedExperts, StreamMoe
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts, StreamMoe
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
@@ -186,7 +186,7 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
         router="scaled",
         shared=SharedExperts(width, gate=False, first=False),
         tensors=tensors,
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
         bias=False,
     )
 

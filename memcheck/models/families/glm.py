@@ -5,6 +5,7 @@ The language models of GLM-4.1V and GLM-OCR are its second form (modeling_glm4v.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -55,8 +56,8 @@ def _block(config: ConfigReader, size: StackDimensions, fraction: float = 0.5, *
         size,
         qkv_bias=config.flag("attention_bias", default=True) if bias is None else bias,
         rotary_dim=int(size.head_dim * config.rotary_fraction(fraction)),
-        rotary_interleaved=True,
-        rotary_form="pairs" if bias is None else "cat",  # GLM-4.1V's tables are repeated once for all layers
+        rotation=HALF._replace(interleaved=True, form="pairs" if bias is None else "cat"),
+        # GLM-4.1V's tables are repeated once for all layers
         dropout=config.dropout("attention_dropout"),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), fused=True)

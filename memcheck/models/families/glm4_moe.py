@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -50,9 +50,9 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
         SharedExperts(config.integer("n_shared_experts", minimum=0) * width, gate=False, first=False),
         experts_first=True,
         router="sigmoid",
-        router_fp32=True,
-        scores_fp32=True,
-        normalised_scores=config.flag("norm_topk_prob", default=True),
+        routing=CHOSEN._replace(
+            input_fp32=True, scores_fp32=True, normalised=config.flag("norm_topk_prob", default=True)
+        ),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), activation)
     dense_layers = config.integer("first_k_dense_replace", minimum=0)

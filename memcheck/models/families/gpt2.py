@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import Gpt2Attention
+from memcheck.models.attention_types import EAGER, Gpt2Attention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -24,7 +24,7 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=True,
         out_bias=True,
         rotary_dim=0,
-        softmax_fp32=False,
+        eager=EAGER._replace(softmax_fp32=False),
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
     attention = Gpt2Attention(*attention)

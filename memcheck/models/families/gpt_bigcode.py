@@ -30,7 +30,7 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=True,
         out_bias=True,
         rotary_dim=0,
-        fused_qkv_layout="split" if multi_query else "heads",
+        fused_qkv="split" if multi_query else "heads",
         dropout=config.dropout("attn_pdrop", default=0.1),
     )
     width = config.optional_integer("n_inner", "intermediate_size") or 4 * hidden

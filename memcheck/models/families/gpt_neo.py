@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HeldMask
+from memcheck.models.attention_types import EAGER, KERNELS, HeldMask
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -29,9 +29,8 @@ def read(config: ConfigReader) -> Architecture:
         PROJECTIONS,
         out_bias=True,
         rotary_dim=0,
-        sdpa=False,
-        fp32_scores=True,
-        returns_weights=True,
+        kernels=KERNELS._replace(sdpa=False),
+        eager=EAGER._replace(scores_fp32=True, returned=True),
         extension=HeldMask(size.positions),
         dropout=config.dropout("attention_dropout"),
     )

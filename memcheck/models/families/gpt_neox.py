@@ -23,7 +23,7 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=bias,
         out_bias=bias,
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.25, "rotary_pct")),
-        fused_qkv_layout="heads",
+        fused_qkv="heads",
         dropout=config.dropout("attention_dropout"),
     )
     activation = config.activation(default="gelu")

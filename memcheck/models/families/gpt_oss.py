@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF, KERNELS
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import stacked_experts
@@ -23,9 +25,9 @@ def read(config: ConfigReader) -> Architecture:
         size,
         qkv_bias=bias,
         out_bias=bias,
-        sinks=True,
-        rotary_form="chunks",
-        sdpa=False,
+        sinks="logit",
+        rotation=HALF._replace(form="chunks"),
+        kernels=KERNELS._replace(sdpa=False),
         dropout=config.dropout("attention_dropout"),
         tensors=(vector("self_attn.sinks", size.heads, "attention", "column"),),
     )
@@ -71,6 +73,6 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         bias=True,
         router="softmax-topk",
         tensors=tensors,
-        normalised_scores=False,
+        routing=CHOSEN._replace(normalised=False),
         clamp="interleaved",
     )

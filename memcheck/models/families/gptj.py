@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import PositionTable
+from memcheck.models.attention_types import EAGER, HALF, KERNELS, PositionTable
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -23,12 +23,9 @@ def read(config: ConfigReader) -> Architecture:
         size,
         PROJECTIONS,
         rotary_dim=config.integer("rotary_dim", default=64, null=size.head_dim),
-        rotary_interleaved=True,
-        rotary_form="pairs-each",
-        sdpa=False,
-        returns_weights=True,
-        fp32_scores=True,
-        named_rotary=True,
+        rotation=HALF._replace(interleaved=True, form="pairs-each", named=True),
+        kernels=KERNELS._replace(sdpa=False),
+        eager=EAGER._replace(returned=True, scores_fp32=True),
         extension=PositionTable(size.positions),
         dropout=config.dropout("attn_pdrop"),
     )

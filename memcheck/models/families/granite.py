@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from memcheck.models.families.bamba import granite_feed_forward
 from memcheck.models.families.llama import intermediate_size
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -34,7 +35,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         module="block_sparse_moe",
         names=("router", "shared_experts"),
         router="softmax-topk",
-        normalised_scores=False,
+        routing=CHOSEN._replace(normalised=False),
     )
     return _assemble(config, size, moe)
 
@@ -84,9 +85,8 @@ def _with_windows_and_sinks(config: ConfigReader, size: StackDimensions, archite
         mixer = block.mixer._replace(
             window=kind[0],
             rotary_dim=block.mixer.rotary_dim if kind[1] else 0,
-            sinks=True,
-            scaled_output=True,
-            sdpa=False,
+            sinks="scale",
+            kernels=block.mixer.kernels._replace(sdpa=False),
             tensors=(*block.mixer.tensors, vector("self_attn.sinks", size.heads, "attention", "column")),
         )
         return block._replace(mixer=mixer)

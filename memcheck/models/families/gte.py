@@ -4,6 +4,7 @@ rotary embeddings, norms after the sums, a gate in the first two.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import EAGER
 from memcheck.models.feed_forward_types import DownBiasMlp
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
@@ -84,7 +85,7 @@ def _encoder(
         out_bias=biases,
         dropout=config.dropout("attention_probs_dropout_prob", default=dropout),
         bidirectional=True,
-        softmax_fp32=False,
+        eager=EAGER._replace(softmax_fp32=False),
     )
     width = config.integer("intermediate_size")
     mlp = (DownBiasMlp if biases else Mlp)(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -18,8 +19,7 @@ def read(config: ConfigReader) -> Architecture:
     attention = grouped_attention(
         size,
         qkv_bias=config.flag("attention_bias"),
-        rotary_form="pairs",
-        rotary_interleaved=True,
+        rotation=HALF._replace(form="pairs", interleaved=True),
         dropout=config.dropout("attention_dropout"),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.attention_types import HALF
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed, with_linear_router
@@ -35,8 +36,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         config.activation(),
         SharedExperts(width, gate=False, first=True),
         names=("gate.wg", "shared_mlp"),
-        router_fp32=True,
-        scores_fp32=True,
+        routing=CHOSEN._replace(input_fp32=True, scores_fp32=True),
     )
     block = pre_norm_block(size.hidden, _attention(config, size), with_linear_router(moe))
     return decoder(config, size, ((block, size.layers),), tied=False)
@@ -65,6 +65,6 @@ def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
         out_bias=bias,
         query_norm=rms_norm(size.head_dim, "self_attn.query_layernorm"),
         key_norm=rms_norm(size.head_dim, "self_attn.key_layernorm"),
-        norms_after_rotary=True,
+        rotation=HALF._replace(before_norms=True),
         dropout=config.dropout("attention_dropout"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -42,8 +42,7 @@ def read(config: ConfigReader) -> Architecture:
         activation,
         SharedExperts(config.integer("num_shared_experts", default=1, null=1) * width, gate=False, first=False),
         router="sigmoid",
-        router_fp32=True,
-        scores_fp32=True,
+        routing=CHOSEN._replace(input_fp32=True, scores_fp32=True),
     )
     moe = WideSumMoe(*moe) if config.flag("enable_moe_fp32_combine", default=True) else moe
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.families.mamba import hybrid_scan, refuse_mambapy
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -36,7 +37,7 @@ def read(config: ConfigReader) -> Architecture:
         activation,
         module="feed_forward",
         names=("router", "shared_experts"),
-        normalised_scores=False,
+        routing=CHOSEN._replace(normalised=False),
     )
     attended = _period(config, "attn_layer", 8, 4)
     routes = _period(config, "expert_layer", 2, 1)

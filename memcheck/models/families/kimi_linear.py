@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.models.attention_types import UnturnedLatentAttention
 from memcheck.models.families.deepseek import latent_dimensions
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import Routing, SharedExperts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -70,10 +70,13 @@ def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int
         ),
         experts_first=True,
         router="sigmoid",
-        router_fp32=True,
-        scores_fp32=True,
-        normalised_scores=config.flag("moe_renormalize", "norm_topk_prob", default=True),
-    )._replace(groups=(groups, config.integer("topk_group", default=default_chosen, null=default_chosen)))
+        routing=Routing(
+            input_fp32=True,
+            scores_fp32=True,
+            normalised=config.flag("moe_renormalize", "norm_topk_prob", default=True),
+            groups=(groups, config.integer("topk_group", default=default_chosen, null=default_chosen)),
+        ),
+    )
 
 
 def _delta(config: ConfigReader, hidden: int, older_keys: dict[str, object]) -> Mixer:

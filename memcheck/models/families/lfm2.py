@@ -4,6 +4,8 @@ convolutions, attention in between.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import routed
@@ -41,7 +43,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         module="feed_forward",
         experts_first=True,
         router="sigmoid-logits",
-        normalised_scores=config.flag("norm_topk_prob", default=True),
+        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=True)),
     )
     config.flag("use_expert_bias", default=True)
     layers = tuple((t, moe if i >= dense else mlp) for i, t in enumerate(layer_kinds))
@@ -75,7 +77,7 @@ def read_3(config: ConfigReader) -> Architecture:
         out_bias=bias,
         query_norm=rms_norm(size.head_dim, "self_attn.q_norm"),
         key_norm=rms_norm(size.head_dim, "self_attn.k_norm"),
-        rotary_form="half-fp32",
+        rotation=HALF._replace(form="half-fp32"),
         gate_matrix="adaptable" if attention_gate else "",
         dropout=config.dropout("attention_dropout"),
         tensors=linear("self_attn.g_proj", size.heads, hidden, "attention", "column") if attention_gate else (),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import DenseDispatchMoe, SharedExperts
+from memcheck.models.attention_types import EAGER, HALF, KERNELS
+from memcheck.models.feed_forward_types import CHOSEN, DenseDispatchMoe, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
@@ -57,11 +58,10 @@ def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention,
         size,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_interleaved=True,
-        rotary_form="complex",
-        flash=False,
+        rotation=HALF._replace(interleaved=True, form="complex"),
+        kernels=KERNELS._replace(flash=False),
         chunked_window=True,
-        softmax_fp32=False,
+        eager=EAGER._replace(softmax_fp32=False),
         dropout=config.dropout("attention_dropout"),
     )
     if not config.flag("use_qk_norm", default=True):
@@ -98,6 +98,6 @@ def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
         router="sigmoid",
         shared=SharedExperts(width, gate=False, first=False),
         tensors=tensors,
-        normalised_scores=False,
+        routing=CHOSEN._replace(normalised=False),
         bias=False,
     )

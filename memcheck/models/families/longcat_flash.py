@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.models.attention_types import ScaledLatentAttention
 from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers
-from memcheck.models.feed_forward_types import IdentityMoe, SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, IdentityMoe, SharedExperts
 from memcheck.models.parts.attention import latent_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_tensors
@@ -83,9 +83,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         activation=config.activation(),
         tensors=tensors,
         router="softmax-gather",
-        router_fp32=True,
-        scores_fp32=True,
-        normalised_scores=False,
+        routing=CHOSEN._replace(input_fp32=True, scores_fp32=True, normalised=False),
         shared=SharedExperts(2 * dense, gate=False, first=False),
         looped=True,
         bias=False,

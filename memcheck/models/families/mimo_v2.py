@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import MimoAttention
+from memcheck.models.attention_types import EAGER, KERNELS, MimoAttention
 from memcheck.models.families.deepseek import sigmoid_experts
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -101,9 +101,9 @@ def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sli
         rotary_dim=turned,
         tensors=sinks + tensors,
         v_head_dim=wide,
-        sinks=sliding,
-        softmax_fp32=False,
-        sdpa=False,
+        sinks="logit" if sliding else "",
+        eager=EAGER._replace(softmax_fp32=False),
+        kernels=KERNELS._replace(sdpa=False),
         dropout=0.0,
         out_bias=False,
         query_norm=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import routed
@@ -26,7 +27,7 @@ def read(config: ConfigReader) -> Architecture:
         _choice(config),
         config.integer("intermediate_size"),
         activation,
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
     )
     layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
 
@@ -68,7 +69,7 @@ def read_m2(config: ConfigReader) -> Architecture:
         width,
         config.activation(),
         router="sigmoid",
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
     )
     block = pre_norm_block(size.hidden, attention, moe)
     return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=attention.rotary_dim)

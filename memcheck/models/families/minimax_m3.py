@@ -5,7 +5,7 @@ sparse layers an indexer that chooses blocks of keys.
 from __future__ import annotations
 
 from memcheck.models.attention_types import BlockIndexer
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, routed
@@ -125,7 +125,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         config.integer("intermediate_size"),
         "silu",
         router="sigmoid",
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
         scaled_output=True,
         clamp="oai",
     )

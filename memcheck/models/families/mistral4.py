@@ -20,7 +20,10 @@ def read(config: ConfigReader) -> Architecture:
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     attention = attention._replace(query_scale="position")
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))
-    moe = moe._replace(router="softmax-groups", router_fp32=False, scores_fp32=False)
+    moe = moe._replace(
+        router="softmax-groups",
+        routing=moe.routing._replace(input_fp32=False, scores_fp32=False),
+    )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
 

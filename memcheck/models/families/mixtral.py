@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import routed
@@ -19,6 +20,6 @@ def read(config: ConfigReader) -> Architecture:
         (config.integer("num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
     )
     return decoder(config, size, ((pre_norm_block(size.hidden, attention, moe), size.layers),), tied=False)

@@ -7,6 +7,7 @@ run (MllamaTextModel.forward), which is what this reads.
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import KERNELS
 from memcheck.models.cross_attention import without_pictures
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
@@ -52,7 +53,7 @@ def _crossing(size: StackDimensions, mlp: Mlp) -> Block:
     norms = [Norm("rmsnorm", size.head_dim, name=f"cross_attn.{which}_norm") for which in "qk"]
     attention = grouped_attention(
         size, Projections(module="cross_attn"), rotary_dim=0, query_norm=norms[0], key_norm=norms[1], cross=True,
-        explicit_mask=True, bidirectional=True,
+        kernels=KERNELS._replace(explicit_mask=True), bidirectional=True,
     )  # fmt: skip
     gates = tuple(ParameterTensor(f"cross_attn_{which}_gate", (1,), "attention") for which in ("attn", "mlp"))
     block = pre_norm_block(size.hidden, attention, mlp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.matrices import linear, norm_tensors
@@ -68,7 +69,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         projections,
         qkv_bias=bias,
         out_bias=bias,
-        rotary_form="half-wide",
+        rotation=HALF._replace(form="half-wide"),
         dropout=dropout,
         bidirectional=True,
     )

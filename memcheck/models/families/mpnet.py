@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import KERNELS
 from memcheck.models.families.bert import ROBERTA, assemble
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.sizes import read_sizes
@@ -27,8 +28,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         dropout=config.dropout("attention_probs_dropout_prob", default=0.1),
         bidirectional=True,
-        sdpa=False,
-        flash=False,
+        kernels=KERNELS._replace(sdpa=False, flash=False),
         position_bias="given",
     )
     buckets = config.integer("relative_attention_num_buckets", default=32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import MptAttention
+from memcheck.models.attention_types import EAGER, KERNELS, MptAttention
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -56,9 +56,8 @@ def read(config: ConfigReader) -> Architecture:
         PROJECTIONS,
         rotary_dim=0,
         alibi=True,
-        sdpa=False,
-        returns_weights=True,
-        flash=False,
+        kernels=KERNELS._replace(sdpa=False, flash=False),
+        eager=EAGER._replace(returned=True),
         dropout=dropout,
         clip_qkv=inner.number("clip_qkv", default=0.0) > 0,
     )

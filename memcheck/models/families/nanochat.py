@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -24,7 +25,7 @@ def read(config: ConfigReader) -> Architecture:
         out_bias=bias,
         query_norm=norm(size.head_dim, "self_attn.q_norm"),
         key_norm=norm(size.head_dim, "self_attn.k_norm"),
-        norms_after_rotary=True,
+        rotation=HALF._replace(before_norms=True),
         dropout=config.dropout("attention_dropout"),
     )
     activation = config.activation(default="relu2")

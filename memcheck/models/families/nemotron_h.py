@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import LatentMoe, SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, LatentMoe, SharedExperts
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import plain_mlp, stacked_experts
@@ -166,7 +166,7 @@ def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> M
         router="sigmoid",
         shared=SharedExperts(shared, gate=False, first=False),
         tensors=tensors,
-        router_fp32=True,
-        scores_fp32=True,
-        normalised_scores=config.flag("norm_topk_prob", default=True),
+        routing=CHOSEN._replace(
+            input_fp32=True, scores_fp32=True, normalised=config.flag("norm_topk_prob", default=True)
+        ),
     )

@@ -4,7 +4,9 @@ modeling_flex_olmo.py).
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.families.llama import intermediate_size
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -26,7 +28,7 @@ def read(config: ConfigReader) -> Architecture:
         return Norm("layernorm-fp32", size.hidden, weight=False, name=name)
 
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
-    attention = _attention(config, size)._replace(rotary_form=FP32_TABLES)
+    attention = _attention(config, size)._replace(rotation=HALF._replace(form=FP32_TABLES))
     block = Block(
         mixer=attention, mlp=mlp, input_norm=norm("input_layernorm"), mlp_norm=norm("post_attention_layernorm")
     )
@@ -61,7 +63,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        normalised_scores=config.flag("norm_topk_prob"),
+        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob")),
     )
     block = pre_norm_block(size.hidden, _attention(config, size, "rmsnorm"), moe)
     return decoder(config, size, ((block, size.layers),), tied=False)
@@ -75,7 +77,7 @@ def read_flex(config: ConfigReader) -> Architecture:
         (config.integer("num_experts", "num_local_experts"), config.integer("num_experts_per_tok")),
         config.integer("intermediate_size"),
         config.activation(),
-        normalised_scores=config.flag("norm_topk_prob"),
+        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob")),
     )
     return _post_norm(config, size, [None] * size.layers, moe)
 
@@ -103,7 +105,7 @@ def _post_norm(
 
     ``windows``: sliding window of each layer in tokens; None for full attention. ``moe``: in place of a dense MLP.
     """
-    attention = _attention(config, size, FP32_WEIGHT)._replace(rotary_form=FP32_TABLES)
+    attention = _attention(config, size, FP32_WEIGHT)._replace(rotation=HALF._replace(form=FP32_TABLES))
     mlp = moe or gated_mlp(size.hidden, intermediate_size(config), config.activation())
     attention_norm = rms_norm(size.hidden, "post_attention_layernorm", FP32_WEIGHT)
     mlp_norm = rms_norm(size.hidden, "post_feedforward_layernorm", FP32_WEIGHT)

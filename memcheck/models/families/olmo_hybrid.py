@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.mixer_types import DoubledBetaMixer
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
@@ -28,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0 if rope_theta is None else None,
         query_norm=head_norm(NORM, size.heads * size.head_dim, "q"),
         key_norm=head_norm(NORM, size.kv_heads * size.head_dim, "k"),
-        rotary_form="half-fp32",
+        rotation=HALF._replace(form="half-fp32"),
         dropout=config.dropout("attention_dropout"),
     )
     layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if (i + 1) % 4 else "full_attention")

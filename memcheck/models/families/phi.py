@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import plain_mlp
@@ -26,7 +27,7 @@ def read(config: ConfigReader) -> Architecture:
         query_norm=layer_norm(hidden // size.heads, "self_attn.q_layernorm") if use_qk_norm else None,
         key_norm=layer_norm(hidden // size.heads, "self_attn.k_layernorm") if use_qk_norm else None,
         dropout=config.dropout("attention_dropout"),
-        named_rotary=True,
+        rotation=HALF._replace(named=True),
     )
     activation = config.activation(default="gelu_new")
     mlp = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.fc1", "mlp.fc2", bias=True)

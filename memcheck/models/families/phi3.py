@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.families.llama import intermediate_size
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
@@ -22,9 +23,9 @@ def read(config: ConfigReader) -> Architecture:
     attention = grouped_attention(
         size,
         PROJECTIONS,
-        fused_qkv_layout="slices",
+        fused_qkv="slices",
         rotary_dim=int(size.head_dim * config.rotary_fraction()),
-        rotary_form="cat",
+        rotation=HALF._replace(form="cat"),
         window=config.window(),
         dropout=config.dropout("attention_dropout"),
     )

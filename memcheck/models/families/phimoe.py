@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.feed_forward_types import CHOSEN
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
 from memcheck.models.parts.feed_forward import routed, with_linear_router
@@ -36,7 +37,7 @@ def read(config: ConfigReader) -> Architecture:
         config.activation(),
         names=("router", "shared_experts"),
         router="sparsemixer",
-        normalised_scores=False,
+        routing=CHOSEN._replace(normalised=False),
     )
     moe = NoisyMoe(*moe) if config.number("input_jitter_noise", default=0.0) > 0 else moe
     block = pre_norm_block(size.hidden, attention, with_linear_router(moe), kind="layernorm", bias=True)

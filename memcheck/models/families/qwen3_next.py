@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen_moe import layers_with_experts
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import Projections, grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -79,7 +79,7 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
         config.activation(),
         SharedExperts(config.integer("shared_expert_intermediate_size"), gate=True, first=False),
         names=("gate", "shared_expert"),
-        normalised_scores=normalised,
+        routing=CHOSEN._replace(normalised=normalised),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen import qk_norm_attention
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, pre_norm_block
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -59,7 +59,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
         config.integer("moe_intermediate_size"),
         config.activation(),
         experts_first=True,
-        normalised_scores=config.flag("norm_topk_prob", default=True),
+        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=True)),
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), moe.activation)
     moe_layers = sparse_types(config, size.layers, 0)
@@ -102,7 +102,7 @@ def _assemble(
         names=("gate", "shared_expert"),
         experts_first=not shared_width,
         # Qwen 3's class default is false, but every released model says true: its absence is taken as that
-        normalised_scores=config.flag("norm_topk_prob", default=not shared_width),
+        routing=CHOSEN._replace(normalised=config.flag("norm_topk_prob", default=not shared_width)),
     )
     if all(moe_layers):
         config.ignore("intermediate_size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import HALF
 from memcheck.models.parts.attention import grouped_attention
 from memcheck.models.parts.decoder import decoder, layer_norm
 from memcheck.models.parts.feed_forward import gated_mlp
@@ -20,7 +21,7 @@ def read(config: ConfigReader) -> Architecture:
         qkv_bias=config.flag("use_qkv_bias"),
         rotary_dim=int(size.head_dim * config.rotary_fraction(0.25, "rope_pct")),
         dropout=config.dropout("attention_dropout"),
-        named_rotary=True,
+        rotation=HALF._replace(named=True),
     )
     if config.flag("qk_layernorm"):
         attention = _with_head_norms(attention, size)

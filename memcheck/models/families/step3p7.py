@@ -7,7 +7,7 @@ from __future__ import annotations
 from memcheck.edge.text import whole_number
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
 from memcheck.models.parts.attention import grouped_attention, head_norm
 from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
 from memcheck.models.parts.feed_forward import gated_mlp, routed
@@ -107,7 +107,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         "silu",
         SharedExperts(config.integer("share_expert_dim", "share_expert_dims"), gate=False, first=True),
         router="sigmoid",
-        scores_fp32=True,
+        routing=CHOSEN._replace(scores_fp32=True),
         scaled_output=True,
         clamp="acted",
     )._replace(looped=True)

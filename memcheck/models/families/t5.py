@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import EAGER, KERNELS
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.feed_forward_types import T5Mlp
 from memcheck.models.parts.attention import Projections, grouped_attention
@@ -178,8 +179,8 @@ class _T5Layers:
             rotary_dim=0,
             dropout=self._dropout,
             bidirectional=bidirectional,
-            softmax_fp32=False,
-            flash=False,
+            eager=EAGER._replace(softmax_fp32=False),
+            kernels=KERNELS._replace(flash=False),
             position_bias=bias,
             tensors=(ParameterTensor(name, shape, "position"),) if table else (),
         )

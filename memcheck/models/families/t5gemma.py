@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.models.attention_types import KERNELS
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.families.gemma import NORM, TANH_GELU, has_softcap
 from memcheck.models.parts.attention import Projections, grouped_attention
@@ -139,6 +140,6 @@ class _Stack:
             out_bias=self._bias,
             dropout=self._dropped,
             softcap=self._softcap,
-            sdpa=False,
+            kernels=KERNELS._replace(sdpa=False),
             bidirectional=bidirectional,
         )

@@ -22,6 +22,7 @@ class Projections(Record):
     module: str = "self_attn"
     transposed: bool = False
     output_gate: bool = False
+    """The queries' matrix is twice as wide, and its second half gates the output."""
 
 
 LLAMA = Projections()
@@ -71,7 +72,7 @@ def grouped_attention(
         head_dim=size.head_dim,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
-        fused_qkv=len(layout.inputs) == 1,
+        fused_qkv=fields.pop("fused_qkv", "split") if len(layout.inputs) == 1 else "",
         query_norm=query_norm,
         key_norm=key_norm,
         rotary_dim=size.head_dim if rotary_dim is None else rotary_dim,

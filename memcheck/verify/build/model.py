@@ -213,7 +213,7 @@ def attention_of(job: TrainingJob, architecture: Architecture) -> str:
     blocks: list[Block] = [block for block, _ in architecture.blocks]
     if not any(isinstance(block.mixer, (Attention, LatentAttention)) for block in blocks):
         return "eager"  # all that the classes without attention know
-    if any(isinstance(block.mixer, (Attention, LatentAttention)) and not block.mixer.sdpa for block in blocks):
+    if any(isinstance(block.mixer, Attention) and not block.mixer.kernels.sdpa for block in blocks):
         return "eager"
     return "flash_attention_2" if job.attention == "flash" else "sdpa"
 

@@ -110,7 +110,7 @@ def _latent(package: Any, a: LatentAttention, networks: list[Any], sizes: dict[s
         num_shared_experts=routed.shared.width // routed.width,
         router_top_k=experts["top_k"],
         router_score_func="sigmoid" if routed.router == "sigmoid" else "softmax",
-        router_route_norm=routed.normalised_scores,
+        router_route_norm=routed.routing.normalised,
         router_num_expert_groups=routed.groups[0] if routed.groups[0] > 1 else None,
         router_num_limited_groups=routed.groups[1] if routed.groups[0] > 1 else None,
         moe_comm_backend="standard",

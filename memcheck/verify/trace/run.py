@@ -181,7 +181,7 @@ def _adds_wholes(job: TrainingJob, architecture: Architecture) -> bool:
     mixers = [block.mixer for block, _ in architecture.blocks]
     scans = any(isinstance(m, Mixer) and m.kind in ("mamba1", "mamba1-heads", "kimi-delta") for m in mixers)
     loops = scans and job.ssm_kernels == "fallback"
-    return loops or architecture.streams > 1 or any(isinstance(m, Attention) and m.scaled_output for m in mixers)
+    return loops or architecture.streams > 1 or any(isinstance(m, Attention) and m.sinks == "scale" for m in mixers)
 
 
 def _notes(job: TrainingJob) -> tuple[str, ...]:
