@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from docs.live_schema import live_schema
 from docs.memory_keys import memory_keys
 from docs.plan_format import plan_format
 from docs.report_schema import MODELS, schema_text
@@ -86,6 +87,7 @@ def pages() -> dict[Path, str]:
         ROOT / "examples" / "README.md": GENERATED.format(source="the plans' descriptions") + examples_index(),
     }
     texts[ROOT / "schemas" / "story.schema.json"] = story_schema()
+    texts[ROOT / "schemas" / "live.schema.json"] = live_schema()
     texts |= {ROOT / "schemas" / f"{name}.schema.json": schema_text(name) for name in MODELS}
     for family in FAMILIES:
         texts[DOCS / "rules" / f"{family}.md"] = from_rules + family_page(family, every)

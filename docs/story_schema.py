@@ -111,6 +111,8 @@ def typed(node: ast.expr) -> dict[str, Any]:
         return {"type": PLAIN[node.id]} if node.id in PLAIN else {"$ref": f"#/definitions/{node.id}"}
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
         first, second = node.slice.elts
+        if ast.unparse(node.value) == "Mapping":
+            return {"type": "object", "additionalProperties": typed(second)}
         if isinstance(second, ast.Constant) and second.value is Ellipsis:
             return {"type": "array", "items": typed(first)}
         return {"type": "array", "items": [typed(first), typed(second)], "minItems": 2, "maxItems": 2}

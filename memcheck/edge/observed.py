@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.edge.in_memory import FilesInMemory
+
+_files: FilesInMemory | None = None
 _heard: dict[tuple[str, str, int, str], None] | None = None
 
 
@@ -52,23 +57,35 @@ def note(question: str, path: str, answer: str, limit: int = 0) -> None:
         _heard[question, path, limit, answer] = None
 
 
+def look_at(files: FilesInMemory | None) -> FilesInMemory | None:
+    """Ask these files from now on, or the disk where it is None; what was asked so far is returned."""
+    global _files
+    before, _files = _files, files
+    return before
+
+
+def in_memory() -> FilesInMemory | None:
+    """The files that are asked instead of the disk; None: the disk is asked."""
+    return _files
+
+
 def is_file(path: str) -> bool:
     """Whether a path is a regular file, or a link to one."""
-    found = os.path.isfile(path)
+    found = os.path.isfile(path) if _files is None else _files.is_file(path)
     note("is_file", path, str(found))
     return found
 
 
 def is_folder(path: str) -> bool:
     """Whether a path is a folder, or a link to one."""
-    found = os.path.isdir(path)
+    found = os.path.isdir(path) if _files is None else _files.is_folder(path)
     note("is_folder", path, str(found))
     return found
 
 
 def exists(path: str) -> bool:
     """Whether there is anything under a path."""
-    found = os.path.exists(path)
+    found = os.path.exists(path) if _files is None else _files.exists(path)
     note("exists", path, str(found))
     return found
 
@@ -76,7 +93,7 @@ def exists(path: str) -> bool:
 def real_path(path: str) -> str:
     """The absolute path without links; of a name that no file can have, the path as it is written."""
     try:
-        found = os.path.realpath(path)
+        found = os.path.realpath(path) if _files is None else _files.real_path(path)
     except ValueError:  # a zero byte, or half a surrogate pair: whoever opens it says so
         found = os.path.abspath(path)
     note("real_path", path, found)

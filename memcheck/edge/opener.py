@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 
-from memcheck.edge.observed import is_listening, note
+from memcheck.edge.observed import in_memory, is_listening, note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ def end_reading_once() -> None:
 
 def _read_start(path: str, limit: int) -> bytes:
     """Bytes as the system hands them out: a stream around a small file costs more than to read it."""
+    files = in_memory()
+    if files is not None:
+        return files.read(path)[: limit + 1]
     descriptor, size = _opened(path)
     try:
         read = data = os.read(descriptor, min(size, limit) + 1)
@@ -141,6 +144,12 @@ def read_whole(path: str, limit: int) -> bytes:
         RefusedError: see :func:`open_file`, or the file is larger than ``limit`` bytes.
         OSError: the file cannot be read.
     """
+    files = in_memory()
+    if files is not None:
+        data = files.read(path)
+        if len(data) <= limit:
+            return data
+        raise RefusedError(path, f"it is larger than {limit:,} bytes")
     with open_file(path) as file:
         if os.fstat(file.fileno()).st_size <= limit:
             data = file.read(limit + 1)
@@ -156,6 +165,11 @@ def open_file(path: str) -> BinaryIO:
         RefusedError: no regular file, a link out of the repository or in a circle, or a file inside ``.git``.
         OSError: the file cannot be opened.
     """
+    files = in_memory()
+    if files is not None:
+        from io import BytesIO
+
+        return BytesIO(files.read(path))
     return os.fdopen(_opened(path)[0], "rb")
 
 
@@ -257,6 +271,10 @@ def repository(folder: str) -> tuple[str, bool]:
 
 
 def _repository(folder: str) -> tuple[str, bool]:
+    if in_memory() is not None:
+        from memcheck.edge.in_memory import ROOT
+
+        return ROOT, True
     ancestor = folder
     while not os.path.exists(os.path.join(ancestor, ".git")):
         parent = os.path.dirname(ancestor)

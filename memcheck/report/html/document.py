@@ -211,22 +211,27 @@ def entry(item: IndexEntry) -> Html:
     )
 
 
+def parts(story: PlanStory) -> tuple[Html, Html, Html, Html]:
+    """The answer on a plan: its sentence, its bars, the first thing to do, the facts; empty where there is none."""
+    rows = (tag("div", tag("dt", text(label)), tag("dd", text(value))) for label, value in story.facts)
+    return (
+        tag("p", tag("b", text(story.lead)), class_="lead"),
+        joined(map(big, story.pictures)),
+        tag("p", text(story.advice)) if story.advice else NOTHING,
+        tag("dl", *rows, class_="tiles") if story.facts else NOTHING,
+    )
+
+
 def plan(story: PlanStory, number: int) -> Html:
     """The part of the page about one plan: verdict, facts, charts, sections."""
     anchor = f"plan-{number}"
-    answer = [tag("p", tag("b", text(story.lead)), class_="lead"), *map(big, story.pictures)]
-    if story.advice:
-        answer.append(tag("p", text(story.advice)))
-    if story.facts:
-        rows = (tag("div", tag("dt", text(label)), tag("dd", text(value))) for label, value in story.facts)
-        answer.append(tag("dl", *rows, class_="tiles"))
     halves = HALVES if {each.id for each in story.sections} >= HALVES else frozenset()
     cards = (section(each, f"{anchor}-{each.id}", story.name, half=each.id in halves) for each in story.sections)
     return tag(
         "section",
         tag("div", tag("h2", text(story.name)), badge(story.verdict), class_="head"),
         tag("p", tag("code", text(story.path)), class_="soft small"),
-        tag("div", *answer, class_="card"),
+        tag("div", *parts(story), class_="card"),
         tag("div", *cards, class_="cards"),
         class_="plan",
         id=anchor,

@@ -333,7 +333,7 @@ def _assumed(plan: PlanResult, key: str) -> object:
 
 def gpu_section(plan: PlanResult, *, checked: bool) -> Section | None:
     """The plan on its own GPU and on others."""
-    if plan.dossier is None:
+    if plan.dossier is None or not plan.dossier.gpus:
         return None
     own, *others = plan.dossier.gpus
     here = verdict(plan, checked=checked)

@@ -1,0 +1,156 @@
+"""What the engine replies: one record per step, and the records inside. ``schemas/live.schema.json`` is made of them.
+
+Text is plain, except for ``sections``, which are HTML of the engine's own. Bytes are whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.record import Record
+from memcheck.report.story.blocks import Verdict
+
+
+class TextPlace(Record):
+    """A place in a file."""
+
+    line: int
+    """The line, from 1."""
+    column: int
+    """The character of the line, from 1."""
+    character: int
+    """The UTF-16 unit of the line, from 0, as editors count."""
+
+
+class TextEdit(Record):
+    """Replace the text between two places; an empty span inserts."""
+
+    start: TextPlace
+    end: TextPlace
+    text: str
+
+
+class FileChange(Record):
+    """The edits of one file, which belong together."""
+
+    path: str
+    edits: tuple[TextEdit, ...]
+
+
+class RelatedPlace(Record):
+    """Another place that takes part in a diagnostic."""
+
+    path: str
+    start: TextPlace
+    end: TextPlace
+    label: str
+
+
+class Diagnostic(Record):
+    """One finding about a plan, at its place."""
+
+    id: str
+    """Stays while the subject of the finding stays."""
+    code: str
+    name: str
+    severity: str
+    """``error``, ``warning`` or ``info``."""
+    message: str
+    help: str
+    path: str
+    start: TextPlace
+    end: TextPlace
+    pointer: str
+    """JSON pointer of the key in the plan, or nothing."""
+    related: tuple[RelatedPlace, ...]
+    fix: tuple[TextEdit, ...]
+    """Edits of the plan with one right outcome; empty where there are none."""
+
+
+class PlanTab(Record):
+    """One plan of a file."""
+
+    document: int
+    """The number of the plan in the file, from 0."""
+    name: str
+    line: int
+    """The first line of the document, from 1."""
+    verdict: Verdict
+    used: str
+    """How full the memory is that decides, such as ``45.2%``; empty without an estimate."""
+
+
+class SectionHead(Record):
+    """A section of the result in its order."""
+
+    id: str
+    title: str
+    folded: bool
+    """Whether the section is shown on demand."""
+    half: bool
+    """Whether the section takes half of a wide screen."""
+
+
+class Figures(Record):
+    """The figures of an estimate, in bytes."""
+
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
+    seen_bytes: int
+    """What a monitor shows: the need with the allocator's cache."""
+    capacity_bytes: int
+    limit_bytes: int
+    """The most that the policy allows."""
+    host_bytes: int
+    """What a node's processes need of its memory."""
+    gpus: int
+
+
+class First(Record):
+    """The verdict, the bar and the findings of one plan: the first step of an answer."""
+
+    path: str
+    document: int
+    name: str
+    status: str
+    """``passed``, ``failed``, or ``error`` where nothing could be estimated."""
+    verdict: Verdict
+    lead: str
+    """The answer in a sentence."""
+    used: str
+    """How full the memory is that decides, such as ``45.2%``; empty without an estimate."""
+    figures: Figures | None
+    documents: tuple[PlanTab, ...]
+    """All plans of the file."""
+    order: tuple[SectionHead, ...]
+    """All sections of the result; one that is missing in ``sections`` has not changed."""
+    sections: Mapping[str, str]
+    """HTML by the id of a section."""
+    diagnostics: tuple[Diagnostic, ...]
+    files: tuple[str, ...]
+    """The files of the workspace that the plan was read from, its own first."""
+    defects: tuple[str, ...]
+    """Reports of memcheck's own failures, to copy into an issue; empty as a rule."""
+
+
+class Failed(Record):
+    """The request has no answer."""
+
+    kind: str
+    """``request`` (a wrong message), ``refused`` (what was asked is not possible), or ``defect`` (memcheck failed)."""
+    message: str
+    help: str
+    report: str
+    """Text to copy into an issue; empty but for a defect."""
+
+
+class Done(Record):
+    """The last step of every request."""
+
+    steps: int
+    """The number of steps before this one."""
+
+
+STEPS: Mapping[str, type] = {"first": First, "failed": Failed, "done": Done}
+"""The record of every step by its word."""

@@ -1,0 +1,145 @@
+"""What can be asked: every request by its word, with its fields. A message that is none is refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memcheck.edge.closest import closest
+from memcheck.errors import MemcheckError
+from memcheck.record import Record
+
+LONGEST_ID = 100
+"""Characters of a request's id."""
+MOST_KEYS = 1000
+"""Entries of a mapping or a list in a request."""
+
+
+class RequestError(MemcheckError):
+    """A message that is no request."""
+
+
+class Field(Record):
+    """One field of a request."""
+
+    kind: str
+    """One of :data:`KINDS`."""
+    told: str
+    """What the field says, for the schema."""
+    required: bool = False
+    words: tuple[str, ...] = ()
+    """The only values of a word, or of the words of a list; empty: any text."""
+
+
+class RequestForm(Record):
+    """One kind of request."""
+
+    told: str
+    fields: Mapping[str, Field]
+
+
+KINDS = {
+    "text": (str, "a text"),
+    "whole": (int, "a whole number of at least 0"),
+    "flag": (bool, "true or false"),
+    "files": (dict, "texts by file name"),
+    "keys": (dict, "values by key"),
+    "words": (list, "a list of texts"),
+    "lists": (dict, "lists of values by key"),
+}
+"""The type of each kind of field, and its words."""
+
+COMMON = {
+    "path": Field("text", "The file that the request is about; without it, the file of the request before."),
+    "text": Field("text", "The text of that file, if it has changed."),
+    "document": Field("whole", "The number of the plan in the file, from 0; without it, 0."),
+    "files": Field("files", "Other files by name that are added or replaced; null removes a file."),
+    "hardware": Field("keys", "What a framework's own config does not say: gpu, gpus_per_node, nodes."),
+    "since": Field("id", "The id of the answer that is shown: sections that are the same are left out."),
+}
+"""Fields of every request about a plan."""
+
+REQUESTS: Mapping[str, RequestForm] = {
+    "answer": RequestForm("Check a plan. The reply is the step `first`.", COMMON),
+}
+
+
+def numbered(message: object) -> tuple[object, dict[str, object]]:
+    """The id of a request, which is a whole number or a short text, and the request.
+
+    Raises:
+        RequestError: it is missing, or of another kind, or the message is no mapping.
+    """
+    if not isinstance(message, dict):
+        raise RequestError("a request is a mapping", 'such as {"id": 1, "do": "answer", "text": "..."}')
+    return checked_id(message.get("id")), message
+
+
+def checked_id(found: object) -> object:
+    """The id of a request.
+
+    Raises:
+        RequestError: it is missing, or of another kind.
+    """
+    if isinstance(found, bool) or not isinstance(found, (int, str)):
+        raise RequestError("a request needs an `id`", "number the requests")
+    if isinstance(found, str) and len(found) > LONGEST_ID:
+        raise RequestError(f"the id has {len(found):,} characters, more than {LONGEST_ID}", "number the requests")
+    if isinstance(found, int) and abs(found) >= 2**53:
+        raise RequestError("the id is no number that JSON keeps", "number the requests from 1")
+    return found
+
+
+def checked(message: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    """The word of a request and its fields, without those that are null.
+
+    Raises:
+        RequestError: no such request, an unknown or missing field, or a value of another kind.
+    """
+    word = message.get("do")
+    if not isinstance(word, str) or word not in REQUESTS:
+        close = closest(word[:50], REQUESTS) if isinstance(word, str) else []
+        hint = f"did you mean `{close[-1]}`?" if close else f"one of: {', '.join(REQUESTS)}"
+        raise RequestError("`do` names no request", hint)
+    fields = REQUESTS[word].fields
+    found: dict[str, object] = {}
+    for name, value in message.items():
+        if name in ("id", "do") or value is None:
+            continue
+        if name not in fields:
+            shown = repr(str(name)[:50])
+            raise RequestError(f"`{word}` has no field {shown}", f"it has: {', '.join(fields)}")
+        _check(word, name, fields[name], value)
+        found[name] = value
+    missing = [name for name, field in fields.items() if field.required and name not in found]
+    if missing:
+        raise RequestError(f"`{word}` needs the field `{missing[0]}`", fields[missing[0]].told)
+    return word, found
+
+
+def _check(word: str, name: str, field: Field, value: object) -> None:
+    """Refuse a value of another kind.
+
+    Raises:
+        RequestError: it is one.
+    """
+    if field.kind == "id":
+        checked_id(value)
+        return
+    kind, told = KINDS[field.kind]
+    wrong = RequestError(f"`{name}` of `{word}` must be {told}")
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise wrong
+    if isinstance(value, int) and not 0 <= value < 2**53:
+        raise wrong
+    if isinstance(value, (dict, list)) and len(value) > MOST_KEYS:
+        raise RequestError(f"`{name}` of `{word}` has {len(value):,} entries, more than {MOST_KEYS:,}")
+    if isinstance(value, dict):
+        inside = {"files": (str, type(None)), "lists": (list,), "keys": (object,)}[field.kind]
+        if not all(isinstance(key, str) and isinstance(each, inside) for key, each in value.items()):
+            raise wrong
+    entries = value if isinstance(value, list) else [value] if field.words else []
+    if not all(isinstance(each, str) for each in entries):
+        raise wrong
+    unknown = [each for each in entries if field.words and each not in field.words]
+    if unknown:
+        raise RequestError(f"`{name}` of `{word}` must be one of: {', '.join(field.words)}")
