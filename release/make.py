@@ -1,8 +1,8 @@
 """Build what a release consists of, from a clean checkout: ``python release/make.py v1.2.3 --out FOLDER``.
 
-FOLDER then holds ``dist/`` (wheel with the page inside, sdist), ``memcheck.cdx.json`` (bill of materials of the wheel
-and of all that it needs), ``conda-forge.yaml``, ``pre-commit-mirror/``, ``notes.md`` and ``SHA256SUMS``. Nothing is
-published. Needs Python 3.11 or newer, the package index and, for the page, Node.
+FOLDER then holds ``dist/`` (wheel with the page inside, sdist), ``bill-of-materials.cdx.json`` (CycloneDX, of the
+wheel and of all that it needs), ``conda-forge.yaml``, ``pre-commit-mirror/``, ``notes.md`` and ``SHA256SUMS``.
+Nothing is published. Needs Python 3.11 or newer, the package index and, for the page, Node.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def build(tag: str, out: Path, *, owner: str, with_page: bool) -> None:
         (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
         installed = environment(Path(folder) / "installed", wheel)
         bill = ["environment", installed / "python", "--of", "JSON", "--output-reproducible"]
-        run(tools / "cyclonedx-py", *bill, "-o", out / "memcheck.cdx.json")
+        run(tools / "cyclonedx-py", *bill, "-o", out / "bill-of-materials.cdx.json")
     recipe = (ROOT / "release" / "conda-forge" / "recipe.yaml").read_text(encoding="utf-8")
     filled = fill(recipe, version=version, sha256=digest(sdist), owner=owner)
     (out / "conda-forge.yaml").write_text(filled, encoding="utf-8")

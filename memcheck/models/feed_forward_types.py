@@ -41,9 +41,9 @@ class SharedExperts(Record):
     width: int
     """Intermediate size of all of them together; 0 = none."""
     gate: bool
-    """Their output is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
+    """The output of the shared experts is multiplied by a sigmoid of one score per token (Qwen 2 MoE)."""
     first: bool
-    """They run before the routed experts, whose output is added to theirs (ERNIE, Hunyuan, AFMoE)."""
+    """Shared experts run before the routed ones, and both outputs are added (ERNIE, Hunyuan, AFMoE)."""
 
 
 NO_SHARED_EXPERTS = SharedExperts(0, gate=False, first=False)

@@ -103,7 +103,7 @@ def test_a_release_is_built(checkout: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (out / "dist").glob("*.whl")
     assert "memcheck/schemas/plan.schema.json" in zipfile.ZipFile(wheel).namelist()
-    bill = json.loads((out / "memcheck.cdx.json").read_text(encoding="utf-8"))
+    bill = json.loads((out / "bill-of-materials.cdx.json").read_text(encoding="utf-8"))
     names = {part["name"].lower() for part in bill["components"]}
     assert {"memcheck", "click", "jsonschema", "pydantic", "pyyaml", "tomlkit"} <= names
     recipe = (out / "conda-forge.yaml").read_text(encoding="utf-8")
