@@ -153,7 +153,7 @@ def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]
     """List every parameter tensor of a block with the component that owns it; None: the block itself (norms)."""
     owned: list[tuple[ParameterTensor, object]] = []
     owners = (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp)
-    for component in (block.second_mixer,) if block.uses_later_weights else owners:
+    for component in (block.second_mixer,) if block.shared_with.later else owners:
         if component is not None:
             owned.extend((t, component) for t in component.tensors)
     of_components = len(owned)

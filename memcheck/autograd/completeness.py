@@ -64,7 +64,7 @@ def touched_by(forward: Callable[[Context, Value], Value], setting: Setting) -> 
 
 def elements(block: Block) -> int:
     """Count the elements of the weights that a layer reads, those that belong to another layer included."""
-    return sum(t.count for t in block_tensors(block._replace(uses_later_weights=False)))
+    return sum(t.count for t in block_tensors(block._replace(shared_with=block.shared_with._replace(later=False))))
 
 
 def require_covered(read: int, elements: int, what: str, framework: str) -> None:

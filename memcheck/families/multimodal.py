@@ -10,7 +10,7 @@ from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
-from memcheck.models.types import Architecture, Attention, Block, Qwen2AudioModel
+from memcheck.models.types import Architecture, Attention, Block, Modalities, Qwen2AudioModel
 from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
 
@@ -163,9 +163,11 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         blocks=with_names(
             tuple((_inside(block, outer.model_type, sees=sees), n) for block, n in language.blocks), outer.model_type
         ),
-        vision=vision._replace(others=()) if vision is not None else None,
-        others=found.others,
-        embedders=() if isinstance(found, Vision) else found.embedders,
+        modalities=Modalities(
+            vision=vision._replace(others=()) if vision is not None else None,
+            others=found.others,
+            embedders=() if isinstance(found, Vision) else found.embedders,
+        ),
         paths=language.paths._replace(
             layers=path + "layers", embedding=path + "embed_tokens", head=language.paths.head
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.types import ModelHead
 from memcheck.models.parts.matrices import linear
-from memcheck.models.types import Architecture, Qwen2AudioModel, Rough, TaskHead
+from memcheck.models.types import NO_HEAD_LAYER, Architecture, Qwen2AudioModel, Rough, TaskHead
 from memcheck.plan import types as plan_types
 from memcheck.plan.types import TrainingSpec
 
@@ -64,7 +64,7 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
     by_token = head.kind == "token-classification"
     pooling = architecture.pooling
     known = pooling is not None and (by_token or head.kind == "classification")
-    if architecture.head_transform and head.kind != "embedding" and not known:
+    if architecture.head_layer.activation and head.kind != "embedding" and not known:
         message = f"memcheck has no model of a {head.kind} head on {architecture.model_type}, which pools by itself"
         help = "`head: {kind: lm}` prices its head for masked words, `head: {kind: embedding}` its hidden states"
         raise ResolutionError((JobProblem("architecture", "/training/head", message, help=help),))
@@ -83,7 +83,6 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
         tie_word_embeddings=False,
         final_softcap=False,
         logit_scale=False,
-        head_transform="",
-        head_tensors=(),
+        head_layer=NO_HEAD_LAYER,
         narrow_loss=False,
     )

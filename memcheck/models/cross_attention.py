@@ -24,9 +24,9 @@ def without_pictures(architecture: Architecture) -> Architecture:
     if not cross_layers:
         return architecture
     text_layers = tuple((block, times) for block, times in architecture.blocks if not reads_pictures(block))
-    return architecture._replace(
-        blocks=text_layers, others=(*architecture.others, OtherTower(part=PART, blocks=cross_layers, tensors=()))
-    )
+    idle_tower = OtherTower(part=PART, blocks=cross_layers, tensors=())
+    modalities = architecture.modalities._replace(others=(*architecture.others, idle_tower))
+    return architecture._replace(blocks=text_layers, modalities=modalities)
 
 
 def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Architecture:
@@ -42,6 +42,5 @@ def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Archit
     cross_layer = iter(cross_layers)
     woven = [next(cross_layer) if i in layers else next(text_layers) for i in range(num_layers)]
     blocks = tuple((block, len(list(equal_layers))) for block, equal_layers in groupby(woven))
-    return architecture._replace(
-        blocks=blocks, others=tuple(tower for tower in architecture.others if tower.part != PART)
-    )
+    others = tuple(tower for tower in architecture.others if tower.part != PART)
+    return architecture._replace(blocks=blocks, modalities=architecture.modalities._replace(others=others))

@@ -62,7 +62,7 @@ def linear_layers(architecture: Architecture) -> Iterator[Linear]:
             yield Linear("language", name, model_path + name)
         elif tensor.linear:
             yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
-    for tensor in (t for t in architecture.head_tensors if architecture.head_transform and t.linear):
+    for tensor in (t for t in architecture.head_layer.tensors if architecture.head_layer.activation and t.linear):
         yield Linear("language", tensor.name.removesuffix(".weight"), tensor.name.removesuffix(".weight"))
     if architecture.vision is not None:
         yield from _of_tower(architecture.vision)

@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture, Block, ParameterTensor
 
 def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
     """Every parameter tensor of one layer, without those that a later one holds."""
-    if block.uses_later_weights:
+    if block.shared_with.later:
         own = block.second_mixer.tensors if block.second_mixer is not None else ()
         return own + norm_tensors(block.mixer_output_norm) + block.extra_tensors
     mixer = block.mixer.tensors if block.mixer is not None else ()
@@ -26,7 +26,11 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
 
 def head_width(architecture: Architecture) -> int:
     """Return the input width of the head's matrix: the embedding's, or that of the transform before the head."""
-    return architecture.head_tensors[-1].shape[0] if architecture.head_transform else architecture.embedding_size
+    return (
+        architecture.head_layer.tensors[-1].shape[0]
+        if architecture.head_layer.activation
+        else architecture.embedding_size
+    )
 
 
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
@@ -46,7 +50,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     tensors += norm_tensors(model.embedding_norm)
     tensors += model.extra_tensors
     tensors += norm_tensors(model.final_norm)
-    tensors += model.head_tensors
+    tensors += model.head_layer.tensors
     if model.head and not model.tie_word_embeddings:
         shape = (model.vocab_size, head_width(model))
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))

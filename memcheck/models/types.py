@@ -60,6 +60,18 @@ class LayerVariables(Record):
     """What the feed-forward network reads (GPT-2, BLOOM, MPT)."""
 
 
+class SharedWith(Record):
+    """Which other layers use the tensors of a layer's mixer, feed-forward network and norms."""
+
+    later: bool
+    """A later layer holds the tensors (Zamba 2)."""
+    earlier: bool
+    """An earlier layer has used the same tensors, for which autocast already holds its copies."""
+
+
+UNSHARED = SharedWith(later=False, earlier=False)
+
+
 class Block(Record):
     """One layer of the stack."""
 
@@ -78,8 +90,10 @@ class Block(Record):
     post_norm: bool = False
     """``input_norm`` and ``mlp_norm`` come after the residual sum (OPT-350m)."""
     dropout: float = 0.0  # of the residual stream
-    mixer_dropout: bool = False
-    """Whether the dropout is applied after the mixer alone (XLM-RoBERTa XL, ALBERT)."""
+    dropout_place: str = ""
+    """Where the dropout is: ``mixer`` (after the mixer alone: XLM-RoBERTa XL, ALBERT) | ``inner`` (the last statement
+    of both halves, whose arguments live until then: GPT-2, StarCoder 2); empty: after each half.
+    """
     extra_tensors: tuple[ParameterTensor, ...] = ()
     extension: PerLayer | HyperConnections | SparePairs | None = None
     """What one family's layer has in addition; what runs it is found by its type."""
@@ -87,16 +101,11 @@ class Block(Record):
     """The output is multiplied in place by a buffer of one number (Gemma 4)."""
     second_mixer: Mixer | LatentAttention | None = None
     """A recurrent mixer that reads what attention reads; both outputs are multiplied and added (Falcon-H1)."""
-    uses_later_weights: bool = False
-    """Mixer, feed-forward network and their norms are a later layer's, which holds their tensors (Zamba 2)."""
-    uses_earlier_weights: bool = False
-    """Whether an earlier layer has used the same tensors, for which autocast already holds its copies."""
+    shared_with: SharedWith = UNSHARED
     branch_scale: str = ""
     """What multiplies each branch before the residual sum: ``constant`` (Granite, MiniMax) | ``vector`` (InternViT:
     learned, in ``extra_tensors``) | ``tanh`` (Llama 3.2 Vision: tanh of one learned number per branch); empty: nothing.
     """
-    inner_dropout: bool = False
-    """Residual dropout is the last statement of both halves, whose arguments live until then (GPT-2, StarCoder 2)."""
     variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
     residual_from_norm: bool = False
     """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
@@ -162,6 +171,40 @@ class Paths(Record):
     head: str
 
 
+class Modalities(Record):
+    """What a class around the language model adds for pictures and sounds."""
+
+    vision: Vision | None
+    """The tower whose rows become image tokens; None: text alone."""
+    others: tuple[OtherTower, ...]
+    """Towers that hold weights and do not run."""
+    embedders: tuple[Embedder, ...]
+    """Tables of other tokens than words, which every token goes through."""
+
+
+TEXT_ALONE = Modalities(None, (), ())
+
+
+class HeadLayer(Record):
+    """A layer before the head, with a norm after its activation (BERT)."""
+
+    activation: str
+    """Empty: the head has parameters of its own and no such layer (DeepSeek V4)."""
+    tensors: tuple[ParameterTensor, ...]
+
+
+NO_HEAD_LAYER = HeadLayer("", ())
+
+
+class Fp32Params(Record):
+    """Parts of the names of parameters that transformers loads in fp32, whatever the dtype of the others."""
+
+    always: tuple[str, ...]
+    """``_keep_in_fp32_modules_strict`` of the class."""
+    of_fp16: tuple[str, ...]
+    """Those that stay fp32 if the model is loaded in fp16, and are never quantised (``_keep_in_fp32_modules``)."""
+
+
 class Architecture(Record):
     """A whole causal language model."""
 
@@ -178,6 +221,9 @@ class Architecture(Record):
     """0 = unbounded (ALiBi, no positions)."""
     rotary_dim: int
     """Width of the rotary tables, where no block says it."""
+    task: TaskHead | None
+    """What a job trains in place of the head to the vocabulary; None: that head."""
+    modalities: Modalities
     extra_rows: int = 0
     """Rows of the embedding that the head has not (Llama 3.2 Vision)."""
     embedding_norm: Norm | None = None
@@ -186,7 +232,6 @@ class Architecture(Record):
     head_bias: bool = False
     head: bool = True
     """Whether the model has a matrix to the vocabulary: its own, or the embedding's if they are tied."""
-    task: TaskHead | None = None
     final_softcap: bool = False
     """tanh soft-capping of the logits (Gemma 2)."""
     embedding_scale: str = ""
@@ -217,10 +262,7 @@ class Architecture(Record):
     """
     checkpointable: bool = True
     """The class's layers can be checkpointed (ALBERT's cannot)."""
-    head_transform: str = ""
-    """Activation of a layer in front of the head, with a LayerNorm after it (BERT); empty = none."""
-    head_tensors: tuple[ParameterTensor, ...] = ()
-    """Parameters of the layer before the head (``head_transform``)."""
+    head_layer: HeadLayer = NO_HEAD_LAYER
     pooling: Pooling | None = None
     """What an encoder has in front of labels."""
     narrow_loss: bool = False
@@ -232,24 +274,28 @@ class Architecture(Record):
     logit_scale: bool = False
     """The logits are multiplied or divided by a constant (Cohere, Granite)."""
     paths: Paths = Paths(layers="model.layers", embedding="model.embed_tokens", positions="", head="lm_head")
-    vision: Vision | None = None
-    """The tower whose rows become image tokens; None: text alone."""
-    others: tuple[OtherTower, ...] = ()
-    """Towers that hold weights and do not run."""
-    embedders: tuple[Embedder, ...] = ()
-    """Tables of other tokens than words, which every token goes through."""
     encoder: Encoder | None = None
     """What makes the rows that every layer's cross attention reads; None: there is none."""
     final_dropout: float = 0.0
     """Probability of the dropout after the final norm (T5)."""
-    fp32_params: tuple[str, ...] = ()
-    """Parts of the names of parameters that are loaded in fp32 (``_keep_in_fp32_modules_strict`` of the class)."""
-    fp32_params_of_fp16: tuple[str, ...] = ()
-    """Parts of the names of parameters that stay fp32 if the model is loaded in fp16, and are never quantised
-    (``_keep_in_fp32_modules``).
-    """
+    fp32_params: Fp32Params = Fp32Params((), ())
     notes: tuple[str, ...] = ()
     """What a reader of the estimate should know about how the configuration was read."""
+
+    @property
+    def vision(self) -> Vision | None:
+        """The tower whose rows become image tokens; None: text alone."""
+        return self.modalities.vision
+
+    @property
+    def others(self) -> tuple[OtherTower, ...]:
+        """Towers that hold weights and do not run."""
+        return self.modalities.others
+
+    @property
+    def embedders(self) -> tuple[Embedder, ...]:
+        """Tables of other tokens than words, which every token goes through."""
+        return self.modalities.embedders
 
     @property
     def table_rows(self) -> int:

@@ -32,6 +32,7 @@ from memcheck.models.feed_forward_types import Routing, SharedExperts
 from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
+    TEXT_ALONE,
     Architecture,
     Attention,
     Block,
@@ -190,7 +191,7 @@ def _price(
 ) -> None:
     changes: dict[str, object] = {"recipe": MEGATRON} if framework == "megatron" else {}
     if framework == "megatron":
-        architecture = architecture._replace(vision=None, others=())  # a tower there is refused, or rests
+        architecture = architecture._replace(modalities=TEXT_ALONE)  # a tower there is refused, or rests
     changes["ssm_kernels"] = kernels
     lora = Lora(8, _adapted(architecture)) if method == "lora" else None
     estimate(job(architecture, framework=framework, attention=attention, method=method, lora=lora, **changes), BIG_GPU)

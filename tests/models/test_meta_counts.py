@@ -53,7 +53,7 @@ def test_the_record_is_what_transformers_builds(kind: str) -> None:
         ]
         ours += [(t.name, t.shape) for t in encoder.tensors]
     if any(
-        block.uses_later_weights for block, _ in architecture.blocks
+        block.shared_with.later for block, _ in architecture.blocks
     ):  # one layer's name stands for all that share a tensor
         assert sorted(shape for _, shape in ours) == sorted(shape for _, shape in real)
     else:

@@ -76,7 +76,7 @@ def rank_bytes(a: Architecture, settings: EngineSettings, version: Version) -> t
 
 def _owned(b: Block) -> list[tuple[ParameterTensor, object]]:
     """Every tensor of a layer with the part that owns it; None: the layer itself."""
-    if b.uses_later_weights:
+    if b.shared_with.later:
         return [(t, b.second_mixer) for t in block_tensors(b)]
     parts = (b.mixer, b.second_mixer, b.cross and b.cross.attention, b.mlp)
     owned: list[tuple[ParameterTensor, object]] = []

@@ -91,7 +91,7 @@ def layer_adapters(
 
 def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
     """The tensors of a layer, and those that it shares with other layers, whichever layer holds them."""
-    return block_component_tensors(block._replace(uses_later_weights=False))
+    return block_component_tensors(block._replace(shared_with=block.shared_with._replace(later=False)))
 
 
 def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
@@ -147,8 +147,8 @@ def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) 
     """
     adapters = [
         adapter_tensor
-        for t in architecture.head_tensors
-        if architecture.head_transform and t.linear
+        for t in architecture.head_layer.tensors
+        if architecture.head_layer.activation and t.linear
         for adapter_tensor in _adapters(lora, t)
     ]
     if architecture.task is not None:

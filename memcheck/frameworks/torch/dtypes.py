@@ -33,8 +33,8 @@ def kept_names(job: TrainingJob) -> tuple[str, ...]:
         return ()
     upcast = UPCAST if upcasts_ends(job) else ()
     return {
-        "bf16": architecture.fp32_params + upcast,
-        "fp16": architecture.fp32_params + architecture.fp32_params_of_fp16 + upcast,
+        "bf16": architecture.fp32_params.always + upcast,
+        "fp16": architecture.fp32_params.always + architecture.fp32_params.of_fp16 + upcast,
     }.get(job.recipe.params, ())
 
 
@@ -53,7 +53,7 @@ def unquantised(job: TrainingJob) -> tuple[str, ...]:
         job.architecture,
         job.framework.runs_transformers and not job.base_format.startswith("gptq"),
     )
-    return architecture.fp32_params_of_fp16 if by_class and not isinstance(architecture, Rough) else ()
+    return architecture.fp32_params.of_fp16 if by_class and not isinstance(architecture, Rough) else ()
 
 
 def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:

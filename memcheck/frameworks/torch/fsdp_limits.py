@@ -183,7 +183,7 @@ def _require_own_tensors(job: TrainingJob, architecture: Architecture) -> None:
     Raises:
         UnsupportedError: groups of tensors that several layers use.
     """
-    if uses_fsdp(job) and any(block.uses_later_weights for block, _ in architecture.blocks):
+    if uses_fsdp(job) and any(block.shared_with.later for block, _ in architecture.blocks):
         raise UnsupportedError(
             "memcheck has no model of layers that share tensors under FSDP",
             "replicate the model, or cut it by DeepSpeed's ZeRO",

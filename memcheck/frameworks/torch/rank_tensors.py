@@ -168,7 +168,7 @@ def head_tensors(
     if architecture.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
     tensors += [
-        LocalTensor(t.name, t.shape, ends_trained[1], matrix=len(t.shape) > 1) for t in architecture.head_tensors
+        LocalTensor(t.name, t.shape, ends_trained[1], matrix=len(t.shape) > 1) for t in architecture.head_layer.tensors
     ]
     for t in task_tensors(architecture):
         copied = has_adapters and is_saved(t.name)
@@ -186,8 +186,10 @@ def transform_biases(architecture: Architecture) -> tuple[bool, bool, int]:
     In ``head_tensors`` the matrix comes first and the norm's weight last, or last but one. The width is that between
     two linear layers without a norm (UltraBERT), or 0 for one layer.
     """
-    names = [t.name for t in architecture.head_tensors]
-    inner = architecture.head_tensors[0].shape[0] if sum(t.linear for t in architecture.head_tensors) > 1 else 0
+    names = [t.name for t in architecture.head_layer.tensors]
+    inner = (
+        architecture.head_layer.tensors[0].shape[0] if sum(t.linear for t in architecture.head_layer.tensors) > 1 else 0
+    )
     return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias"), inner
 
 

@@ -275,7 +275,7 @@ class Units:
                 from memcheck.frameworks.torch.encoder import sharing
 
                 unit = sharing(unit, block, setting, mode)
-            if block.uses_later_weights or block.uses_earlier_weights:
+            if block.shared_with.later or block.shared_with.earlier:
                 from memcheck.frameworks.torch.shared_tensors import gathering
 
                 unit = gathering(unit, block, setting)

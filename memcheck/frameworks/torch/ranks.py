@@ -57,7 +57,7 @@ def _require_modelled(job: TrainingJob, architecture: Architecture) -> None:
     """Check that memcheck has a model of this combination; raise an error otherwise. Only unusual jobs load the
     checks.
     """
-    shares = any(block.uses_later_weights for block, _ in architecture.blocks)
+    shares = any(block.shared_with.later for block, _ in architecture.blocks)
     if shares or job.layout.pipeline_schedule in SPLIT or mixes_adapters(job):
         from memcheck.frameworks.torch.fsdp_limits import require_modelled
 

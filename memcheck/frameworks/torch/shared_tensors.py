@@ -16,7 +16,7 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
     AccumulateGrad adds to ``.grad`` when all of their gradients exist. Until then they wait in its buffer, which is
     ``.grad`` itself in the first micro-batch.
     """
-    last, first = not block.uses_later_weights, not block.uses_earlier_weights
+    last, first = not block.shared_with.later, not block.shared_with.earlier
     if (last and first) or unit.later_curve is unit.first_curve:
         return unit
     if _narrows(setting):  # narrow gradients wait instead, in front of the cast
@@ -52,5 +52,7 @@ def _shared_part(block: Block) -> Block:
     has of its own.
     """
     if not isinstance(block, SharedTransformerBlock):
-        return block._replace(uses_later_weights=False)
-    return block._replace(uses_later_weights=False, second_mixer=None, mixer_output_norm=None, extra_tensors=())
+        return block._replace(shared_with=block.shared_with._replace(later=False))
+    return block._replace(
+        shared_with=block.shared_with._replace(later=False), second_mixer=None, mixer_output_norm=None, extra_tensors=()
+    )

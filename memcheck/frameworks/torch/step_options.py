@@ -193,7 +193,7 @@ def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
         )
     return (
         lifetimes._replace(returns_first=_returns_first(architecture))
-        if architecture.head_transform or architecture.task
+        if architecture.head_layer.activation or architecture.task
         else lifetimes
     )
 
@@ -205,7 +205,7 @@ def _returns_first(architecture: Architecture) -> bool:
     head's part of the forward starts where the body has returned: no norm ends the body, or none while a variable has
     the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
     """
-    transforms = bool(architecture.head_transform) and (
+    transforms = bool(architecture.head_layer.activation) and (
         architecture.embeddings_apart or architecture.final_norm is None
     )
     pooled = architecture.pooling is not None and architecture.pooling.norm

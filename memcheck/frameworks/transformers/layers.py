@@ -85,8 +85,8 @@ def block(ctx: Context, layer: Block, x: Value) -> Value:
         layer, SharedTransformerBlock
     )  # the class itself separates shared from own tensors
     ctx.weights_of_later_layer, ctx.weights_of_earlier_layer = (
-        layer.uses_later_weights and not is_shared_transformer,
-        layer.uses_earlier_weights and not is_shared_transformer,
+        layer.shared_with.later and not is_shared_transformer,
+        layer.shared_with.earlier and not is_shared_transformer,
     )
     try:
         return block_parts(ctx, layer, x)
@@ -183,7 +183,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         ctx.unused_outputs.append(hidden_states)
     if isinstance(block.mixer, BloomAttention):
         ctx.attention_locals.append(hidden_states)
-    module_input = hidden_states if block.inner_dropout else None
+    module_input = hidden_states if block.dropout_place == "inner" else None
     hidden_states = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), hidden_states)
     hidden_states = norm(ctx, block.mixer_output_norm, hidden_states)
     hidden_states = dropout(ctx.tape, hidden_states, block.dropout)
@@ -226,7 +226,7 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     apply_norm: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
     hidden_states = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", apply_norm, x)
     residual = hidden_states if block.residual_from_norm else x
-    module_input = hidden_states if block.inner_dropout else None
+    module_input = hidden_states if block.dropout_place == "inner" else None
     input_variable = hidden_states if block.variables.mlp_input else None
     if isinstance(mlp, StreamMoe):
         from memcheck.frameworks.transformers.moe import experts_beside
@@ -235,7 +235,7 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     else:
         hidden_states = _part(ctx, "mlp", lambda c, v: feed_forward(c, mlp, v), hidden_states)
     hidden_states = norm(ctx, block.mlp_output_norm, hidden_states)
-    hidden_states = dropout(ctx.tape, hidden_states, 0.0 if block.mixer_dropout else block.dropout)
+    hidden_states = dropout(ctx.tape, hidden_states, 0.0 if block.dropout_place == "mixer" else block.dropout)
     if isinstance(block, PictureBlock):
         hidden_states = mul(
             ctx.tape, Value(None, (hidden_states.shape[0], 1), ctx.setting.param_dtype), hidden_states, "masked rows"
@@ -312,7 +312,7 @@ def cross_half(ctx: Context, block: Block, cross: CrossAttention, x: Value) -> V
     ``x``: [tokens, hidden]; so is what is returned. With ``post_norm`` the norm follows the addition.
     """
     hidden_states = x.view(*x.shape) if block.post_norm else norm(ctx, cross.norm, x)
-    module_input = hidden_states if block.inner_dropout else None
+    module_input = hidden_states if block.dropout_place == "inner" else None
     hidden_states = attention(ctx, cross.attention, hidden_states, x.dtype)
     hidden_states = dropout(ctx.tape, norm(ctx, cross.output_norm, hidden_states), block.dropout)
     del module_input

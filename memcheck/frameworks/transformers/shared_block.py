@@ -39,8 +39,8 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     for unused_tensor in (t for t in block.extra_tensors if t.fixed):
         ctx.constant(unused_tensor)
     ctx.weights_of_later_layer, ctx.weights_of_earlier_layer, ctx.own_adapters = (
-        block.uses_later_weights,
-        block.uses_earlier_weights,
+        block.shared_with.later,
+        block.shared_with.earlier,
         True,
     )
     try:

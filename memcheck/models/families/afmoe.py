@@ -10,7 +10,7 @@ from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block
+from memcheck.models.types import Architecture, Block, Fp32Params
 
 NORM = "rmsnorm-fp32-weight"
 
@@ -77,5 +77,5 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         mask_windows=(None, window),
         embedding_scale="model" if mup_embedding else "",
-        fp32_params_of_fp16=("norm", "expert_bias"),
+        fp32_params=Fp32Params(always=(), of_fp16=("norm", "expert_bias")),
     )

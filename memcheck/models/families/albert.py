@@ -9,7 +9,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths
+from memcheck.models.types import Architecture, Block, HeadLayer, Paths, SharedWith
 
 NAMES = transform_names("albert", "albert.pooler")._replace(
     head="predictions.decoder",
@@ -45,15 +45,16 @@ def read(config: ConfigReader) -> Architecture:
         mlp=plain_mlp(hidden, config.integer("intermediate_size"), activation, "ffn", "ffn_output", bias=True),
         input_norm=layer_norm(hidden, "attention.LayerNorm"),
         mlp_norm=layer_norm(hidden, "full_layer_layer_norm"),
-        mixer_dropout=True,
+        dropout_place="mixer",
     )
     project = linear("albert.encoder.embedding_hidden_mapping_in", hidden, narrow, "embedding", "none", bias=True)
     tables = tuple(t for t in architecture.extra_tensors if "embeddings_project" not in t.name)
     head = linear("predictions.dense", narrow, hidden, "head", "none", bias=True)
     return architecture._replace(
         blocks=_applications(layer, size.layers, groups, inner),
-        head_transform=activation,
-        head_tensors=(*head, *norm_tensors(layer_norm(narrow, "predictions.LayerNorm"))),
+        head_layer=HeadLayer(
+            activation=activation, tensors=(*head, *norm_tensors(layer_norm(narrow, "predictions.LayerNorm")))
+        ),
         extra_tensors=(*tables, *project),
         checkpointable=False,
         paths=Paths(
@@ -75,7 +76,7 @@ def _applications(layer: Block, layers: int, groups: int, inner: int) -> tuple[t
     runs: list[tuple[Block, int]] = []
     for i, layer_id in enumerate(applied):
         block = layer._replace(
-            uses_later_weights=layer_id in applied[i + 1 :], uses_earlier_weights=layer_id in applied[:i]
+            shared_with=SharedWith(later=layer_id in applied[i + 1 :], earlier=layer_id in applied[:i]),
         )
         if runs and runs[-1][0] == block:
             runs[-1] = (block, runs[-1][1] + 1)

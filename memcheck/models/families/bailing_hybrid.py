@@ -14,7 +14,7 @@ from memcheck.models.parts.feed_forward import gated_mlp
 from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.stack import layer_types, sparse_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LatentAttention, Mixer
+from memcheck.models.types import Architecture, Block, Fp32Params, LatentAttention, Mixer
 
 GROUP, DENSE, GROUPS, CHOSEN_GROUPS = 6, 2, 8, 4
 """The class's defaults: layers of a group, dense layers, groups of experts and of those that are chosen."""
@@ -50,7 +50,7 @@ def read(config: ConfigReader) -> Architecture:
         stack(zip(layer_kinds, moe_layers, strict=True), build_layer),
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
-        fp32_params=("conv1d", "dt_bias", "A_log"),
+        fp32_params=Fp32Params(always=("conv1d", "dt_bias", "A_log"), of_fp16=()),
     )
 
 

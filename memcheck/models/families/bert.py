@@ -12,7 +12,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mlp, ParameterTensor, Paths, Pooling
+from memcheck.models.types import Architecture, Attention, Block, HeadLayer, Mlp, ParameterTensor, Paths, Pooling
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
@@ -94,7 +94,7 @@ def _inline(block: Block) -> Block:
 def read_xl(config: ConfigReader) -> Architecture:
     """``model_type: xlm-roberta-xl``: norms in front of the halves and after the layers, none after the tables."""
     names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")
-    found = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(mixer_dropout=True))
+    found = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(dropout_place="mixer"))
     return found._replace(embedding_norm=None)
 
 
@@ -219,10 +219,12 @@ def assemble(
         embeddings_apart=True,
         embedding_dropout=hidden_dropout,
         head_bias=True,
-        head_transform=names.transform or activation,
-        head_tensors=(
-            *linear(names.dense, embedding_width, hidden, "head", "none", bias=True),
-            *norm_tensors(layer_norm(embedding_width, names.norm)),
+        head_layer=HeadLayer(
+            activation=names.transform or activation,
+            tensors=(
+                *linear(names.dense, embedding_width, hidden, "head", "none", bias=True),
+                *norm_tensors(layer_norm(embedding_width, names.norm)),
+            ),
         ),
         embedding_size=embedding_width,
         pooling=Pooling(

@@ -11,7 +11,7 @@ from memcheck.models.parts.matrices import linear, vector
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.parts.stack import sparse_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LatentAttention
+from memcheck.models.types import Architecture, Block, Fp32Params, LatentAttention
 
 NOTE = "the indexer gets no gradient: transformers makes a mask of every token and key of its choice"
 
@@ -73,7 +73,14 @@ def _assemble(
 
     blocks = stack(zip(indexed_layers, moe_layers, strict=True), build_layer)
     rotary_dim, fp32_params = attention.qk_rope_head_dim, ("indexer.weights_proj",)
-    return decoder(config, size, blocks, tied=False, rotary_dim=rotary_dim, fp32_params_of_fp16=fp32_params)
+    return decoder(
+        config,
+        size,
+        blocks,
+        tied=False,
+        rotary_dim=rotary_dim,
+        fp32_params=Fp32Params(always=(), of_fp16=fp32_params),
+    )
 
 
 def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:

@@ -14,7 +14,7 @@ from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Moe, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, Fp32Params, HeadLayer, Moe, ParameterTensor
 
 NORM = "rmsnorm-fp32-weight"
 WINDOWED, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -108,13 +108,15 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         rotary_tables=(rotary_dim // 2,) * 2,
         streams=streams,
-        head_tensors=(
-            ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
-            ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
-            ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
+        head_layer=HeadLayer(
+            activation="",
+            tensors=(
+                ParameterTensor("model.hc_head.hc_fn", (streams, streams * hidden), "mixer"),
+                ParameterTensor("model.hc_head.hc_base", (streams,), "mixer"),
+                ParameterTensor("model.hc_head.hc_scale", (1,), "mixer"),
+            ),
         ),
-        fp32_params=FP32_PARAMS,
-        fp32_params_of_fp16=FP32_PARAMS_OF_FP16,
+        fp32_params=Fp32Params(always=FP32_PARAMS, of_fp16=FP32_PARAMS_OF_FP16),
     )
 
 

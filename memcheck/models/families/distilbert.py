@@ -9,7 +9,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Paths, Pooling
+from memcheck.models.types import Architecture, Block, HeadLayer, Paths, Pooling
 
 PROJECTIONS = Projections(("q_lin", "k_lin", "v_lin"), "out_lin", "attention")
 NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))
@@ -54,8 +54,10 @@ def read(config: ConfigReader) -> Architecture:
         embeddings_apart=True,
         embedding_dropout=dropout,
         head_bias=True,
-        head_transform=activation,
-        head_tensors=(*linear("vocab_transform", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        head_layer=HeadLayer(
+            activation=activation,
+            tensors=(*linear("vocab_transform", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        ),
         pooling=Pooling(
             "relu",
             linear("pre_classifier", hidden, hidden, "head", "none", bias=True),

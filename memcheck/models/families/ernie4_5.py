@@ -14,7 +14,7 @@ from memcheck.models.parts.feed_forward import (
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block
+from memcheck.models.types import Architecture, Attention, Block, Fp32Params
 
 WIDE = (".gate.",)
 """``_keep_in_fp32_modules_strict`` of the class, whose gates are fp32 as they are made, too."""
@@ -69,7 +69,7 @@ def read_moe(config: ConfigReader) -> Architecture:
         return pre_norm_block(hidden, attention, moe if sparse else mlp)
 
     kinds = ((i + 1) % moe_interval == 0 and first <= i <= last for i in range(size.layers))
-    return decoder(config, size, stack(kinds, build_layer), tied=True, fp32_params=WIDE)
+    return decoder(config, size, stack(kinds, build_layer), tied=True, fp32_params=Fp32Params(always=WIDE, of_fp16=()))
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:

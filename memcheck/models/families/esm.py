@@ -14,7 +14,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, ParameterTensor, Paths, Pooling
+from memcheck.models.types import Architecture, Block, HeadLayer, ParameterTensor, Paths, Pooling
 
 GELU = "esm-gelu"
 """Written in pieces, whatever ``hidden_act`` says."""
@@ -68,10 +68,12 @@ def read(config: ConfigReader) -> Architecture:
         embeddings_apart=True,
         embedding_scale="tokens" if config.flag("token_dropout") else "",
         head_bias=True,
-        head_transform=GELU,
-        head_tensors=(
-            *linear("lm_head.dense", hidden, hidden, "head", "none", bias=True),
-            *norm_tensors(layer_norm(hidden, "lm_head.layer_norm")),
+        head_layer=HeadLayer(
+            activation=GELU,
+            tensors=(
+                *linear("lm_head.dense", hidden, hidden, "head", "none", bias=True),
+                *norm_tensors(layer_norm(hidden, "lm_head.layer_norm")),
+            ),
         ),
         pooling=Pooling(
             "tanh",

@@ -38,7 +38,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=residual,
     )
-    block = block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True), inner_dropout=True)
+    block = block._replace(variables=LayerVariables(norm=False, output=True, mlp_input=True), dropout_place="inner")
     config.ignore(
         "scale_attn_weights",
         "scale_attn_by_inverse_layer_idx",

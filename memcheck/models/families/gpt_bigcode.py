@@ -43,7 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=residual,
         variables=LayerVariables(norm=False, output=True, mlp_input=True),
-        inner_dropout=True,
+        dropout_place="inner",
     )
     architecture = decoder(
         config,

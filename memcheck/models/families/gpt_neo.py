@@ -43,7 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp_norm=layer_norm(hidden, "ln_2"),
         dropout=config.dropout("resid_dropout"),
         variables=LayerVariables(norm=False, output=True, mlp_input=True),
-        inner_dropout=True,
+        dropout_place="inner",
     )
     return decoder(
         config,

@@ -11,7 +11,7 @@ from memcheck.models.parts.matrices import vector
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack, windows
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
+from memcheck.models.types import Architecture, Block, Fp32Params, Moe, ParameterTensor
 
 NORM = "rmsnorm-fp32-weight"
 
@@ -48,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
         stack(windows(attention_types, window), build_layer),
         tied=False,
         final_norm=final_norm,
-        fp32_params_of_fp16=("norm",),
+        fp32_params=Fp32Params(always=(), of_fp16=("norm",)),
     )
 
 

@@ -12,7 +12,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, LayerVariables, Mlp, ParameterTensor, Paths, Pooling
+from memcheck.models.types import Architecture, Block, HeadLayer, LayerVariables, Mlp, ParameterTensor, Paths, Pooling
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -22,8 +22,10 @@ def read(config: ConfigReader) -> Architecture:
     hidden = architecture.hidden_size
     norm = layer_norm(hidden, "lm_head.layer_norm")
     return architecture._replace(
-        head_transform="gelu",
-        head_tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        head_layer=HeadLayer(
+            activation="gelu",
+            tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        ),
         paths=architecture.paths._replace(head="lm_head.decoder"),
     )
 
@@ -35,8 +37,10 @@ def read_nomic(config: ConfigReader) -> Architecture:
     hidden, transform = architecture.hidden_size, "cls.predictions.transform"
     norm = layer_norm(hidden, f"{transform}.layer_norm")
     return architecture._replace(
-        head_transform=activation,
-        head_tensors=(*linear(f"{transform}.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        head_layer=HeadLayer(
+            activation=activation,
+            tensors=(*linear(f"{transform}.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        ),
         pooling=Pooling(
             "tanh",
             linear("nomic_bert.pooler.dense", hidden, hidden, "head", "none", bias=True),
@@ -55,8 +59,10 @@ def read_jina(config: ConfigReader) -> Architecture:
     norm = layer_norm(hidden, "lm_head.layer_norm")
     return architecture._replace(
         blocks=tuple((block._replace(mlp=plain), count) for block, count in architecture.blocks),
-        head_transform="gelu",
-        head_tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        head_layer=HeadLayer(
+            activation="gelu",
+            tensors=(*linear("lm_head.dense", hidden, hidden, "head", "none", bias=True), *norm_tensors(norm)),
+        ),
         pooling=Pooling(
             "tanh",
             linear("classifier.dense", hidden, hidden, "head", "none", bias=True),

@@ -12,7 +12,7 @@ from memcheck.models.parts.decoder import decoder, rms_norm
 from memcheck.models.parts.feed_forward import gated_tensors
 from memcheck.models.parts.sizes import Names
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, DualAttentionBlock, LatentAttention, Moe, ParameterTensor
+from memcheck.models.types import Architecture, DualAttentionBlock, Fp32Params, LatentAttention, Moe, ParameterTensor
 
 NAMES = Names(layers=("num_layers",))
 
@@ -48,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
         ((block, size.layers),),
         tied=False,
         rotary_dim=attention.qk_rope_head_dim,
-        fp32_params_of_fp16=("classifier.weight",),
+        fp32_params=Fp32Params(always=(), of_fp16=("classifier.weight",)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import Architecture, Block, Mixer, Paths, WideStreamBlock
+from memcheck.models.types import TEXT_ALONE, Architecture, Block, Mixer, Paths, WideStreamBlock
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -50,4 +50,6 @@ def backbone(config: ConfigReader, mixer: Mixer, hidden: int, layers: int, *, ti
         paths=Paths("backbone.layers", "backbone.embeddings", positions="", head="lm_head"),
         max_position_embeddings=0,
         rotary_dim=0,
+        task=None,
+        modalities=TEXT_ALONE,
     )

@@ -9,7 +9,17 @@ from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, LayerVariables, Mlp, ModernBertDecoder, Paths, Pooling
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    HeadLayer,
+    LayerVariables,
+    Mlp,
+    ModernBertDecoder,
+    Paths,
+    Pooling,
+)
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("Wqkv",), "Wo", "attn")
@@ -112,8 +122,7 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
         embeddings_apart=True,
         embedding_dropout=config.dropout("embedding_dropout"),
         head_bias=config.flag("decoder_bias", default=True),
-        head_transform=head_activation,
-        head_tensors=head_tensors,
+        head_layer=HeadLayer(activation=head_activation, tensors=head_tensors),
         pooling=Pooling(
             head_activation,
             head_tensors,

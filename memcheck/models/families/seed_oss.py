@@ -21,4 +21,4 @@ def read(config: ConfigReader) -> Architecture:
     )
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
     block = pre_norm_block(size.hidden, attention, mlp, dropout=config.dropout("residual_dropout", default=0.1))
-    return decoder(config, size, ((block._replace(inner_dropout=True), size.layers),), tied=False)
+    return decoder(config, size, ((block._replace(dropout_place="inner"), size.layers),), tied=False)

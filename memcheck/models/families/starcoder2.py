@@ -29,7 +29,7 @@ def read(config: ConfigReader) -> Architecture:
     mlp = plain_mlp(hidden, config.integer("intermediate_size"), activation, "mlp.c_fc", "mlp.c_proj", bias=bias)
     dropout = config.dropout("residual_dropout")
     block = pre_norm_block(hidden, attention, mlp, kind="layernorm", bias=True, dropout=dropout)
-    block = block._replace(inner_dropout=True)
+    block = block._replace(dropout_place="inner")
     return decoder(
         config,
         size,

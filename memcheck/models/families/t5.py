@@ -17,6 +17,7 @@ from memcheck.models.types import (
     Block,
     ClampedBlock,
     CrossAttention,
+    Fp32Params,
     Mlp,
     Norm,
     ParameterTensor,
@@ -88,7 +89,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
         head_input_scale=scales_head_input,
         narrow_loss=True,
         encoder=encoder,
-        fp32_params_of_fp16=(".wo",),
+        fp32_params=Fp32Params(always=(), of_fp16=(".wo",)),
         paths=Paths(layers="decoder.block", embedding="shared", positions="", head="lm_head"),
     )._replace(tie_word_embeddings=tied)
 
@@ -141,7 +142,7 @@ class _T5Layers:
             input_norm=self._norm("layer.0.layer_norm"),
             mlp_norm=self._norm("layer.1.layer_norm"),
             dropout=self._dropout,
-            inner_dropout=True,
+            dropout_place="inner",
         )
 
     def decoder_layer(self, bias: str, zeros: str) -> Block:
@@ -160,7 +161,7 @@ class _T5Layers:
                 output_norm=None,
             ),
             dropout=self._dropout,
-            inner_dropout=True,
+            dropout_place="inner",
         )
 
     def _norm(self, name: str) -> Norm:

@@ -10,7 +10,7 @@ from memcheck.models.parts.matrices import linear
 from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, ParameterTensor, SharedTransformerBlock
+from memcheck.models.types import Architecture, Block, ParameterTensor, SharedTransformerBlock, SharedWith
 
 HARMLESS = (
     "attention_hidden_size", "attention_head_dim", "head_dim", "mamba_headdim", "kv_channels", "num_query_groups",
@@ -71,11 +71,10 @@ def in_turn(
             # the last of each holds the tensors
             other_uses = len(range(block_index, hybrid_layers, shared_blocks)) - 1
             block = hybrid._replace(
-                uses_later_weights=seen <= hybrid_layers - shared_blocks,
-                uses_earlier_weights=seen > shared_blocks,
+                shared_with=SharedWith(later=seen <= hybrid_layers - shared_blocks, earlier=seen > shared_blocks),
                 extension=SparePairs(other_uses),
             )
-            if not block.uses_later_weights:
+            if not block.shared_with.later:
                 block = block._replace(
                     extra_tensors=_with_idle(
                         block, len(range(block_index, adapted_layers, shared_blocks)) - other_uses - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.models.parts.sizes import StackDimensions
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
+from memcheck.models.types import TEXT_ALONE, Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,5 +61,7 @@ def decoder(
         final_norm=final_norm or rms_norm(size.hidden, "model.norm"),
         max_position_embeddings=size.positions,
         rotary_dim=size.head_dim if rotary_dim is None else rotary_dim,
+        task=None,
+        modalities=TEXT_ALONE,
     )
     return architecture._replace(**fields) if fields else architecture

@@ -10,7 +10,7 @@ from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Optimizer, TrainingJob
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Norm
+from memcheck.models.types import TEXT_ALONE, Architecture, Attention, Block, Mlp, Norm
 
 MIB = 2**20
 
@@ -103,6 +103,8 @@ def gpt(
         embedding_dropout=dropout,
         max_position_embeddings=0,
         rotary_dim=0,
+        task=None,
+        modalities=TEXT_ALONE,
     )
 
 

@@ -31,7 +31,7 @@ def test_the_first_stage_holds_it_frozen() -> None:
     assert not any(t.trained for t in tensors)
     with_tower, without = (
         megatron_ranks(_job(freeze=FROZEN)._replace(architecture=each), each, Device("sm_90"), inventory=False)[0]
-        for each in (a, a._replace(vision=None))
+        for each in (a, a._replace(modalities=a.modalities._replace(vision=None)))
     )
     more = dict(with_tower.instants[0].components_bytes), dict(without.instants[0].components_bytes)
     assert more[0]["parameters"] - more[1]["parameters"] == pytest.approx(2 * sum(t.numel for t in tensors), rel=1e-3)

@@ -137,7 +137,7 @@ def test_names_are_those_of_the_classes() -> None:
             parts = build_glob_alternation(list(plan))[0] if plan else None
             said = sum(p.numel() for n, p in model.named_parameters() if parts is not None and parts.search(n))
             a = read_architecture(record["config"])
-            names = a.fp32_params + (a.fp32_params_of_fp16 if word == "fp16" else ())
+            names = a.fp32_params.always + (a.fp32_params.of_fp16 if word == "fp16" else ())
             found = 0
             if names:
                 job = job_of(kind, precision=f"{word}-pure", attention="eager")

@@ -15,7 +15,7 @@ def borrowing() -> Architecture:
     """A model of which one layer has another one's tensors."""
     a = llama_8b(2)
     (block, times), *others = a.blocks
-    return a._replace(blocks=((block._replace(uses_later_weights=True), times), *others))
+    return a._replace(blocks=((block._replace(shared_with=block.shared_with._replace(later=True)), times), *others))
 
 
 def test_fsdp_does_not_cut_what_layers_share() -> None:
