@@ -17,6 +17,7 @@ import yaml
 
 from docs.live_schema import live_schema
 from docs.memory_keys import memory_keys
+from docs.page_palette import page_palette
 from docs.plan_format import plan_format
 from docs.report_schema import MODELS, schema_text
 from docs.rule_pages import FAMILIES, family_page, rules_index
@@ -88,6 +89,7 @@ def pages() -> dict[Path, str]:
     }
     texts[ROOT / "schemas" / "story.schema.json"] = story_schema()
     texts[ROOT / "schemas" / "live.schema.json"] = live_schema()
+    texts[ROOT / "site" / "src" / "style" / "palette.css"] = page_palette()
     texts |= {ROOT / "schemas" / f"{name}.schema.json": schema_text(name) for name in MODELS}
     for family in FAMILIES:
         texts[DOCS / "rules" / f"{family}.md"] = from_rules + family_page(family, every)
