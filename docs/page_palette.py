@@ -14,7 +14,9 @@ def page_palette() -> str:
     """Every colour as ``light-dark()``, so that ``color-scheme`` alone chooses; classes of bars and of a heat map."""
     roles = {**BACKGROUNDS, **TEXT, **BARS, **LINES, **OWN}
     named = "".join(f"  --{css(name)}: light-dark({pair.light}, {pair.dark});\n" for name, pair in roles.items())
-    fills = "".join(f".c-{css(name)} {{ fill: var(--{css(name)}) }}\n" for name in (*BARS, "good", "warn", "bad", "note"))
+    fills = "".join(
+        f".c-{css(name)} {{ fill: var(--{css(name)}) }}\n" for name in (*BARS, "good", "warn", "bad", "note")
+    )
     shades = "".join(
         f":is(.heat, .legend) .{name} {{ background: light-dark({light}, {dark}) }}\n"
         for name, (light, dark) in SHADES.items()

@@ -1,28 +1,16 @@
 /** The page's entry. */
-import { signal } from "@preact/signals";
 import { render } from "preact";
-import { startClient, type LaneState } from "./engine/client.ts";
+import "./style/page.css";
+import { App } from "./app.tsx";
+import { startClient } from "./engine/client.ts";
+import { show, theme } from "./frame/theme.ts";
+import { ask, connect, lane, text } from "./session.ts";
 
-const state = signal<LaneState>({ phase: "loading", loadedBytes: 0, totalBytes: 0 });
-const answer = signal("");
-const client = startClient({ state: (now) => (state.value = now) });
-const text = new URL(location.href).searchParams.get("text");
-if (text) {
-  void client.answer({
-    slot: "answer",
-    request: { do: "answer", path: "plan.yaml", text },
-    step: (step) => (answer.value = JSON.stringify(step)),
-  });
-}
-
-function Page() {
-  return (
-    <>
-      <p role="status">{state.value.phase}</p>
-      <pre>{answer}</pre>
-    </>
-  );
-}
-
+show(theme.value);
+const actions = { plan: [], export: [], compare: () => undefined, sweep: () => undefined, share: () => undefined };
 const root = document.getElementById("page");
-if (root) render(<Page />, root);
+if (root) render(<App actions={actions} />, root);
+connect(startClient({ state: (state) => (lane.value = state) }));
+const { exampleNamed } = await import("./share/examples.ts");
+text.value = exampleNamed("llama-3.1-8b-fsdp-8xh100")?.text ?? "";
+ask();

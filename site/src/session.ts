@@ -8,7 +8,7 @@
 import { batch, computed, signal } from "@preact/signals";
 import { edited } from "./editor/places.ts";
 import type { Client, LaneState, Step } from "./engine/client.ts";
-import type { Diagnostic, Failed, First, Form, SectionHead, TextEdit, Value } from "./engine/protocol.ts";
+import type { Diagnostic, Failed, First, Form, SectionHead, TextEdit, Value } from "./types.ts";
 
 export const path = signal("plan.yaml");
 export const text = signal("");
@@ -126,7 +126,7 @@ function take(step: Step, asked: string, changes: Readonly<Record<string, Value 
 
 /** Make the edits of an answer in the text; false where the text has changed meanwhile, and the change is asked again. */
 function apply(first: First, asked: string, changes: Readonly<Record<string, Value | undefined>>): boolean {
-  const edits = first.edits.find((each) => each.path === path.value)?.edits ?? [];
+  const edits = (first.edits ?? []).find((each) => each.path === path.value)?.edits ?? [];
   if (!edits.length) return true;
   if (text.value !== asked) {
     wanted.value = { ...changes, ...wanted.value };

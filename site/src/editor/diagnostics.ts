@@ -2,7 +2,7 @@
 import type { Diagnostic as Mark } from "@codemirror/lint";
 import type { Text } from "@codemirror/state";
 import type { EditorView } from "@codemirror/view";
-import type { Diagnostic } from "../engine/protocol.ts";
+import type { Diagnostic } from "../types.ts";
 import { changesOf, offsetOf } from "./places.ts";
 
 export function marks(doc: Text, found: readonly Diagnostic[], path: string): Mark[] {

@@ -11,7 +11,7 @@ import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
 import { Annotation, Compartment, EditorState } from "@codemirror/state";
 import { drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import type { Diagnostic, TextEdit } from "../engine/protocol.ts";
+import type { Diagnostic, TextEdit } from "../types.ts";
 import { marks } from "./diagnostics.ts";
 import { type LineHint, hints, setHints } from "./hints.ts";
 import { changesOf } from "./places.ts";

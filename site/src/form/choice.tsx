@@ -1,6 +1,6 @@
 /** One of several words: segments where they have room in a line or two, else a list. A barred one stays, with its reason. */
 import { useId } from "preact/hooks";
-import type { Value } from "../engine/protocol.ts";
+import type { Value } from "../types.ts";
 import { type FieldProps, Label, Notes } from "./field.tsx";
 
 const SEGMENTS = 5;

@@ -1,6 +1,6 @@
 /** What all fields share: their label with the mark of an assumed value, and the notes below. */
 import { useState } from "preact/hooks";
-import type { Field, Value } from "../engine/protocol.ts";
+import type { Field, Value } from "../types.ts";
 
 export interface FieldProps {
   field: Field;

@@ -2,7 +2,7 @@
 import { useCombobox } from "downshift";
 import { useMemo, useState } from "preact/hooks";
 import { Icon } from "../frame/icons.tsx";
-import type { CatalogModel } from "../engine/catalog.ts";
+import type { CatalogModel } from "../types.ts";
 
 const SHOWN = 60;
 
