@@ -468,7 +468,7 @@ def usual(block: Block) -> bool:
     """Whether a layer is attention and a feed-forward network, each after one norm of its own input."""
     halves = block.mixer is not None and block.mlp is not None and block.second_mixer is None
     norms = block.input_norm is not None and block.mlp_norm is not None
-    return halves and norms and block.mixer_output_norm is None and not block.post_norm and not block.parallel
+    return halves and norms and block.mixer_output_norm is None and block.residual != "post-norm" and not block.parallel
 
 
 def _experts_apart(draft: Draft) -> bool:

@@ -10,7 +10,7 @@ from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.named_experts import with_names
 from memcheck.models.reader import ConfigReader, shown
-from memcheck.models.types import Architecture, Attention, Block, Modalities, Qwen2AudioModel
+from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Modalities, Qwen2AudioModel
 from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
 
@@ -157,7 +157,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
 
         language = with_pictures(language, vision.crosses)
     if outer.model_type in LABEL_COPYING:
-        language = Qwen2AudioModel(*language)._replace(narrow_loss=True)
+        language = Qwen2AudioModel(*language)._replace(logit_casts=LogitCasts(in_model=False, in_loss=False))
     return language._replace(
         model_type=outer.model_type,
         blocks=with_names(

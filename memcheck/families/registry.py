@@ -255,8 +255,8 @@ def read_family(
         if reader.raw(key) is not None:
             reader.note(f"{key} describes how the checkpoint is stored; the plan states how weights are held")
     reader.ignore("rope_scaling", "rope_parameters")
-    if architecture.narrow_loss and (named := _causal_class(config)):
-        architecture = architecture._replace(narrow_loss=False)
+    if not architecture.logit_casts.in_loss and (named := _causal_class(config)):
+        architecture = architecture._replace(logit_casts=architecture.logit_casts._replace(in_loss=True))
         reader.note(f"architectures names {named}, the class for causal language: its loss takes logits in fp32")
     if reader.unread():
         from memcheck.models.leftovers import check_leftovers

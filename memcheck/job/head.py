@@ -39,7 +39,7 @@ def resolve_head(
     stated = training.head
     objective = training.objective.name if training.objective else None
     if stated is None and objective != "reward":
-        if isinstance(architecture, Architecture) and architecture.narrow_loss:
+        if isinstance(architecture, Architecture) and not architecture.logit_casts.in_loss:
             note_class(training, architecture, defaults)
         return ModelHead()
     stated = stated or plan_types.HeadSpec()
@@ -84,5 +84,5 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
         final_softcap=False,
         logit_scale=False,
         head_layer=NO_HEAD_LAYER,
-        narrow_loss=False,
+        logit_casts=architecture.logit_casts._replace(in_loss=True),
     )

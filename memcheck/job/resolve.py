@@ -361,9 +361,10 @@ def _training_job(
     offloaded = parameter_offload(training.offload and training.offload.parameters, options, between)
     head = resolve_head(training, architecture, between)
     architecture = with_head(architecture, head)
-    narrow = isinstance(architecture, Architecture) and architecture.narrow_loss
+    narrow = isinstance(architecture, Architecture) and not architecture.logit_casts.in_loss
     if isinstance(architecture, Architecture) and narrow and training.loss is not None and training.loss.upcast:
-        architecture = architecture._replace(narrow_loss=False)  # a loop's own loss, or the class for causal language
+        # a loop's own loss, or the class for causal language
+        architecture = architecture._replace(logit_casts=architecture.logit_casts._replace(in_loss=True))
     attention = _attention(training.attention, architecture, framework, after)
     job = TrainingJob(
         architecture=architecture,

@@ -87,8 +87,11 @@ class Block(Record):
     cross: CrossAttention | None = None
     parallel: bool = False
     """Attention and feed-forward read the same residual and are added together."""
-    post_norm: bool = False
-    """``input_norm`` and ``mlp_norm`` come after the residual sum (OPT-350m)."""
+    residual: str = ""
+    """How norms and residual sums alternate: ``post-norm`` (``input_norm`` and ``mlp_norm`` come after the sums:
+    OPT-350m, BERT) | ``normed`` (the stream continues from the norm's output, not from its input: MiniMax, BLOOM on
+    request); empty: norms read the stream and leave it as it is.
+    """
     dropout: float = 0.0  # of the residual stream
     dropout_place: str = ""
     """Where the dropout is: ``mixer`` (after the mixer alone: XLM-RoBERTa XL, ALBERT) | ``inner`` (the last statement
@@ -107,8 +110,6 @@ class Block(Record):
     learned, in ``extra_tensors``) | ``tanh`` (Llama 3.2 Vision: tanh of one learned number per branch); empty: nothing.
     """
     variables: LayerVariables = LayerVariables(norm=False, output=False, mlp_input=False)
-    residual_from_norm: bool = False
-    """The residual stream continues from the norm's output, not from its input (MiniMax, BLOOM on request)."""
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -205,6 +206,33 @@ class Fp32Params(Record):
     """Those that stay fp32 if the model is loaded in fp16, and are never quantised (``_keep_in_fp32_modules``)."""
 
 
+class EmbeddingModule(Record):
+    """What looks the words up before the first layer."""
+
+    apart: bool
+    """A module of its own looks the words up and norms them (encoders): its variables are not the model's. A projection
+    of the rows comes after that norm, and the head's layer narrows the rows again (ELECTRA).
+    """
+    token_types: int
+    """Rows of a table of token types, which are looked up in addition to the words (BERT); 0 = none."""
+
+
+INLINE = EmbeddingModule(apart=False, token_types=0)
+"""The model's own forward looks the words up."""
+
+
+class LogitCasts(Record):
+    """Where logits become fp32."""
+
+    in_model: bool
+    """The model casts its logits to fp32 by itself (Nemotron-H, Mamba)."""
+    in_loss: bool
+    """The model's own loss casts the logits to fp32; False: it takes them in their dtype (encoders)."""
+
+
+CAST_IN_LOSS = LogitCasts(in_model=False, in_loss=True)
+
+
 class Architecture(Record):
     """A whole causal language model."""
 
@@ -252,25 +280,17 @@ class Architecture(Record):
     """Embeddings of every layer are looked up at once, and projections of the first are added (Gemma 4)."""
     streams: int = 1
     """Streams of hidden states that layers hand to each other (Gemma 3n, DeepSeek V4)."""
-    token_types: int = 0
-    """Rows of a table of token types, which are looked up in addition to the words (BERT); 0 = none."""
     biases: tuple[int, int] = (0, 0)
     """Rows and heads of a table of relative positions, of which biases of all layers' scores are made (MPNet)."""
-    embeddings_apart: bool = False
-    """A module of its own looks the words up and norms them (encoders): its variables are not the model's. A projection
-    of the rows comes after that norm, and the head's layer narrows the rows again (ELECTRA).
-    """
+    embedding_module: EmbeddingModule = INLINE
     checkpointable: bool = True
     """The class's layers can be checkpointed (ALBERT's cannot)."""
     head_layer: HeadLayer = NO_HEAD_LAYER
     pooling: Pooling | None = None
     """What an encoder has in front of labels."""
-    narrow_loss: bool = False
-    """The model's own loss takes the logits in their dtype (encoders)."""
+    logit_casts: LogitCasts = CAST_IN_LOSS
     head_input_scale: bool = False
     """What the head reads is divided by a constant (MiniCPM 3)."""
-    logits_fp32: bool = False
-    """The model casts its logits to fp32 by itself (Nemotron-H, Mamba)."""
     logit_scale: bool = False
     """The logits are multiplied or divided by a constant (Cohere, Granite)."""
     paths: Paths = Paths(layers="model.layers", embedding="model.embed_tokens", positions="", head="lm_head")

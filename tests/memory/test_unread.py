@@ -46,6 +46,7 @@ from memcheck.models.types import (
     Norm,
     ParameterTensor,
     PerLayer,
+    SharedWith,
 )
 from tests.memory.jobs import BIG_GPU, job
 
@@ -147,6 +148,7 @@ RECORDING = {
         Rotation,
         Routing,
         SharedExperts,
+        SharedWith,
     )
 }
 

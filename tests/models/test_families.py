@@ -127,7 +127,7 @@ def test_placement_of_the_norms(name: str, expected: tuple[bool, ...], parallel:
 def test_norms_behind_the_sum() -> None:
     """OPT-350m normalises after each residual sum, has no final norm, and projects a narrower embedding."""
     architecture = catalog("opt-350m")
-    assert architecture.blocks[0][0].post_norm
+    assert architecture.blocks[0][0].residual == "post-norm"
     assert architecture.final_norm is None
     assert architecture.embedding_size == 512
     assert [t.shape for t in architecture.extra_tensors] == [(512, 1024), (1024, 512)]

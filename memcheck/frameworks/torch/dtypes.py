@@ -95,7 +95,7 @@ def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
     layers = [block for block, _ in architecture.blocks]
     ends = [
         architecture.embedding_norm,
-        *(block.mlp_norm for block in layers if block.post_norm or _keeps_dtype(block)),
+        *(block.mlp_norm for block in layers if block.residual == "post-norm" or _keeps_dtype(block)),
     ]
     altup = any(isinstance(block, AltUpBlock) for block in layers)  # scales the other streams by fp32 magnitudes
     widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))

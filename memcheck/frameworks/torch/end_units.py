@@ -54,7 +54,7 @@ def embedding_unit(
         architecture.positions_each,
         architecture.embedding_scale in ("model", "tokens"),
         scaled_behind=architecture.embedding_scale == "named",
-        token_types=architecture.token_types,
+        token_types=architecture.embedding_module.token_types,
         per_layer=architecture.per_layer,
         per_layer_rows=next((t.shape[0] for t in architecture.extra_tensors if "embed_tokens_per_layer" in t.name), 0),
         table_frozen=leaves_beside(job, architecture),
@@ -71,7 +71,7 @@ def embedding_unit(
         saved=saves_copy(job, TABLE),
         biases=architecture.biases,
         masked=isinstance(architecture, DebertaModel),
-        apart=architecture.embeddings_apart,
+        apart=architecture.embedding_module.apart,
         sinusoids=architecture.sinusoids > 0,
         repeated=architecture.collapses,
         relative=architecture.relative_positions,
@@ -167,7 +167,7 @@ def head_of(
     """
     tied = is_tied(architecture, base.tensor_parallel) and part.embedding and not saves_copy(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, architecture)) or saves_copy(job, HEAD)
-    loss = job.loss._replace(upcast=False) if architecture.narrow_loss else job.loss
+    loss = job.loss._replace(upcast=False) if not architecture.logit_casts.in_loss else job.loss
     loss = loss._replace(shifts="copied") if isinstance(architecture, Qwen2AudioModel) else loss
     capped = architecture.final_softcap and not job.framework.caps_hidden
     head = Head(
@@ -182,12 +182,12 @@ def head_of(
     )
     head = head._replace(
         hidden_cap=architecture.final_softcap and job.framework.caps_hidden,
-        widened=architecture.logits_fp32,
+        widened=architecture.logit_casts.in_model,
         divided=architecture.head_input_scale,
         transform_activation=architecture.head_layer.activation,
         transform_name=architecture.head_layer.tensors[0].name if architecture.head_layer.activation else "",
         transform_biases=transform_biases(architecture),
-        projects_last=architecture.embeddings_apart,
+        projects_last=architecture.embedding_module.apart,
         dropout=architecture.final_dropout,
         returns_hidden_states=isinstance(architecture, T5GemmaModel),
         shared_gradient_width=architecture.per_layer.total if architecture.per_layer is not None else 0,

@@ -89,7 +89,7 @@ class ModelBuffers:
             always_live.append(Always("activations", rounded(self.architecture.learned_positions**2)))
         if self.architecture.pooling is not None and self.architecture.learned_positions:
             # `position_ids`, and `token_type_ids` where there are types: int64 buffers of BERT's embeddings
-            count = 2 if self.architecture.token_types else 1
+            count = 2 if self.architecture.embedding_module.token_types else 1
             always_live.append(Always("activations", count * rounded(8 * self.architecture.learned_positions)))
         ids = rounded(8 * self.tokens)
         if self.part.embedding:

@@ -116,7 +116,7 @@ def embedding_tensors(
     shape = (-(-architecture.table_rows // tensor_parallel), architecture.embedding_size)
     tensors = [LocalTensor("embed_tokens.weight", shape, trained and table_trained)]
     if architecture.learned_positions:
-        width = architecture.embedding_size if architecture.embeddings_apart else architecture.hidden_size
+        width = architecture.embedding_size if architecture.embedding_module.apart else architecture.hidden_size
         positions_trained = trained and not isinstance(architecture, PegasusModel)
         tensors.append(
             LocalTensor("embed_positions.weight", (architecture.learned_positions, width), positions_trained)

@@ -206,7 +206,7 @@ def _returns_first(architecture: Architecture) -> bool:
     the looked-up rows (modeling_modernbert.py, which rebinds ``hidden_states``).
     """
     transforms = bool(architecture.head_layer.activation) and (
-        architecture.embeddings_apart or architecture.final_norm is None
+        architecture.embedding_module.apart or architecture.final_norm is None
     )
     pooled = architecture.pooling is not None and architecture.pooling.norm
     return transforms or (architecture.task is not None and (architecture.final_norm is None or pooled))

@@ -162,8 +162,8 @@ def _part(ctx: Context, name: str, forward: Forward, x: Value) -> Value:
 def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     """Run the first half of a layer: input norm, token mixer, dropout, residual addition.
 
-    ``x``: [tokens, hidden]. ``stream``: dtype of the residual stream. With ``post_norm`` the norm follows the addition.
-    Variables of transformers' code are kept as long as it keeps them.
+    ``x``: [tokens, hidden]. ``stream``: dtype of the residual stream. With a ``post-norm`` residual the norm follows
+    the addition. Variables of transformers' code are kept as long as it keeps them.
     """
     if block.mixer is None:
         return x
@@ -172,11 +172,11 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         x = norm_input
     hidden_states = (
         norm_input
-        if block.post_norm
+        if block.residual == "post-norm"
         else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), norm_input)
     )
     del norm_input
-    residual = hidden_states if block.residual_from_norm else x
+    residual = hidden_states if block.residual == "normed" else x
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
         residual = x = cast(ctx.tape, x, "fp32")
     if block.variables.norm:
@@ -192,7 +192,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
         ctx.unused_outputs.append(hidden_states)
     x = _residual(ctx, block, residual, hidden_states)
     ctx.attention_locals = []
-    return norm(ctx, block.input_norm, x) if block.post_norm else x
+    return norm(ctx, block.input_norm, x) if block.residual == "post-norm" else x
 
 
 def _mixed(ctx: Context, block: Block, h: Value, stream: str) -> Value:
@@ -220,12 +220,14 @@ def _both_mixers(ctx: Context, block: Block, hidden_states: Value, stream: str) 
 def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     """Run the second half of a layer: norm, feed-forward, dropout, residual addition.
 
-    ``x``: [tokens, hidden]. With ``post_norm`` the norm follows the addition. Variables of transformers' code are kept
-    as long as it keeps them.
+    ``x``: [tokens, hidden]. With a ``post-norm`` residual the norm follows the addition. Variables of transformers'
+    code are kept as long as it keeps them.
     """
     apply_norm: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
-    hidden_states = x.view(*x.shape) if block.post_norm else _part(ctx, "post_attention_layernorm", apply_norm, x)
-    residual = hidden_states if block.residual_from_norm else x
+    hidden_states = (
+        x.view(*x.shape) if block.residual == "post-norm" else _part(ctx, "post_attention_layernorm", apply_norm, x)
+    )
+    residual = hidden_states if block.residual == "normed" else x
     module_input = hidden_states if block.dropout_place == "inner" else None
     input_variable = hidden_states if block.variables.mlp_input else None
     if isinstance(mlp, StreamMoe):
@@ -243,7 +245,7 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     del module_input
     x = _residual(ctx, block, residual, hidden_states)
     del input_variable
-    return norm(ctx, block.mlp_norm, x) if block.post_norm else x
+    return norm(ctx, block.mlp_norm, x) if block.residual == "post-norm" else x
 
 
 def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value) -> Value:
@@ -264,7 +266,7 @@ def _residual(ctx: Context, block: Block, residual: Value, hidden_states: Value)
             ctx.unused_outputs.append(scaled)
         return add(tape, scaled, residual, "residual")
     if block.branch_scale == "constant":
-        if block.residual_from_norm:
+        if block.residual == "normed":
             residual = scale(tape, residual, "residual * alpha")
         scaled = scale(tape, hidden_states, "hidden * multiplier")
         return add(tape, residual, scaled, "residual")
@@ -309,12 +311,12 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
 def cross_half(ctx: Context, block: Block, cross: CrossAttention, x: Value) -> Value:
     """Run cross-attention to the encoder's output, between the layer's self-attention and its feed-forward network.
 
-    ``x``: [tokens, hidden]; so is what is returned. With ``post_norm`` the norm follows the addition.
+    ``x``: [tokens, hidden]; so is what is returned. With a ``post-norm`` residual the norm follows the addition.
     """
-    hidden_states = x.view(*x.shape) if block.post_norm else norm(ctx, cross.norm, x)
+    hidden_states = x.view(*x.shape) if block.residual == "post-norm" else norm(ctx, cross.norm, x)
     module_input = hidden_states if block.dropout_place == "inner" else None
     hidden_states = attention(ctx, cross.attention, hidden_states, x.dtype)
     hidden_states = dropout(ctx.tape, norm(ctx, cross.output_norm, hidden_states), block.dropout)
     del module_input
     x = add(ctx.tape, x, hidden_states, "residual")
-    return norm(ctx, cross.norm, x) if block.post_norm else x
+    return norm(ctx, cross.norm, x) if block.residual == "post-norm" else x

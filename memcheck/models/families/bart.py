@@ -17,6 +17,7 @@ from memcheck.models.types import (
     BartModel,
     Block,
     CrossAttention,
+    LogitCasts,
     Norm,
     ParameterTensor,
     Paths,
@@ -216,7 +217,7 @@ def _encoder_decoder(
         rotary_dim=0,
         learned_positions=learned_positions,
         embedding_dropout=stack_layers.dropout,
-        narrow_loss=True,
+        logit_casts=LogitCasts(in_model=False, in_loss=False),
         encoder=encoder,
     )
 
@@ -254,7 +255,7 @@ class _BartLayers:
             mlp=NestedMlp(*mlp._replace(inner_dropout=self._inner)),
             input_norm=self._norm("self_attn_layer_norm"),
             mlp_norm=self._norm("final_layer_norm"),
-            post_norm=kind.post_norm,
+            residual="post-norm" if kind.post_norm else "",
             dropout=self.dropout,
         )
         if stack == "encoder":

@@ -12,7 +12,18 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, HeadLayer, Mlp, ParameterTensor, Paths, Pooling
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    EmbeddingModule,
+    HeadLayer,
+    LogitCasts,
+    Mlp,
+    ParameterTensor,
+    Paths,
+    Pooling,
+)
 from memcheck.record import Record
 
 PROJECTIONS = Projections(("self.query", "self.key", "self.value"), "output.dense", "attention")
@@ -108,9 +119,7 @@ def _norms_in_front(
     first, second, last = names
     hidden, blocks = architecture.hidden_size, []
     for block, count in architecture.blocks:
-        norms = block._replace(
-            input_norm=layer_norm(hidden, first), mlp_norm=layer_norm(hidden, second), post_norm=False
-        )
+        norms = block._replace(input_norm=layer_norm(hidden, first), mlp_norm=layer_norm(hidden, second), residual="")
         blocks.append((change_block(norms), count))
     return architecture._replace(blocks=tuple(blocks), final_norm=layer_norm(hidden, last))
 
@@ -196,7 +205,7 @@ def assemble(
         mlp=BertMlp(*mlp),
         input_norm=layer_norm(hidden, "attention.output.LayerNorm"),
         mlp_norm=layer_norm(hidden, "output.LayerNorm"),
-        post_norm=True,
+        residual="post-norm",
         dropout=hidden_dropout,
     )
     embedding_width, model = narrow or hidden, names.model
@@ -216,7 +225,7 @@ def assemble(
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_norm=layer_norm(embedding_width, f"{embeddings}.LayerNorm"),
-        embeddings_apart=True,
+        embedding_module=EmbeddingModule(apart=True, token_types=types),
         embedding_dropout=hidden_dropout,
         head_bias=True,
         head_layer=HeadLayer(
@@ -234,8 +243,7 @@ def assemble(
             dropout_before=names.drops_first,
             in_body=names.body_pools,
         ),
-        narrow_loss=True,
-        token_types=types,
+        logit_casts=LogitCasts(in_model=False, in_loss=False),
         extra_tensors=tuple(tables),
         paths=Paths(
             layers=f"{model}.encoder.layer",

@@ -56,7 +56,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp_norm=layer_norm(hidden, "post_attention_layernorm"),
         dropout=dropout,
         variables=LayerVariables(norm=False, output=False, mlp_input=True),
-        residual_from_norm=config.flag("apply_residual_connection_post_layernorm"),
+        residual="normed" if config.flag("apply_residual_connection_post_layernorm") else "",
     )
     return decoder(
         config,

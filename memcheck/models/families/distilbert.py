@@ -9,7 +9,7 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, HeadLayer, Paths, Pooling
+from memcheck.models.types import Architecture, Block, EmbeddingModule, HeadLayer, LogitCasts, Paths, Pooling
 
 PROJECTIONS = Projections(("q_lin", "k_lin", "v_lin"), "out_lin", "attention")
 NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))
@@ -39,7 +39,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp=mlp,
         input_norm=layer_norm(hidden, "sa_layer_norm"),
         mlp_norm=layer_norm(hidden, "output_layer_norm"),
-        post_norm=True,
+        residual="post-norm",
     )
     embeddings = "distilbert.embeddings"
     norm = layer_norm(hidden, "vocab_layer_norm")
@@ -51,7 +51,7 @@ def read(config: ConfigReader) -> Architecture:
         rotary_dim=0,
         learned_positions=size.positions,
         embedding_norm=layer_norm(hidden, f"{embeddings}.LayerNorm"),
-        embeddings_apart=True,
+        embedding_module=EmbeddingModule(apart=True, token_types=0),
         embedding_dropout=dropout,
         head_bias=True,
         head_layer=HeadLayer(
@@ -63,7 +63,7 @@ def read(config: ConfigReader) -> Architecture:
             linear("pre_classifier", hidden, hidden, "head", "none", bias=True),
             dropout=config.dropout("seq_classif_dropout", default=0.2),
         ),
-        narrow_loss=True,
+        logit_casts=LogitCasts(in_model=False, in_loss=False),
         paths=Paths(
             layers="distilbert.transformer.layer",
             embedding=f"{embeddings}.word_embeddings",

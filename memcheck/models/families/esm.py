@@ -14,7 +14,16 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, HeadLayer, ParameterTensor, Paths, Pooling
+from memcheck.models.types import (
+    Architecture,
+    Block,
+    EmbeddingModule,
+    HeadLayer,
+    LogitCasts,
+    ParameterTensor,
+    Paths,
+    Pooling,
+)
 
 GELU = "esm-gelu"
 """Written in pieces, whatever ``hidden_act`` says."""
@@ -65,7 +74,7 @@ def read(config: ConfigReader) -> Architecture:
         learned_positions=0 if rotary else size.positions,
         positions_each=True,
         embedding_norm=layer_norm(hidden, "esm.embeddings.layer_norm") if has_embedding_norm else None,
-        embeddings_apart=True,
+        embedding_module=EmbeddingModule(apart=True, token_types=0),
         embedding_scale="tokens" if config.flag("token_dropout") else "",
         head_bias=True,
         head_layer=HeadLayer(
@@ -81,7 +90,7 @@ def read(config: ConfigReader) -> Architecture:
             dropout=hidden_dropout,
             dropout_before=True,
         ),
-        narrow_loss=True,
+        logit_casts=LogitCasts(in_model=False, in_loss=False),
         extra_tensors=(
             ParameterTensor("esm.contact_head.regression.weight", (1, attention_maps), "head"),
             ParameterTensor("esm.contact_head.regression.bias", (1,), "head"),

@@ -12,7 +12,18 @@ from memcheck.models.parts.feed_forward import plain_mlp
 from memcheck.models.parts.matrices import linear, norm_tensors
 from memcheck.models.parts.sizes import read_sizes
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, HeadLayer, LayerVariables, Mlp, ParameterTensor, Paths, Pooling
+from memcheck.models.types import (
+    Architecture,
+    Block,
+    EmbeddingModule,
+    HeadLayer,
+    LayerVariables,
+    LogitCasts,
+    Mlp,
+    ParameterTensor,
+    Paths,
+    Pooling,
+)
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -111,7 +122,7 @@ def _encoder(
         mlp=mlp,
         input_norm=layer_norm(hidden, "post_attention_layernorm"),
         mlp_norm=layer_norm(hidden, "post_mlp_layernorm"),
-        post_norm=True,
+        residual="post-norm",
         variables=LayerVariables(norm=False, output=True, mlp_input=False),
         dropout=hidden_dropout,
     )
@@ -123,11 +134,10 @@ def _encoder(
         ((block, size.layers),),
         tied=True,
         embedding_norm=layer_norm(hidden, f"{embeddings}.LayerNorm"),
-        embeddings_apart=True,
+        embedding_module=EmbeddingModule(apart=True, token_types=token_types),
         embedding_dropout=hidden_dropout,
         head_bias=True,
-        narrow_loss=True,
-        token_types=token_types,
+        logit_casts=LogitCasts(in_model=False, in_loss=False),
         extra_tensors=(type_table,) if token_types else (),
         paths=Paths(layers=f"{model}.layers", embedding=f"{embeddings}.word_embeddings", positions="", head="lm_head"),
     )._replace(final_norm=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.models.parts.decoder import rms_norm
 from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
-from memcheck.models.types import TEXT_ALONE, Architecture, Block, Mixer, Paths, WideStreamBlock
+from memcheck.models.types import TEXT_ALONE, Architecture, Block, LogitCasts, Mixer, Paths, WideStreamBlock
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -46,7 +46,7 @@ def backbone(config: ConfigReader, mixer: Mixer, hidden: int, layers: int, *, ti
         embedding_size=hidden,
         tie_word_embeddings=config.flag("tie_word_embeddings", default=tied),
         final_norm=rms_norm(hidden, "backbone.norm_f"),
-        logits_fp32=True,
+        logit_casts=LogitCasts(in_model=True, in_loss=True),
         paths=Paths("backbone.layers", "backbone.embeddings", positions="", head="lm_head"),
         max_position_embeddings=0,
         rotary_dim=0,

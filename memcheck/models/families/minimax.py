@@ -34,7 +34,7 @@ def read(config: ConfigReader) -> Architecture:
     def build_layer(kind: str) -> Block:
         mixer = lightning if kind == "linear_attention" else softmax
         block = pre_norm_block(size.hidden, mixer, moe)
-        return block._replace(branch_scale="constant", residual_from_norm=True)
+        return block._replace(branch_scale="constant", residual="normed")
 
     return decoder(config, size, stack(layer_kinds, build_layer), tied=False, mask_windows=(softmax.window,))
 

@@ -11,7 +11,7 @@ from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.parts.sizes import Names, read_sizes
 from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor, Paths
+from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Mixer, Mlp, Moe, ParameterTensor, Paths
 
 NORM = "rmsnorm-fp32-weight"
 PROJECTIONS = Projections(module="mixer")
@@ -90,7 +90,7 @@ def read(config: ConfigReader) -> Architecture:
         final_norm=rms_norm(size.hidden, "model.norm_f", NORM),
         rotary_dim=0,
         paths=Paths(embedding="model.embeddings", layers="model.layers", positions="", head="lm_head"),
-        logits_fp32=True,
+        logit_casts=LogitCasts(in_model=True, in_loss=True),
     )._replace(tie_word_embeddings=False)
 
 

@@ -43,7 +43,7 @@ def read(config: ConfigReader) -> Architecture:
         mlp=mlp,
         input_norm=norm("self_attn_layer_norm"),
         mlp_norm=norm("final_layer_norm"),
-        post_norm=not before,
+        residual="" if before else "post-norm",
         dropout=config.dropout("dropout", default=0.1),
     )
     last = before and not config.flag("_remove_final_layer_norm")
