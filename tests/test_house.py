@@ -46,6 +46,7 @@ LEVELS: tuple[set[str], ...] = (
     {"live_job"},
     {"guard"},
     {"live"},
+    {"ui"},
     {"api", "cli"},
 )
 """Every room, those that know least first: an arrow only points to an earlier level."""
@@ -53,7 +54,7 @@ LEVELS: tuple[set[str], ...] = (
 ENTRIES = {"__init__": "the version, which every room may ask for", "__main__": "starts the command line"}
 """Modules beside the rooms."""
 
-MOST_FOLDERS = 22
+MOST_FOLDERS = 23
 """As many as one can keep in mind."""
 
 ARROWS: dict[str, set[str]] = {
@@ -215,6 +216,7 @@ ARROWS: dict[str, set[str]] = {
         "report",
         "result",
     },
+    "ui": {"config", "edge", "errors", "live", "plan", "record", "result"},
     "live": {
         "accounts",
         "config",
@@ -253,6 +255,7 @@ ARROWS: dict[str, set[str]] = {
         "rules",
         "verify",
         "what_if",
+        "ui",
         "why",
     },
 }

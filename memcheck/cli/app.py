@@ -24,6 +24,7 @@ COMMANDS = {
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),
     "suggest": ("memcheck.cli.suggest", "Find similar plans that fit, are fastest or need the fewest GPUs."),
     "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),
+    "ui": ("memcheck.cli.ui", "Open the page with the plans of a folder."),
     "why": ("memcheck.cli.why", "Say why a run ended, from its log, a message or a memory snapshot."),
     "verify": ("memcheck.cli.verify", "Compare a plan with its step in real PyTorch, or with a figure of a run."),
 }

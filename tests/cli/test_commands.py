@@ -364,6 +364,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--format",
             "--color",
         },
+        "ui": {"path", "--port", "--no-browser"},
         "why": {
             "evidence",
             "--plan",

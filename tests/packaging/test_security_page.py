@@ -20,7 +20,18 @@ HELD: dict[str, tuple[str, ...]] = {
         "action/test_attacker.py::test_checking_runs_no_module_of_the_checkout",
         "plan/test_scalars.py::test_other_tags_are_findings",
     ),
-    "It has no network code": ("packaging/test_distribution.py::test_commands_open_no_socket",),
+    "`memcheck ui`, on request only": (
+        "ui/test_server.py::test_others_are_refused",
+        "ui/test_server.py::test_no_other_file_is_read_or_written",
+        "ui/test_server.py::test_a_link_is_no_way_out",
+        "ui/test_server.py::test_a_plan_is_saved_where_it_was_read",
+        "ui/test_server.py::test_only_the_page_is_served",
+    ),
+    "There it reads files of the named folder": (
+        "ui/test_server.py::test_no_other_file_is_read_or_written",
+        "ui/test_server.py::test_a_plan_is_saved_where_it_was_read",
+    ),
+    "It sends nothing and fetches nothing": ("packaging/test_distribution.py::test_commands_open_no_socket",),
     "A test runs the commands": ("packaging/test_distribution.py::test_commands_open_no_socket",),
     "It starts no other program": (
         "review/history/test_attacker.py::test_one_module_starts_processes",

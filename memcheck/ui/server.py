@@ -1,0 +1,255 @@
+"""The server of ``memcheck ui``: the page's files and the engine, for one browser on this machine.
+
+Every request but one for a file of the page carries the token that only the printed address holds, as the header
+``X-Memcheck-Token``. It names this server as its host and no other origin.
+
+- ``GET /ui/folder``: ``{"version", "folder", "plans": [{"path", "digest"}]}``
+- ``GET /ui/file?path=NAME``: ``{"path", "text", "digest"}``
+- ``POST /ui/ask`` of ``{"lane": "answers" or "searches", "request": {...}}``: each step of ``memcheck.live`` on a line
+- ``POST /ui/save`` of ``{"path", "text", "digest"}``: ``{"digest"}``, or 409 with the text that is on the disk
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from memcheck import __version__
+from memcheck.edge.opener import digest
+from memcheck.errors import MemcheckError, UsageError
+from memcheck.ui.folder import ChangedOnDiskError, Folder, Write
+from memcheck.ui.lanes import LANES, Lane
+
+HOST = "127.0.0.1"
+LARGEST_REQUEST = 24 * 2**20
+"""Bytes of a request: a workspace at its limit, and JSON around it."""
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page")
+"""The built page, which the release build puts here."""
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".md": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+}
+"""Type of a file by its suffix; any other is bytes."""
+
+
+class Server(ThreadingHTTPServer):
+    """A server on a free port of 127.0.0.1 for one folder."""
+
+    daemon_threads = True
+
+    def __init__(self, path: str, write: Write, page: str = PAGE, port: int = 0) -> None:
+        """Bind the port and list the plans.
+
+        Raises:
+            UsageError: there is no page in this installation, the path does not exist, or the port is taken.
+        """
+        self.files = page_files(page)
+        self.folder = Folder(path)
+        self.folder.plans()
+        self.write = write
+        self.token = secrets.token_hex(16)
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise UsageError(f"cannot listen on port {port}: {error.strerror}", "leave `--port` out") from None
+        self.host = f"{HOST}:{self.server_address[1]}"
+        self.lanes: dict[str, Lane] = {}
+        self._path = path
+        self._starting = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """What the browser opens. The token is in the fragment, which no request and no log ever holds."""
+        return f"http://{self.host}/#t={self.token}"
+
+    def lane(self, name: str) -> Lane:
+        """The process of one lane, started when it is first asked."""
+        with self._starting:
+            if name not in self.lanes:
+                self.lanes[name] = Lane(self._path)
+            return self.lanes[name]
+
+    def server_close(self) -> None:
+        """End the processes and free the port."""
+        for lane in self.lanes.values():
+            lane.close()
+        super().server_close()
+
+
+def page_files(folder: str) -> dict[str, str]:
+    """The page's files by address; nothing else of the disk is ever served.
+
+    Raises:
+        UsageError: this installation has no page.
+    """
+    if not os.path.isfile(os.path.join(folder, "index.html")):
+        raise UsageError(
+            "this installation has no page",
+            "install a release (`pip install memcheck`); in a checkout, `npm --prefix site run release` builds it",
+        )
+    found = {"/": os.path.join(folder, "index.html")}
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(inner, name)
+            found["/" + os.path.relpath(path, folder).replace(os.sep, "/")] = path
+    return found
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request; see the module."""
+
+    server: Server
+    server_version = "memcheck"
+    sys_version = ""
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:
+        """Answer with a file of the page, the list of plans, or one plan."""
+        parts = urlsplit(self.path)
+        if not self._is_for_us():
+            return
+        if parts.path in self.server.files:
+            self._file(self.server.files[parts.path])
+        elif parts.path == "/ui/folder" and self._has_token():
+            plans = [{"path": each.path, "digest": each.digest} for each in self.server.folder.plans()]
+            name = os.path.basename(self.server.folder.named)
+            self._json({"version": __version__, "folder": name, "plans": plans})
+        elif parts.path == "/ui/file" and self._has_token():
+            self._tell(lambda: self._opened(parse_qs(parts.query).get("path", [""])[0]))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def do_POST(self) -> None:
+        """Answer a request of the engine, or save a plan."""
+        if not self._is_for_us() or not self._has_token():
+            return
+        try:
+            given = self._body()
+        except UsageError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, error.message)
+            return
+        request = given.get("request")
+        if self.path == "/ui/ask" and given.get("lane") in LANES and isinstance(request, dict):
+            self._steps(self.server.lane(str(given["lane"])), request)
+        elif self.path == "/ui/save":
+            self._tell(lambda: self._saved(given))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _is_for_us(self) -> bool:
+        """Whether the request names this server and comes from its page; else it is refused.
+
+        A page of another origin can make a browser send requests here, and a name that someone else owns can lead to
+        127.0.0.1.
+        """
+        origin = self.headers.get("Origin")
+        if self.headers.get("Host") == self.server.host and origin in (None, f"http://{self.server.host}"):
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "this address is for the page of `memcheck ui` alone")
+        return False
+
+    def _has_token(self) -> bool:
+        """Whether the request has the token of the printed address; else it is refused."""
+        if hmac.compare_digest(self.headers.get("X-Memcheck-Token", "").encode(), self.server.token.encode()):
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "open the address that `memcheck ui` printed")
+        return False
+
+    def _body(self) -> dict[str, object]:
+        """The JSON of a request.
+
+        Raises:
+            UsageError: it is too large, or no JSON object.
+        """
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > LARGEST_REQUEST:
+            raise UsageError(f"a request has at most {LARGEST_REQUEST:,} bytes")
+        if self.headers.get_content_type() != "application/json":
+            raise UsageError("a request is JSON")
+        try:
+            found = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            raise UsageError("a request is JSON") from None
+        if not isinstance(found, dict):
+            raise UsageError("a request is a JSON object")
+        return found
+
+    def _opened(self, name: str) -> dict[str, object]:
+        """The reply to ``/ui/file``."""
+        data = self.server.folder.read(name)
+        return {"path": name, "text": data.decode("utf-8", "replace"), "digest": digest(data)}
+
+    def _saved(self, given: dict[str, object]) -> dict[str, object]:
+        """The reply to ``/ui/save``."""
+        name, text, known = (given.get(key) for key in ("path", "text", "digest"))
+        if not (isinstance(name, str) and isinstance(text, str) and isinstance(known, str)):
+            raise UsageError("a plan is saved with its `path`, `text` and `digest`")
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("the text is not Unicode") from None
+        return {"digest": self.server.folder.save(name, data, known, self.server.write)}
+
+    def _tell(self, reply: object) -> None:
+        """Send what a function returns, or why it does not."""
+        try:
+            self._json(reply())  # type: ignore[operator]
+        except ChangedOnDiskError as error:
+            self._json({"message": error.message, "help": error.help, "text": error.text}, HTTPStatus.CONFLICT)
+        except MemcheckError as error:
+            self._json({"message": error.message, "help": error.help}, HTTPStatus.BAD_REQUEST)
+
+    def _steps(self, lane: Lane, request: object) -> None:
+        """Send every step on a line as soon as it is there; a browser that has gone ends the request."""
+        self._head(HTTPStatus.OK, "application/x-ndjson")
+        steps = lane.ask(request)
+        try:
+            for step in steps:
+                self.wfile.write(json.dumps(step).encode() + b"\n")
+        except OSError:
+            pass
+        finally:
+            steps.close()  # type: ignore[attr-defined]
+
+    def _file(self, path: str) -> None:
+        """Send one file of the page."""
+        with open(path, "rb") as file:
+            data = file.read()
+        self._head(HTTPStatus.OK, TYPES.get(os.path.splitext(path)[1], "application/octet-stream"), len(data))
+        self.wfile.write(data)
+
+    def _json(self, found: object, status: HTTPStatus = HTTPStatus.OK) -> None:
+        data = json.dumps(found).encode()
+        self._head(status, "application/json", len(data))
+        self.wfile.write(data)
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self._json({"message": why, "help": ""}, status)
+
+    def _head(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: a terminal shows the address and no more."""
