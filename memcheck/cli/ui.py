@@ -21,9 +21,9 @@ def command(path: str, port: int, *, no_browser: bool) -> int:
     The page is served to this machine alone, under an address with a token. Nothing is sent elsewhere, and a plan is
     written only when you press Save. Ctrl-C ends it.
     """
-    from memcheck.ui.server import Server
+    from memcheck.ui.server import PageServer
 
-    server = Server(path, put_in_place, port=port)
+    server = PageServer(path, put_in_place, port=port)
     write_stdout(f"{server.address}\n")
     sys.stdout.flush()
     if not no_browser:

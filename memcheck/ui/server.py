@@ -46,7 +46,7 @@ TYPES = {
 """Type of a file by its suffix; any other is bytes."""
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """A server on a free port of 127.0.0.1 for one folder."""
 
     daemon_threads = True
@@ -112,7 +112,7 @@ def page_files(folder: str) -> dict[str, str]:
 class Handler(BaseHTTPRequestHandler):
     """Answers one request; see the module."""
 
-    server: Server
+    server: PageServer
     server_version = "memcheck"
     sys_version = ""
     protocol_version = "HTTP/1.0"

@@ -18,7 +18,7 @@ import pytest
 from memcheck.cli.replace import put_in_place
 from memcheck.errors import UsageError
 from memcheck.ui.folder import Folder
-from memcheck.ui.server import LARGEST_REQUEST, Server, page_files
+from memcheck.ui.server import LARGEST_REQUEST, PageServer, page_files
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ Reply = tuple[int, Any]
 class Browser:
     """Requests as the page sends them; every header can be another."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PageServer) -> None:
         self.server = server
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
@@ -74,7 +74,7 @@ def browser(plans: Path, tmp_path: Path) -> Iterator[Browser]:
     (page / "assets").mkdir(parents=True)
     (page / "index.html").write_text("<!doctype html><title>page</title>", encoding="utf-8")
     (page / "assets" / "app.js").write_text("1", encoding="utf-8")
-    server = Server(str(plans), put_in_place, page=str(page))
+    server = PageServer(str(plans), put_in_place, page=str(page))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield Browser(server)
