@@ -1,19 +1,20 @@
 /** The page: header, verdict, and three panes, which are tabs on a narrow screen. */
 import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
+import { actions, Dialogs } from "./actions.tsx";
 import { YamlPane } from "./editor/pane.tsx";
 import { FormPane } from "./form/form.tsx";
 import { Toast } from "./frame/toast.tsx";
-import { type Actions, Top } from "./frame/top.tsx";
+import { Top } from "./frame/top.tsx";
 import { ResultPane } from "./result/pane.tsx";
 import { VerdictStrip } from "./result/verdict.tsx";
-import { busy, chosen, ask, latest, stale } from "./session.ts";
+import { ask, busy, chosen, lane, latest, stale } from "./session.ts";
 
 const TABS = [["form", "Plan"], ["result", "Result"], ["yaml", "YAML"]] as const;
 export const tab = signal<(typeof TABS)[number][0]>("form");
 const narrow = signal(false);
 
-export function App({ actions }: { actions: Actions }) {
+export function App() {
   useEffect(() => {
     const query = matchMedia("(max-width: 999px)");
     const look = (): void => void (narrow.value = query.matches);
@@ -28,7 +29,7 @@ export function App({ actions }: { actions: Actions }) {
     <>
       <a class="skip" href="#pane-result">Skip to the result</a>
       <Top actions={actions} />
-      <main class="panes" data-tab={tab.value} data-busy={busy.value || undefined} data-stale={stale.value || undefined}>
+      <main class="panes" data-tab={tab.value} data-engine={lane.value.phase} data-answer={latest.value?.id} data-busy={busy.value || undefined} data-stale={stale.value || undefined}>
         <div class="crown">
           <Documents />
           <VerdictStrip />
@@ -40,6 +41,7 @@ export function App({ actions }: { actions: Actions }) {
           {yaml}
         </div>
       </main>
+      <Dialogs />
       <Toast />
     </>
   );

@@ -7,9 +7,8 @@ import { show, theme } from "./frame/theme.ts";
 import { ask, connect, lane, text } from "./session.ts";
 
 show(theme.value);
-const actions = { plan: [], export: [], compare: () => undefined, sweep: () => undefined, share: () => undefined };
 const root = document.getElementById("page");
-if (root) render(<App actions={actions} />, root);
+if (root) render(<App />, root);
 connect(startClient({ state: (state) => (lane.value = state) }));
 const { exampleNamed } = await import("./share/examples.ts");
 text.value = exampleNamed("llama-3.1-8b-fsdp-8xh100")?.text ?? "";

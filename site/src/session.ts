@@ -8,7 +8,7 @@
 import { batch, computed, signal } from "@preact/signals";
 import { edited } from "./editor/places.ts";
 import type { Client, LaneState, Step } from "./engine/client.ts";
-import type { Diagnostic, Failed, First, Form, SectionHead, TextEdit, Value } from "./types.ts";
+import type { Choice, Diagnostic, Failed, First, Form, FormField, SectionHead, TextEdit, Value } from "./types.ts";
 
 export const path = signal("plan.yaml");
 export const text = signal("");
@@ -19,26 +19,35 @@ export const others = signal<Readonly<Record<string, string>>>({});
 export const lane = signal<LaneState>({ phase: "loading", loadedBytes: 0, totalBytes: 0 });
 export const ready = computed(() => lane.value.phase === "ready");
 
-/** One answer with all of its sections. */
+/** One answer, whole: what the engine left out because it had not changed is put in. */
 export interface Answer {
   id: number;
   first: First;
   html: Readonly<Record<string, string>>;
   order: readonly SectionHead[];
+  fields: Readonly<Record<string, FormField>>;
+  choices: Readonly<Record<string, readonly Choice[]>>;
 }
 /** The newest answer. */
 export const latest = signal<Answer | null>(null);
 /** The newest answer that has figures, which stays in sight while a text has none. */
 export const good = signal<Answer | null>(null);
 export const form = signal<Form | null>(null);
+/** Values to choose from, by key. */
+export const choices = signal<Readonly<Record<string, readonly Choice[]>>>({});
+type Changes = Readonly<Record<string, Value | undefined>>;
 /** Values that controls ask for and that no answer has confirmed yet. */
-export const wanted = signal<Readonly<Record<string, Value | undefined>>>({});
+export const wanted = signal<Changes>({});
+/** Values that are in the text, but not yet in the form, which comes after the verdict. */
+export const written = signal<Changes>({});
 export const busy = signal(false);
+/** Whether the text cannot be read as a plan, so that no control can write into it. */
+export const resting = signal(false);
 /** What the engine cannot do, in its words, until the next answer. */
 export const refusal = signal<Failed | null>(null);
 export const diagnostics = computed<readonly Diagnostic[]>(() => latest.value?.first.diagnostics ?? []);
 /** Whether the figures in sight are of an earlier text. */
-export const stale = computed(() => good.value !== null && good.value !== latest.value);
+export const stale = computed(() => good.value !== null && good.value.id !== latest.value?.id);
 
 /** Told when the engine has edited the text: the editor makes the same edits, as a step of its history. */
 export const listeners = { edited: (_edits: readonly TextEdit[]): void => undefined, answered: (): void => undefined };
@@ -46,8 +55,9 @@ export const listeners = { edited: (_edits: readonly TextEdit[]): void => undefi
 let client: Client | null = null;
 let running = false;
 let dirty = false;
-const MOST_KEPT = 8;
-const answers = new Map<number, Answer>();
+/** The newest answer of which every step has come: the engine leaves out what is as in that one. */
+let formId = 0;
+let whole: Answer | null = null;
 
 export function connect(to: Client): void {
   client = to;
@@ -70,13 +80,8 @@ export function ask(): void {
   void next();
 }
 
-/** A control asks for a value; `undefined` takes the key out of the plan. */
-export function set(key: string, value: Value | undefined): void {
-  wanted.value = { ...wanted.value, [key]: value };
-  ask();
-}
-
-export function setAll(changes: Readonly<Record<string, Value | undefined>>): void {
+/** A control asks for values; `undefined` takes a key out of the plan. */
+export function set(changes: Changes): void {
   wanted.value = { ...wanted.value, ...changes };
   ask();
 }
@@ -92,22 +97,33 @@ async function next(): Promise<void> {
   const asked = keys.length
     ? { do: "set", ...sent, changes: Object.fromEntries(keys.map((key) => [key, changes[key] ?? null])) }
     : { do: "answer", ...sent };
-  const since = latest.value?.id;
+  const base = whole;
+  let told = false;
+  const free = (): void => {
+    if (told) return;
+    told = true;
+    running = false;
+    busy.value = dirty;
+    void next();
+  };
   const end = await client.answer({
     slot: "answer",
-    request: { ...asked, ...(since === undefined ? {} : { since }) },
-    step: (step) => take(step, sent.text, changes),
+    request: { ...asked, ...(base ? { since: base.id } : {}) },
+    step(step) {
+      take(step, sent.text, changes, base);
+      free();
+    },
   });
-  batch(() => {
-    running = false;
-    if (end.end === "failed") wanted.value = {};
-    busy.value = dirty;
-  });
-  void next();
+  if (end.end === "done" && latest.value && latest.value.id > (base?.id ?? 0)) {
+    whole = latest.value;
+    resting.value = formId !== whole.id;
+  }
+  if (end.end === "failed" && !told) wanted.value = {};
+  free();
 }
 
-/** One step of an answer. */
-function take(step: Step, asked: string, changes: Readonly<Record<string, Value | undefined>>): void {
+/** One step of an answer; `base` is the answer that it tells the difference to. */
+function take(step: Step, asked: string, changes: Changes, base: Answer | null): void {
   batch(() => {
     if (step.step === "failed") {
       refusal.value = step as unknown as Failed & Step;
@@ -117,15 +133,24 @@ function take(step: Step, asked: string, changes: Readonly<Record<string, Value 
       if (!apply(first, asked, changes)) return;
       refusal.value = null;
       settle(changes);
-      remember(step.id, first);
-    } else if (step.step === "form") {
-      form.value = step as unknown as Form & Step;
+      remember(step.id, first, base);
+    } else if (latest.value?.id === step.id && step.step === "form") {
+      const next = step as unknown as Form & Step;
+      const fields = { ...base?.fields, ...next.fields };
+      latest.value = { ...latest.value, fields };
+      form.value = { ...next, fields };
+      written.value = {};
+      formId = step.id;
+    } else if (latest.value?.id === step.id && step.step === "choices") {
+      const all = { ...base?.choices, ...(step["choices"] as Record<string, Choice[]>) };
+      latest.value = { ...latest.value, choices: all };
+      choices.value = all;
     }
   });
 }
 
 /** Make the edits of an answer in the text; false where the text has changed meanwhile, and the change is asked again. */
-function apply(first: First, asked: string, changes: Readonly<Record<string, Value | undefined>>): boolean {
+function apply(first: First, asked: string, changes: Changes): boolean {
   const edits = (first.edits ?? []).find((each) => each.path === path.value)?.edits ?? [];
   if (!edits.length) return true;
   if (text.value !== asked) {
@@ -134,24 +159,21 @@ function apply(first: First, asked: string, changes: Readonly<Record<string, Val
     return false;
   }
   text.value = edited(asked, edits);
+  written.value = { ...written.value, ...changes };
   listeners.edited(edits);
   return true;
 }
 
 /** Values that were asked for are confirmed or refused; those that were asked for later wait. */
-function settle(changes: Readonly<Record<string, Value | undefined>>): void {
+function settle(changes: Changes): void {
   wanted.value = Object.fromEntries(Object.entries(wanted.value).filter(([key, value]) => !(key in changes) || changes[key] !== value));
 }
 
-function remember(id: number, first: First): void {
-  const before = latest.value?.html ?? {};
+function remember(id: number, first: First, base: Answer | null): void {
   const html: Record<string, string> = {};
-  for (const { id: name } of first.order) html[name] = first.sections[name] ?? before[name] ?? "";
-  const answer = { id, first, html, order: first.order };
-  answers.set(id, answer);
-  for (const old of answers.keys()) if (answers.size > MOST_KEPT) answers.delete(old);
+  for (const { id: name } of first.order) html[name] = first.sections[name] ?? base?.html[name] ?? "";
+  const answer = { id, first, html, order: first.order, fields: {}, choices: {} };
   latest.value = answer;
   if (first.figures) good.value = answer;
-  if (first.form) form.value = first.form;
   listeners.answered();
 }

@@ -7,11 +7,10 @@ export interface Verdict { word: string; tone: string; fails: boolean }
 export interface PlanTab { document: number; name: string; line: number; verdict: Verdict; used: string }
 export interface SectionHead { id: string; title: string; folded: boolean; half: boolean }
 export interface Figures { needed_bytes: number; needed_low_bytes: number; needed_high_bytes: number; seen_bytes: number; capacity_bytes: number; limit_bytes: number; host_bytes: number; gpus: number }
-export interface First { path: string; document: number; name: string; status: string; verdict: Verdict; lead: string; used: string; figures: Figures | null; documents: PlanTab[]; order: SectionHead[]; sections: Record<string, string>; diagnostics: Diagnostic[]; files: string[]; defects: string[]; edits?: FileChange[]; form?: Form | null }
+export interface First { path: string; document: number; name: string; status: string; verdict: Verdict; lead: string; used: string; figures: Figures | null; documents: PlanTab[]; order: SectionHead[]; sections: Record<string, string>; diagnostics: Diagnostic[]; files: string[]; defects: string[]; edits: FileChange[] }
 export interface Failed { kind: string; message: string; help: string; report: string }
 export type Value = string | number | boolean | null | Value[] | { [key: string]: Value };
-export interface Choice { value: Value; label: string; legal: boolean; reason: string }
-export interface Field { key: string; label: string; help: string; kind: string; value: Value; assumed: string; unit: string; choices: Choice[] }
-export interface Group { id: string; title: string; fields: Field[] }
-export interface Form { groups: Group[] }
-export interface CatalogModel { name: string; family: string; id?: string; size: string }
+export interface Choice { value: Value; label: string; told: string; legal: boolean; code: string; reason: string }
+export interface FormField { key: string; label: string; kind: string; told: string; unit: string; value: Value; origin: string; why: string; minimum: number | null; maximum: number | null; main: boolean; relevant: boolean; choices: string; place: TextPlace | null }
+export interface FormGroup { id: string; title: string; told: string; keys: string[] }
+export interface Form { groups: FormGroup[]; fields: Record<string, FormField>; textbook: boolean; assumed: number }

@@ -1,13 +1,13 @@
 /** One of several words: segments where they have room in a line or two, else a list. A barred one stays, with its reason. */
 import { useId } from "preact/hooks";
 import type { Value } from "../types.ts";
-import { type FieldProps, Label, Notes } from "./field.tsx";
+import { type FieldProps, Label } from "./field.tsx";
 
 const SEGMENTS = 5;
 const SEGMENT_CHARACTERS = 34;
 
-export function Choice(props: FieldProps) {
-  const { field, value, set, resting } = props;
+export function Select(props: FieldProps) {
+  const { field, value, set } = props;
   const id = useId();
   const chosen = field.choices.findIndex((choice) => same(choice.value, value));
   const room = field.choices.length <= SEGMENTS && field.choices.reduce((sum, choice) => sum + choice.label.length, 0) <= SEGMENT_CHARACTERS;
@@ -15,7 +15,7 @@ export function Choice(props: FieldProps) {
     return (
       <div class="field" data-key={field.key}>
         <Label field={field} for={id} />
-        <select id={id} disabled={resting} aria-describedby={`${id}-notes`} value={String(chosen)}
+        <select id={id} value={String(chosen)}
           onChange={(event) => set(field.choices[Number(event.currentTarget.value)]?.value)}>
           {chosen < 0 && <option value="-1">{value === null || value === undefined ? "" : String(value)}</option>}
           {field.choices.map((choice, index) => (
@@ -24,55 +24,49 @@ export function Choice(props: FieldProps) {
             </option>
           ))}
         </select>
-        <Notes id={`${id}-notes`} field={field} />
       </div>
     );
   }
   return (
     <div class="field" data-key={field.key}>
       <Label field={field} />
-      <fieldset class="segments" aria-labelledby={`label-${field.key}`} aria-describedby={`${id}-notes`}>
+      <fieldset class="segments" aria-labelledby={`label-${field.key}`}>
         {field.choices.map((choice, index) => (
           <label key={index} title={choice.legal ? undefined : choice.reason}>
-            <input type="radio" name={id} checked={index === chosen} disabled={resting || (!choice.legal && index !== chosen)}
+            <input type="radio" name={id} checked={index === chosen} disabled={(!choice.legal && index !== chosen)}
               onChange={() => set(choice.value)} />
             {choice.label}
           </label>
         ))}
       </fieldset>
-      <Notes id={`${id}-notes`} field={field} />
     </div>
   );
 }
 
-export function Toggle({ field, value, set, resting }: FieldProps) {
+export function Toggle({ field, value, set }: FieldProps) {
   const id = useId();
   const barred = field.choices.some((choice) => !choice.legal && choice.value === !value);
   return (
     <div class="field" data-key={field.key}>
-      <label class="switch">
-        <input type="checkbox" checked={value === true} disabled={resting || barred} aria-describedby={`${id}-notes`}
-          onChange={(event) => set(event.currentTarget.checked)} />
-        <span title={field.help}>{field.label}</span>
-      </label>
-      <Notes id={`${id}-notes`} field={field} />
+      <Label field={field} for={id} />
+      <input id={id} class="beside" type="checkbox" checked={value === true} disabled={barred}
+        onChange={(event) => set(event.currentTarget.checked)} />
     </div>
   );
 }
 
 /** A text, a size such as `700M` or a list, as YAML has it. */
-export function Words({ field, value, set, resting }: FieldProps) {
+export function Words({ field, value, set }: FieldProps) {
   const id = useId();
   return (
     <div class="field" data-key={field.key}>
       <Label field={field} for={id} />
-      <input id={id} type="text" disabled={resting} aria-describedby={`${id}-notes`} list={`${id}-list`}
+      <input id={id} type="text" list={`${id}-list`}
         value={value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : String(value)}
         onChange={(event) => set(read(event.currentTarget.value, Array.isArray(value)))} />
       <datalist id={`${id}-list`}>
         {field.choices.filter((choice) => choice.legal).map((choice) => <option key={String(choice.value)} value={String(choice.value)} />)}
       </datalist>
-      <Notes id={`${id}-notes`} field={field} />
     </div>
   );
 }

@@ -2,14 +2,14 @@
 import { useCombobox } from "downshift";
 import { useMemo, useState } from "preact/hooks";
 import { Icon } from "../frame/icons.tsx";
-import type { CatalogModel } from "../types.ts";
+import { type CatalogModel, counted } from "../share/catalog.ts";
 
 const SHOWN = 60;
 
 /** Models whose name, family and size hold every word of the query; those that begin with it first. */
 export function found(models: readonly CatalogModel[], query: string): CatalogModel[] {
   const wanted = query.toLowerCase().split(/[\s/]+/).filter(Boolean);
-  const text = (model: CatalogModel): string => `${model.name} ${model.family} ${model.id ?? ""} ${model.size}`.toLowerCase();
+  const text = (model: CatalogModel): string => `${model.name} ${model.id} ${model.model_type} ${counted(model.parameters)}`.toLowerCase();
   const hits = models.filter((model) => wanted.every((word) => text(model).includes(word)));
   const rank = (model: CatalogModel): number => (wanted[0] && model.name.startsWith(wanted[0]) ? 0 : 1);
   return hits.sort((one, other) => rank(one) - rank(other));
@@ -19,11 +19,10 @@ interface Props {
   models: readonly CatalogModel[];
   value: string;
   set: (name: string) => void;
-  resting: boolean;
   describedBy: string;
 }
 
-export default function ModelBox({ models, value, set, resting, describedBy }: Props) {
+export default function ModelBox({ models, value, set, describedBy }: Props) {
   const [query, setQuery] = useState<string | null>(null);
   const hits = useMemo(() => found(models, query ?? ""), [models, query]);
   const items = hits.slice(0, SHOWN);
@@ -47,21 +46,20 @@ export default function ModelBox({ models, value, set, resting, describedBy }: P
     <div class="combo">
       <label class="unseen" {...box.getLabelProps()}>Model</label>
       <input {...box.getInputProps({
-        disabled: resting,
-        "aria-describedby": describedBy,
+                "aria-describedby": describedBy,
         onKeyDown: (event: KeyboardEvent) => {
           if (event.key === "Enter" && box.highlightedIndex < 0 && typed) set(typed);
         },
         onFocus: (event: FocusEvent) => (event.currentTarget as HTMLInputElement).select(),
       })} spellcheck={false} />
-      <button type="button" class="open" {...box.getToggleButtonProps({ disabled: resting, "aria-label": "All models" })}>
+      <button type="button" class="open" {...box.getToggleButtonProps({ "aria-label": "All models" })}>
         <Icon name="down" />
       </button>
       <ul {...box.getMenuProps()}>
         {box.isOpen && items.map((item, index) => (
           <li key={item.name} data-chosen={item.name === value || undefined} {...box.getItemProps({ item, index })}>
             <span>{item.name}</span>
-            <small>{item.size}</small>
+            <small>{counted(item.parameters)}</small>
           </li>
         ))}
         {box.isOpen && hits.length > SHOWN && <li class="told" role="presentation">{hits.length - SHOWN} more: type to narrow</li>}

@@ -1,9 +1,10 @@
 /** A number: a slider that stops at legal values, and a field that takes any value and says what is wrong with it. */
 import { useId, useState } from "preact/hooks";
 import type { FieldProps } from "./field.tsx";
-import { Label, Notes } from "./field.tsx";
+import { Label } from "./field.tsx";
 
-const MARKS = 6;
+const MARKS = 9;
+const WIDE_MARKS = 6;
 
 /** Values that a slider stops at: the legal ones and the one that the plan has, in order. */
 function stops(field: FieldProps["field"], value: number): number[] {
@@ -17,7 +18,7 @@ export function spread(last: number, count: number): number[] {
   return Array.from({ length: count }, (_, index) => Math.round((index * last) / (count - 1)));
 }
 
-export function Slider({ field, value, set, resting }: FieldProps) {
+export function Slider({ field, value, set }: FieldProps) {
   const id = useId();
   const [typed, setTyped] = useState<string | null>(null);
   const now = typeof value === "number" ? value : Number.NaN;
@@ -40,8 +41,8 @@ export function Slider({ field, value, set, resting }: FieldProps) {
     <div class="field" data-key={field.key}>
       <Label field={field} for={id} />
       <span class="number beside">
-        <button type="button" tabIndex={-1} aria-label={`${field.label}: less`} disabled={resting || at === 0} onClick={() => step(-1)}>−</button>
-        <input type="text" inputMode="decimal" aria-label={`${field.label}, as a number`} disabled={resting}
+        <button type="button" tabIndex={-1} aria-label={`${field.label}: less`} disabled={at === 0} onClick={() => step(-1)}>−</button>
+        <input type="text" inputMode="decimal" aria-label={`${field.label}, as a number`}
           value={typed ?? (Number.isNaN(now) ? "" : String(now))} aria-invalid={wrong}
           onInput={(event) => setTyped(event.currentTarget.value)}
           onChange={(event) => commit(event.currentTarget.value)}
@@ -50,20 +51,19 @@ export function Slider({ field, value, set, resting }: FieldProps) {
             const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
             if (by) { event.preventDefault(); step(by); }
           }} />
-        <button type="button" tabIndex={-1} aria-label={`${field.label}: more`} disabled={resting || at >= all.length - 1} onClick={() => step(1)}>+</button>
+        <button type="button" tabIndex={-1} aria-label={`${field.label}: more`} disabled={at >= all.length - 1} onClick={() => step(1)}>+</button>
       </span>
       <span class="slider">
-        <input id={id} type="range" min={0} max={last} step={1} value={at} disabled={resting || all.length < 2}
+        <input id={id} type="range" min={0} max={last} step={1} value={at} disabled={all.length < 2}
           style={{ "--at": String(at / last) }} aria-valuetext={String(all[at] ?? "")}
-          aria-describedby={`${id}-notes`}
           onInput={(event) => set(all[event.currentTarget.valueAsNumber])} />
         <span class="marks" aria-hidden="true">
-          {spread(all.length - 1, MARKS).map((index) => (
+          {spread(all.length - 1, all.length > MARKS || all.at(-1)! > 9999 ? WIDE_MARKS : MARKS).map((index) => (
             <span key={index} class={index === at ? "on" : ""} style={{ left: `${(100 * index) / last}%` }}>{short(all[index]!)}</span>
           ))}
         </span>
       </span>
-      <Notes id={`${id}-notes`} field={field} wrong={wrong ? "a number is needed here" : ""} />
+      {wrong && <span class="note bad">A number is needed here.</span>}
     </div>
   );
 }

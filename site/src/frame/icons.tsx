@@ -10,6 +10,7 @@ const PATHS = {
   close: "M6 6l12 12 M18 6 6 18",
   copy: "M9 9h11v11H9z M5 15H4V4h11v1",
   down: "M7 10l5 5 5-5",
+  info: "M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18z M12 11v5 M12 8v.01",
   undo: "M9 7 5 11l4 4 M5 11h9a5 5 0 0 1 0 10h-3",
 } as const;
 

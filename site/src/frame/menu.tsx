@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 import { Icon } from "./icons.tsx";
+import { placeBelow } from "./place.ts";
 
 export interface Entry {
   label: string;
@@ -35,9 +36,7 @@ export function Menu({ id, label, icon, groups, class: kind = "", children }: Pr
     if (!list || !opener) return;
     opener.setAttribute("aria-expanded", String(event.newState === "open"));
     if (event.newState !== "open") return;
-    const box = opener.getBoundingClientRect();
-    list.style.top = `${box.bottom + 6}px`;
-    list.style.left = `${Math.max(8, Math.min(box.left, document.documentElement.clientWidth - list.offsetWidth - 8))}px`;
+    placeBelow(list, opener);
     items()[0]?.focus();
   };
   const items = (): HTMLButtonElement[] => [...(menu.current?.querySelectorAll("button") ?? [])];
