@@ -81,6 +81,8 @@ def stated_beside(options: CheckOptions) -> dict[str, object]:
 STDIN = "-"
 FILES = (".yaml", ".yml", ".json", ".toml")
 """Suffixes of files that are never started as programs."""
+SUBMITTERS = frozenset({"sbatch", "srun", "sky", "dstack", "kubectl", "modal", "ray", "tune"})
+"""Programs that hand a job to a platform, whatever follows them."""
 STARTERS = ("python", "torchrun", "accelerate", "deepspeed")
 """Programs that start the script named after them."""
 _WITHOUT = {
@@ -105,7 +107,7 @@ def is_launch(words: Sequence[str]) -> bool:
         return False
     if os.path.exists(words[0]):
         return False
-    if tuple(words[:2]) == ("vllm", "serve"):
+    if tuple(words[:2]) == ("vllm", "serve") or words[0].rpartition("/")[2] in SUBMITTERS:
         return True
     starts = words[0].rpartition("/")[2].startswith(STARTERS) and any(word.endswith(".py") for word in words)
     return starts or any(word.startswith("-") or "=" in word for word in words[1:])

@@ -17,7 +17,14 @@ from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.python_code import code_of
 from memcheck.configs.python_files import script_near
 from memcheck.configs.python_job import followed, trainers
-from memcheck.configs.refusals import after_formats, another_file, before_formats, before_syntax
+from memcheck.configs.refusals import (
+    after_formats,
+    asked_in_words,
+    before_formats,
+    before_syntax,
+    elsewhere,
+    learning_script,
+)
 from memcheck.configs.syntax import ARGUMENTS, COMMAND, PYTHON, load_config, syntax_of
 from memcheck.configs.trainer_script import LENGTHS, objectives_named, otherwise_named, script_of
 from memcheck.configs.types import ConfigError
@@ -96,6 +103,7 @@ def override(draft: Draft, section: str) -> None:
     draft.config.see(section, *(key for key in draft.config.values if key.startswith(prefix)))
 
 
+MODEL_CONFIG = "a Hugging Face config.json"
 MODELLESS = "a file of TrainingArguments without a model"
 UNREAD = (
     (any_key("memcheck"), "a plan already", "check it with `memcheck check FILE`"),
@@ -123,7 +131,7 @@ UNREAD = (
     ),
     (
         all_keys((TYPE,), (*SIZES, *(f"{part}." for part in PARTS))),
-        "a Hugging Face config.json",
+        MODEL_CONFIG,
         "`memcheck estimate FILE --gpu NAME --gpus N` takes the usual job; a plan says yours: `model: {config: FILE}`",
     ),
     (
@@ -142,7 +150,11 @@ _NAMED = re.compile(
     r"(?:.*?\s)??[\"']?(?P<file>[\w./${}~-]+\.(?:ya?ml|json|toml))[\"']?(?=\s|$)"
 )
 """A launcher's line and the first file of arguments on it, which is not its own ``--config_file``."""
-_ENVIRONMENT = re.compile(r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|zshrc|env)\b|/etc/profile|modules?/init")
+_ENVIRONMENT = re.compile(
+    r"/activate\b|conda|\.(?:bashrc|bash_profile|profile|zshrc|env)\b|/etc/profile|modules?/init|activate\w*\.sh"
+    r"|(?:^|[/_\s.-])(?:env|venv|environment|setup|modules?|init|utils|set_env|setup_env)\w*\.(?:sh|bash)\b",
+    re.IGNORECASE,
+)
 """Scripts that are sourced for what they put on the path, and say nothing of a training."""
 HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
 
@@ -167,7 +179,7 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
         return name
     after_formats(path, text, config, syntax, beside)
     for recognise, kind, help in UNREAD:
-        key = recognise(config)
+        key = recognise(config) if kind != MODEL_CONFIG or syntax != ARGUMENTS else ""
         if key and kind == MODELLESS and (named or (syntax == ARGUMENTS and otherwise_named(config))):
             return "transformers"
         if key:
@@ -182,14 +194,17 @@ def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, ob
         if named_there is not None:
             at = Location(path, Span(number, named_there.start("file") + 1, number, named_there.end("file") + 1))
             message = f"the launch's arguments are in `{named_there['file']}`, which it names"
-            raise located(at, message, another_file(path, named_there["file"], config, beside))
+            raise elsewhere(at, message, named_there["file"], config, beside)
     name, at = script_of(config) if syntax == ARGUMENTS else ("", config.at(""))
     near, code = script_near(config) if name else ("", "")
     if code and trainers(followed(code_of(near, code))):
         return PYTHON
-    if name and (starts_processes(config) or path == COMMAND):
+    batch = any(line.startswith("#SBATCH") for line in config.lines)
+    if name and (starts_processes(config) or path == COMMAND or (batch and at != config.at(""))):
+        name, at = learning_script(config) or (name, at)
         inside = "what it starts" if at == config.at("") else f"`{name}`"
-        raise located(at, f"the command names {_unstated(config)} {inside}", _answers(config))
+        where = asked_in_words(config)
+        raise located(at, f"the command names {_unstated(config)} {inside}{where}", _answers(config))
     raise ConfigError(f"{path}: this is no config that memcheck knows", HELP)
 
 

@@ -13,11 +13,13 @@ from memcheck.configs.detect import detect
 from memcheck.configs.launch_devices import GPU
 from memcheck.configs.next_command import EXAMPLE, INDENT, is_meant_as_plan, seen
 from memcheck.configs.plan_text import grown, spelled_out, value_at
-from memcheck.configs.refusals import launch_inside, of_python
+from memcheck.configs.refusals import InsideLaunch, launch_inside, of_python
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.trainer_parts import release_key
-from memcheck.configs.types import ConfigError
+from memcheck.configs.trainer_split import named_files
+from memcheck.configs.types import ConfigError, ElsewhereError
+from memcheck.edge.observed import is_file
 from memcheck.edge.toml import TomlError
 from memcheck.finding import Location, Span
 from memcheck.job.rows import LONGEST
@@ -51,15 +53,30 @@ def config_document(path: str, data: bytes, stated: Mapping[str, object]) -> Doc
         error = of_python(path, "", stated) or error
         return None if path.lower().endswith((".yaml", ".yml")) else _failed(path, "", error)
     launch = launch_inside(path, text, stated)
-    if launch is not None:
-        machine, at = launch.machine, launch.location
-        lines = list(split_lines(text))
-        lines[at.span.line - 1] = launch.words  # as it is read: with its arguments in one line, and variables filled in
-        for counted in (machine.stated(stated), machine._replace(gpus_per_node=0, nodes=1).stated(stated)):
-            found = _of_text(path, launch.text, {**launch.release, **stated, **counted.said}, at)
-            if found is not None and (launch.serves or not any(each.severity == "error" for each in found.findings)):
-                return found._replace(sources={**found.sources, path: tuple(lines)})
-    return _of_text(path, text, stated, Location(path, Span(1, 1, 1, 1)))
+    found = None if launch is None else _of_launch(path, text, launch, stated)
+    return _of_text(path, text, stated, Location(path, Span(1, 1, 1, 1))) if found is None else found
+
+
+def _of_launch(path: str, text: str, launch: InsideLaunch, stated: Mapping[str, object]) -> Document | None:
+    """The document of the launch in a wrapper, with the GPUs that the wrapper asks for.
+
+    None where no reader takes it, or where it has errors and nothing says the GPU: then the launch itself is named.
+    """
+    machine, at = launch.machine, launch.location
+    lines = list(split_lines(text))
+    for number, line in enumerate(launch.text.split("\n")):
+        if line and 0 < number < len(lines):
+            lines[number] = line  # as it is read: with its arguments in one line, and variables filled in
+    taken: Document | None = None
+    for counted in (machine.stated(stated), machine._replace(gpus_per_node=0, nodes=1).stated(stated)):
+        found = _of_text(path, launch.text, {**launch.release, **stated, **counted.said}, at)
+        if found is None:
+            continue
+        found = found._replace(sources={**found.sources, path: tuple(lines)})
+        if launch.serves or not any(each.severity == "error" for each in found.findings):
+            return found
+        taken = taken or (found if counted.gpu and found.values is not None else None)
+    return taken
 
 
 def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location) -> Document | None:
@@ -68,8 +85,15 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     changes: dict[str, object] = dict(settings) if isinstance(settings, dict) else {}
     stated = {**{name: changes[key] for name, key in FLAGS.items() if key in changes}, **stated}
     named = MODEL in stated or any(key.startswith("model.") for key in changes)
+    source = os.path.basename(path)
     try:
         name = str(stated.get("format") or detect(path, text, named=named, beside=stated))
+    except ElsewhereError as error:
+        followed = _followed(path, text, error)
+        if followed is None:
+            return _failed(path, text, error)
+        name, source = followed
+        stated = {**error.said, **stated}
     except (ConfigError, TomlError) as error:
         known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
         syntax = syntax_of(path, text)
@@ -84,7 +108,7 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
         images=_mapping(stated.get("images")),
         changed=frozenset({GPU, *map(spelled_out, changes)}),
     )
-    values: dict[str, Any] = {"memcheck": 1, "source": {name: os.path.basename(path)}}
+    values: dict[str, Any] = {"memcheck": 1, "source": {name: source}}
     options = {key: stated[flag] for flag, key in FLAGS.items() if flag in stated and key != LENGTH}
     values = grown(values, {**options, **changes})
     found = _read(start, text, values, beside)
@@ -108,6 +132,24 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     if whole and isinstance(found.values, dict):
         found = found._replace(values={key: each for key, each in found.values.items() if key != "source"})
     return found._replace(findings=findings)
+
+
+def _followed(path: str, text: str, error: ElsewhereError) -> tuple[str, str] | None:
+    """The format of the file that a launch names, and its path from the launch's folder.
+
+    None where no such file is there, or no format of files is recognised in it.
+    """
+    config = load_config(path, text, syntax_of(path, text))
+    near = next((each for each in named_files(config, error.file) if is_file(each)), None)
+    if near is None:
+        return None
+    try:
+        inner = parse_text(near, read_bytes(near))
+        syntax = syntax_of(near, inner)
+        name = detect(near, inner) if syntax in (YAML, JSON, TOML) else ""
+    except (ConfigError, TomlError, OSError):
+        return None
+    return (name, os.path.relpath(near, os.path.dirname(path) or ".").replace(os.sep, "/")) if name else None
 
 
 def _read(start: Location, text: str, values: dict[str, Any], beside: Beside) -> Document:

@@ -10,6 +10,7 @@ from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains
+from memcheck.configs.next_command import gpu_named
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
 from memcheck.finding import Location, Span
@@ -29,6 +30,8 @@ _SBATCH = re.compile(
     r"#SBATCH\s+(?:--(gres|gpus-per-node|gpus-per-task|gpus|nodes|ntasks-per-node|ntasks)(?:=|\s+)|-(G|N|n)\s*)[\"']?([^\s\"']+)"
 )
 _GRES = re.compile(r"(?:^|,)gpu(?::([A-Za-z][\w.-]*))?(?::(\d{1,4}))?(?=\(|,|$)")
+_CONSTRAINT = re.compile(r"#SBATCH\s+(?:--(?:constraint|partition)(?:=|\s+)|-[Cp]\s*)[\"']?([\w.&|,*@:-]+)")
+_WORD = re.compile(r"[&|,*@:_-]+")
 _TYPED = re.compile(r"(?:([A-Za-z][\w.-]*)(?::(\d{1,5}))?|(\d{1,5}))\Z")
 _KEYS = ("accelerators", "accelerator", "resources.accelerators", "resources.accelerator", "resources.gpu")
 """Keys that hold the GPUs in the job files of clouds (SkyPilot, dstack and similar tools)."""
@@ -76,8 +79,31 @@ def per_node(config: ConfigFile, *, most: int = 999) -> tuple[int, GpuRequest] |
     return None
 
 
+def hinted_gpu(config: ConfigFile) -> str:
+    """The catalog's GPU that a constraint or the name of a partition names, as a hint for a command; else empty.
+
+    A name that stands for two GPUs is the smaller one.
+    """
+    for line in config.lines[:MOST_HINTS]:
+        found = _CONSTRAINT.match(line[:400])
+        words = () if found is None else (found[1], *_WORD.split(found[1])[:8])
+        for name in (gpu_named(word)[0] for word in words if any(each.isdigit() for each in word)):
+            if name:
+                return name
+    return ""
+
+
+MOST_HINTS = 200
+"""Lines in which a constraint is looked for."""
+
+
 def read_gpu(reading: ReadConfig, config: ConfigFile) -> ReadConfig:
     """The reading with the GPU that the job asks for by type; one that stands for several is asked for."""
+    part, first, last = part_of(config)
+    if part >= 0:
+        at = Location(config.path, Span(first, 1, first, len(config.lines[first - 1]) + 1))
+        said = f"the other parts of a heterogeneous job: only part {part}, of lines {first} to {last}, is checked"
+        reading = reading._replace(notes=(*reading.notes, Note(at, said)))
     typed = next((each for each in asked(config) if each.type), None)
     if typed is None or GPU in reading.settings:
         return reading
@@ -127,8 +153,9 @@ def _requests(config: ConfigFile) -> Iterator[tuple[str, str, Location]]:
 
 
 def _comments(config: ConfigFile) -> Iterator[tuple[str, str, Location]]:
+    first, last = part_of(config)[1:]
     for number, line in enumerate(config.lines, 1):
-        found = _SBATCH.match(line[:400]) if line.startswith("#SBATCH") else None
+        found = _SBATCH.match(line[:400]) if line.startswith("#SBATCH") and first <= number <= last else None
         if found is not None:
             at = Location(config.path, Span(number, found.start(3) + 1, number, found.end(3) + 1))
             yield found[1] or found[2], found[3], at
@@ -140,6 +167,31 @@ def _numbers(config: ConfigFile) -> Iterator[tuple[str, int]]:
             yield name, int(value)
 
 
+_PARTS = re.compile(r"#SBATCH\s+(?:het|pack)job\b")
+_STEP = re.compile(r"--(?:het|pack)-group[=\s]+(\d{1,3})(?!\d)")
+
+
+def part_of(config: ConfigFile) -> tuple[int, int, int]:
+    """The part of a heterogeneous Slurm job that trains, and the first and last line of what it asks for.
+
+    It is the part whose number stands before the launch (``srun --het-group=1``), or else part 0. -1: the job has one
+    part, which is the whole script.
+    """
+    ends = [number for number, line in enumerate(config.lines, 1) if _PARTS.match(line)]
+    if not ends:
+        return -1, 1, len(config.lines)
+    named = [
+        int(found[1])
+        for command in commands_of(config.lines)
+        if starts(command) or trains(command)
+        for found in list(_STEP.finditer(command.text[:MOST_WORDS]))[:1]
+    ]
+    part = min(named[0] if named else 0, len(ends))
+    return part, ends[part - 1] if part else 1, ends[part] if part < len(ends) else len(config.lines)
+
+
+MOST_WORDS = 2000
+"""Characters of a command in which the number of a part is looked for."""
 SEGMENTS = "training.expandable_segments"
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _ASSIGNED = r"\s*(?:export\s+)?(?:\w+=\S*\s+)*{}=([^\s\\]+)"

@@ -175,13 +175,31 @@ _LAUNCH = re.compile(
     r"\s[\"']?((?:torchrun|accelerate\s+launch|deepspeed|python[\d.]*|uv\s+run|trl|swift|megatron|llamafactory-cli|tune|axolotl"
     r"|litgpt|(?:/bin/)?(?:ba)?sh\s+-\w*c)\s)"
 )
-_NAMES = ("docker", "podman", "nerdctl", "singularity", "apptainer", "kubectl", "enroot")
+_NAMES = (
+    "docker",
+    "podman",
+    "nerdctl",
+    "singularity",
+    "apptainer",
+    "kubectl",
+    "enroot",
+    "ray job",
+    "--container-",
+    "-group",
+)
+_SUBMITS = re.compile(r"(?:^|[\s;&(])ray\s+job\s+submit\s")
+_HANDS_OVER = re.compile(r"\s--\s+")
+_OF_IMAGE = re.compile(r"\s(--container-[a-z-]+(?:=|\s+)(?:\"[^\"]*\"|'[^']*'|\S+))")
+"""Options of ``srun`` that name an image and its mounts (Pyxis)."""
 LOOKED_AT = 8000
 """Characters of a command in which the launch is looked for."""
 
 
 def without_containers(text: str) -> str:
-    """A script with blanks in place of what starts a container, where a launch follows; every word keeps its place."""
+    """A script with blanks in place of what starts a container or submits to Ray, where a launch follows.
+
+    Every word keeps its place.
+    """
     if not any(name in text for name in _NAMES):
         return text
     lines = text.split("\n")
@@ -189,6 +207,8 @@ def without_containers(text: str) -> str:
         found = _inside(command)
         if found is not None:
             _blank(lines, command, *found)
+        for option in _OF_IMAGE.finditer(command.text[:LOOKED_AT]):
+            _blank(lines, command, *option.span(1))
     return "\n".join(lines)
 
 
@@ -201,6 +221,10 @@ def _inside(command: Command) -> tuple[int, int] | None:
     """Where what starts a container begins, and where the launch in it does."""
     head = command.text[:LOOKED_AT]
     container = _CONTAINER.search(head)
+    submits = _SUBMITS.search(head) if container is None else None
+    hands = None if submits is None else _HANDS_OVER.search(head, submits.end() - 1)
+    if submits is not None and hands is not None:
+        return submits.start(), hands.end()
     launch = None if container is None else _LAUNCH.search(head, container.end() - 1)
     return None if container is None or launch is None else (container.start(), launch.start(1))
 

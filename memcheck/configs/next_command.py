@@ -45,6 +45,14 @@ class Machine(Record):
             nodes=nodes if isinstance(nodes, int) else self.nodes,
         )
 
+    def filled(self, other: Machine) -> Machine:
+        """With what another statement says, where this one is silent."""
+        return Machine(
+            gpu=self.gpu or other.gpu,
+            gpus_per_node=self.gpus_per_node or other.gpus_per_node,
+            nodes=self.nodes if self.nodes > 1 else other.nodes,
+        )
+
     @property
     def said(self) -> dict[str, object]:
         """What is known, by the names of the command line."""
@@ -96,7 +104,8 @@ def gpu_named(name: object) -> tuple[str, int]:
     text = str(name).strip().replace("_", "-") if isinstance(name, str) else ""
     machine = instance(str(name)) if text else None
     plain = _MADE.sub("", text.lower())
-    return machine or (next(filter(None, map(_gpu, (text, plain, f"{plain}gb", plain.rpartition("-")[0]))), ""), 0)
+    whole = f"{plain}b" if plain.endswith("g") else f"{plain}gb"
+    return machine or (next(filter(None, map(_gpu, (text, plain, whole, plain.rpartition("-")[0]))), ""), 0)
 
 
 def _gpu(name: str) -> str:

@@ -8,7 +8,7 @@ import re
 from memcheck.configs.launch_lines import commands_of, starts, trains
 from memcheck.configs.next_command import LIKE, NO_MACHINE, Machine, model_named, of_command, of_model, of_serving
 from memcheck.configs.python_code import PythonCode, place, walked
-from memcheck.configs.wrappers import asked
+from memcheck.configs.wrapper_machine import asked
 
 _BATCH = ("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "micro_batch_size_per_gpu")
 _LENGTH = ("max_seq_length", "max_length", "max_seq_len", "seq_length", "seq_len", "block_size", "model_max_length")

@@ -10,22 +10,25 @@ from collections.abc import Mapping
 from memcheck.configs import python_source, serve_python
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.key_table import key_table
+from memcheck.configs.launch_devices import asked, hinted_gpu, per_node
 from memcheck.configs.launch_lines import Command, commands_of, in_container
-from memcheck.configs.next_command import LIKE, NO_MACHINE, NO_NAME, Machine, of_command, of_file, of_model
+from memcheck.configs.next_command import LIKE, NO_MACHINE, NO_NAME, Machine, gpu_named, of_command, of_file, of_model
 from memcheck.configs.other_jobs import VLLM, RlJob, named, of_keys, of_launch, server, stated_by, way_on
 from memcheck.configs.python_code import code_of, kind_of
 from memcheck.configs.python_job import followed, reason, runs_on_gpu, trainers
-from memcheck.configs.serve_lines import version_in
+from memcheck.configs.serve_lines import is_dockerfile, version_in
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
 from memcheck.configs.trainer_script import overridden
-from memcheck.configs.types import ConfigError
+from memcheck.configs.types import ConfigError, ElsewhereError
+from memcheck.configs.wrapper_command import LEARNS, PROGRAM, rank
+from memcheck.configs.wrapper_kinds import PLATFORM
+from memcheck.configs.wrapper_scripts import of_build_file
 from memcheck.configs.wrappers import WrappedLaunch, wrapped
 from memcheck.edge.observed import is_file
 from memcheck.finding import Location, Span
 from memcheck.record import Record
 
-_PLATFORM = re.compile(r"^(?:apiVersion|kind|type|services|run|setup|jobs|resources|\"?\$schema\"?)\s*:", re.MULTILINE)
 _SCRIPT = re.compile(
     r"(?:^|[\s;&])(?:bash|sh|srun|sbatch|exec|qsub)\s(?:[^|;&]*?\s)??[\"']?((?:[\w.~/-]|\$\{?\w+\}?)+\.(?:sh|slurm|sbatch))\b"
 )
@@ -72,10 +75,22 @@ def before_syntax(path: str, text: str, beside: Mapping[str, object]) -> None:
     python = None if text.startswith(LAUNCH) else of_python(path, text, beside)
     if python is not None:
         raise python
-    if syntax_of(path, text) == YAML and _PLATFORM.search(text):
-        found = wrapped(path, text)
-        if found is not None and found.titled:
-            raise _wrapper(found, beside)
+    wrapper = wrapper_of(path, text)
+    if wrapper is not None:
+        raise _wrapper(wrapper, beside)
+
+
+def wrapper_of(path: str, text: str) -> WrappedLaunch | None:
+    """The launch of a platform's file or of a build file; None for every other file, and for one that serves."""
+    if text.startswith(LAUNCH):
+        return None
+    built = of_build_file(path, text)
+    if built is not None:
+        return None if is_dockerfile(text) and (built.server is not None or not built.words) else built
+    if syntax_of(path, text) != YAML or not PLATFORM.search(text):
+        return None
+    found = wrapped(path, text)
+    return found if found is not None and found.titled else None
 
 
 class InsideLaunch(Record):
@@ -104,10 +119,8 @@ def launch_inside(path: str, text: str, beside: Mapping[str, object]) -> InsideL
             return None
         words = serve_python.as_text(call, str(beside.get("gpu", "")))
         return _alone(path, words, call.line, len("vllm"), NO_MACHINE)._replace(serves=True)
-    if syntax_of(path, text) != YAML or not _PLATFORM.search(text):
-        return None
-    found = wrapped(path, text)
-    if found is None or not found.titled or not found.words or found.job is not None:
+    found = wrapper_of(path, text)
+    if found is None or not found.words or found.job is not None:
         return None
     servers = [each.server for each in (found, *found.others) if each.server is not None]
     if any(each.title != VLLM for each in servers):
@@ -118,15 +131,16 @@ def launch_inside(path: str, text: str, beside: Mapping[str, object]) -> InsideL
         launch = launch._replace(text=_together((found, *found.others)))
         version = found.version or version_in(" ".join(found.words))
         return launch._replace(serves=True, release={"framework_version": version} if version else {})
-    if line < 2 or any("$" in word for word in found.words):
+    if line < 2 or rank(" ".join(found.words)) < LEARNS:
         return None
-    return _alone(path, shlex.join(found.words), line, len(found.words[0]), found.machine)
+    launch = _alone(path, _joined(found.words), line, len(found.words[0]), found.machine)
+    return launch._replace(text=_together((found, *found.others))) if found.others else launch
 
 
-def _together(servers: tuple[WrappedLaunch, ...]) -> str:
-    """A script with every server on its line. The reader says of servers that differ where they are."""
+def _together(launches: tuple[WrappedLaunch, ...]) -> str:
+    """A script with every launch on its line. The reader says of launches that differ where they are."""
     lines: dict[int, str] = {}
-    for each in servers:
+    for each in launches:
         number = max(each.location.span.line, 2)
         while number in lines:
             number += 1
@@ -160,11 +174,29 @@ def _wrapper(found: WrappedLaunch, beside: Mapping[str, object]) -> ConfigError:
             message = f"this is {' and '.join(kinds)}: memcheck checks a file with one server, of vLLM"
         return located(found.location, _within(found, message), found.server.way_on(machine))
     if found.words:
-        message = f"this is {found.title}: its launch is on line {line}"
-        return located(found.location, message, of_command("check the launch", found.words, machine))
+        return _named_launch(found, machine)
     message = f"this is {found.title}, in which no command launches a training"
     help = of_model("its image decides what runs; estimate its model, for example", LIKE, machine)
     return located(found.location, message, help)
+
+
+def _named_launch(found: WrappedLaunch, machine: Machine) -> ConfigError:
+    """A launch that no reader has taken, with its line and the command that checks it."""
+    line = found.location.span.line
+    others = [each.location.span.line for each in found.others][:MOST_LINES]
+    message = f"this is {found.title}: its launch is on line {line}"
+    message += f", and others are on lines {', '.join(map(str, others))}" if others else ""
+    called = _SCRIPT.search(" ".join(found.words[:MOST_LINES])) or _CALLED.search(found.words[0])
+    if called is not None:
+        return located(found.location, f"{message}, in `{called[1]}`", of_file("name that file", called[1], machine))
+    if found.words[0].startswith("-"):
+        message = f"this is {found.title}: its image starts the program that line {line} gives arguments to"
+        return located(found.location, message, of_model("estimate its model, for example", LIKE, machine))
+    return located(found.location, message, of_command("check the launch", found.words, machine))
+
+
+MOST_LINES = 20
+"""Lines that a message names, and words among which a script is looked for."""
 
 
 def _within(found: WrappedLaunch, message: str) -> str:
@@ -202,7 +234,7 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
     Raises:
         ConfigError: a server, a container's command, a script that calls another, a file that starts a job.
     """
-    machine = _asked_for(config).stated(beside)
+    machine = asked_for(config).stated(beside)
     if syntax == YAML:
         found = wrapped(path, text)
         if found is not None and found.words:
@@ -229,7 +261,7 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
             if file is not None:
                 at = command.at(path, file.start(1), file.end(1))
                 message = f"{what} `{file[1]}`, which line {at.span.line} names"
-                raise located(at, message, another_file(path, resolved(file[1], config.variables), config, beside))
+                raise elsewhere(at, message, resolved(file[1], config.variables), config, beside)
         if in_container(command):
             number = command.lines[0][1]
             message = f"this starts a container on line {number}, and no launch is on the line"
@@ -237,22 +269,54 @@ def after_formats(path: str, text: str, config: ConfigFile, syntax: str, beside:
             raise located(Location(path, Span(number, 1, number, 2)), message, of_model(intro, LIKE, machine))
 
 
-def another_file(path: str, name: str, config: ConfigFile, beside: Mapping[str, object]) -> str:
-    """The command for a file that a script names. The file is looked for in the script's own folder first."""
-    near = os.path.join(os.path.dirname(path), name)
-    shown = near if os.path.dirname(path) and is_file(near) else name
-    return of_file("name that file", shown.replace(os.sep, "/"), _asked_for(config).stated(beside))
+def elsewhere(
+    at: Location, message: str, name: str, config: ConfigFile, beside: Mapping[str, object]
+) -> ElsewhereError:
+    """The refusal of a launch that names the file of its arguments, with the command for that file.
+
+    The file is looked for in the launch's own folder first.
+    """
+    near = os.path.join(os.path.dirname(config.path), name)
+    shown = near if os.path.dirname(config.path) and is_file(near) else name
+    machine = asked_for(config).stated(beside)
+    help = of_file("name that file", shown.replace(os.sep, "/"), machine)
+    text = f"{at.path}:{at.span.line}:{at.span.column}: {message}"
+    return ElsewhereError(text, help, at, name, machine.said)
 
 
-def _asked_for(config: ConfigFile) -> Machine:
+def asked_for(config: ConfigFile) -> Machine:
     """What the script's own comments ask Slurm for, or its launcher is told."""
-    per_node = nodes = 0
-    for option, _, asked in asked_of_slurm(config.lines):
-        if option in ("gres", "gpus-per-node"):
-            per_node = int(asked[4])
-        elif option in ("nodes", "N"):
-            nodes = int(asked[4])
+    found = per_node(config)
+    typed = next((gpu_named(each.type)[0] for each in asked(config) if each.type), "")
+    nodes = max(
+        (int(each[4]) for option, _, each in asked_of_slurm(config.lines) if option in ("nodes", "N")), default=1
+    )
+    count = 0
     for name in ("nproc_per_node", "nproc-per-node", "num_gpus"):
         value = resolved(str(config.values.get(name, "")), config.variables)
-        per_node = per_node or (int(value) if value.isdecimal() and len(value) < 3 else 0)
-    return Machine(gpus_per_node=per_node, nodes=max(nodes, 1))
+        count = count or (int(value) if value.isdecimal() and len(value) < 3 else 0)
+    count = max(count, 0 if found is None else found[0])
+    return Machine(gpu=typed or hinted_gpu(config), gpus_per_node=count, nodes=max(nodes, 1))
+
+
+def learning_script(config: ConfigFile) -> tuple[str, Location] | None:
+    """The program of the command that looks most like a training, and its place; None where no command does."""
+    best: tuple[int, Command] | None = None
+    for command in commands_of(config.lines):
+        ranked = rank(command.text)
+        if ranked >= LEARNS and (best is None or ranked > best[0]):
+            best = (ranked, command)
+    found = None if best is None else PROGRAM.search(best[1].text[:MOST])
+    if best is None or found is None:
+        return None
+    return found[1] or found[2], best[1].at(config.path, *found.span(1 if found[1] else 2))
+
+
+def asked_in_words(config: ConfigFile) -> str:
+    """What a script asks its scheduler for, as the end of a message; empty where it asks for nothing."""
+    machine = asked_for(config)
+    gpus = f"{machine.gpus_per_node} {'GPU' if machine.gpus_per_node == 1 else 'GPUs'}" if machine.gpus_per_node else ""
+    gpus = f"{machine.gpus_per_node or 1} x {machine.gpu}" if machine.gpu else gpus
+    nodes = f"{machine.nodes} nodes" if machine.nodes > 1 else ""
+    said = f"{nodes} with {gpus} each" if nodes and gpus else nodes or gpus
+    return f"; the script asks for {said}" if said else ""

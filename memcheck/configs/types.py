@@ -29,6 +29,17 @@ class ConfigError(MemcheckError):
         """Where in the config; None: the file as a whole."""
 
 
+class ElsewhereError(ConfigError):
+    """A launch whose arguments are in another file, which it names."""
+
+    def __init__(self, message: str, help: str, location: Location, file: str, said: Mapping[str, object]) -> None:
+        super().__init__(message, help, location)
+        self.file = file
+        """The file as the launch names it."""
+        self.said = said
+        """The GPUs and nodes that the launch states, by the names of the command line."""
+
+
 class KeyRow(Record):
     """One key of a framework, and the plan's key for the same thing. Reader and writer share it."""
 
