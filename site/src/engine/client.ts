@@ -3,6 +3,7 @@
  * remedies and other GPUs, so that a search never delays an answer.
  */
 import { Lane, type Ask, type End, type LaneState, type Port } from "./lane.ts";
+import type { LaneName } from "./native.ts";
 import { workerAddress } from "./trusted.ts";
 
 export type { Ask, End, LaneState, Step } from "./lane.ts";
@@ -24,8 +25,8 @@ export interface Client {
 export interface ClientOptions {
   /** Told about the worker that answers. */
   state: (state: LaneState) => void;
-  /** Starts one worker; tests put another thing in its place. */
-  start?: () => Port;
+  /** Starts what answers in a lane: a worker of the page, a process of `memcheck ui`, or what a test puts there. */
+  start?: (lane: LaneName) => Port;
   /** Whether a second worker runs the searches; by default where the machine has more than 4 GiB of memory. */
   two?: boolean;
 }
@@ -33,14 +34,15 @@ export interface ClientOptions {
 /** Start the engine in workers. */
 export function startClient(options: ClientOptions): Client {
   const start = options.start ?? startWorker;
-  const common = { start, heapBytes: HEAP_BYTES, giveWayMs: 2_000, silentMs: 30_000 };
+  const common = { heapBytes: HEAP_BYTES, giveWayMs: 2_000, silentMs: 30_000 };
   let searches: Lane | null = null;
   const two = options.two ?? ((navigator as { deviceMemory?: number }).deviceMemory ?? 8) > 4;
   const answers = new Lane({
     ...common,
+    start: () => start("answers"),
     state(state) {
       // The second worker starts when the first is ready: both would ask for the same files at once.
-      if (state.phase === "ready" && two && !searches) searches = new Lane({ ...common, state: () => undefined });
+      if (state.phase === "ready" && two && !searches) searches = new Lane({ ...common, start: () => start("searches"), state: () => undefined });
       options.state(state);
     },
   });
