@@ -18,10 +18,10 @@ from zlib import crc32
 from benchmarks.hostile_draw import schema
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.plan.finding import Finding
 from memcheck.plan.read import read_plan
 from memcheck.rules.governance import Governance, LockedLimits
 from memcheck.rules.located import located

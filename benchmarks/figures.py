@@ -25,11 +25,11 @@ from benchmarks.engine_speed import forget
 from benchmarks.watched import digest, watched
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import UnsupportedError
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding
 from memcheck.plan.read import build_plan
 from memcheck.timing.serving import decode_time
 from memcheck.timing.step import step_time

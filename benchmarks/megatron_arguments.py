@@ -14,13 +14,13 @@ from memcheck.configs.importing import merged
 from memcheck.configs.plan_text import plan_values
 from memcheck.configs.read_megatron import read_megatron
 from memcheck.configs.types import ReadSetting
-from memcheck.finding import Location, Span
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.workspaces import CUBLAS_WORKSPACE, Device
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
+from memcheck.plan.finding import Location, Span
 from memcheck.plan.read import build_plan
 
 MIB = 2**20

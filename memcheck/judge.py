@@ -10,7 +10,6 @@ from memcheck.config.types import UNCERTAIN, Settings
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
-from memcheck.finding import SEVERITIES, Finding, Location, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
@@ -20,6 +19,7 @@ from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
+from memcheck.plan.finding import SEVERITIES, Finding, Location, Span
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan, PolicySpec

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.finding import OTHER_HARDWARE, SEVERITIES, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption, Ground
 from memcheck.memory.fit import VERDICTS, verdict_of
+from memcheck.plan.finding import OTHER_HARDWARE, SEVERITIES, Finding, Location, Remedy, Span
 from memcheck.record import Record
 
 TYPE_CHECKING = False

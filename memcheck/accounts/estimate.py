@@ -6,7 +6,7 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.engines.types import EngineAnswer
+    from memcheck.job.engines.types import EngineAnswer
 
 COMPONENTS = (
     "parameters",

@@ -11,6 +11,7 @@ from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, plan_files
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
+from memcheck.cli.review.baseline import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
 from memcheck.cli.table import table
 from memcheck.cli.tell import complain, write_bug_report
 from memcheck.cli.write import screen_of, write_stdout
@@ -20,7 +21,6 @@ from memcheck.edge.text import one_line, percent
 from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
 from memcheck.result import PlanResult, Unreadable
-from memcheck.review.baseline import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
 
 FILE = click.option("--baseline", metavar="FILE", help=f"The baseline [default: as configured, else {DEFAULT_FILE}].")
 

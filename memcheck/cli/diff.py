@@ -12,14 +12,14 @@ from memcheck.cli import values
 from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions, Output
 from memcheck.cli.parameters import COLOR, CONFIG, gpu, outputs, typed
+from memcheck.cli.review.diff.compare import Amount, PlanDiff, Side, amount, compare, fails
+from memcheck.cli.review.diff.report import FORMATS as RENDERERS
+from memcheck.cli.review.diff.sides import LARGEST_REPORT, SideReader, read_report, sides_since
 from memcheck.cli.tell import complain, write_bug_report
 from memcheck.cli.write import write_each
 from memcheck.edge.opener import read_whole
 from memcheck.errors import DEFECT, UsageError
 from memcheck.record import Record
-from memcheck.review.diff.compare import Amount, PlanDiff, Side, amount, compare, fails
-from memcheck.review.diff.report import FORMATS as RENDERERS
-from memcheck.review.diff.sides import LARGEST_REPORT, SideReader, read_report, sides_since
 from memcheck.rules.profiles import PROFILES
 
 

@@ -16,12 +16,12 @@ from memcheck.configs.formats import WRITTEN, export_plan
 from memcheck.configs.types import Written
 from memcheck.edge.text import plural
 from memcheck.errors import MemcheckError, UnsupportedError, UsageError
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.plan.changes import with_changes
+from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes, shown_path

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher, unified_diff
 from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, configurations_of, plan_files
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.replace import replace_all
+from memcheck.cli.review.fix import fix_file
 from memcheck.cli.tell import complain, tell, write_bug_report
 from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
@@ -16,7 +17,6 @@ from memcheck.configs.documents import is_config
 from memcheck.errors import DEFECT, UsageError
 from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
-from memcheck.review.fix import fix_file
 
 
 def fix_paths(options: CheckOptions) -> int | None:

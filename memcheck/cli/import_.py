@@ -21,7 +21,7 @@ from memcheck.configs.draft import LONGEST
 from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.errors import UsageError
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.plan.lookup import shorten
 from memcheck.plan.text import read_bytes, shown_path
 

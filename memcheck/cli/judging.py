@@ -19,8 +19,8 @@ from memcheck.what_if import make_dossier, with_remedies
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.kept import Keeper
+    from memcheck.cli.review.baseline import AcceptedFinding, Baseline
     from memcheck.cli.search import UnseenSearch
-    from memcheck.review.baseline import AcceptedFinding, Baseline
 
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
@@ -34,7 +34,7 @@ def configurations_of(options: CheckOptions) -> Configurations:
     """
     if options.config_from_ref is None:
         return Configurations(options.config)
-    from memcheck.review.history.policy import committed_files
+    from memcheck.cli.review.history.policy import committed_files
 
     return Configurations(options.config, committed_files(options.config_from_ref))
 
@@ -124,7 +124,7 @@ class Gates:
         if not file:
             return None
         if file not in self._baselines:
-            from memcheck.review.baseline import Baseline
+            from memcheck.cli.review.baseline import Baseline
 
             self._baselines[file] = Baseline(file, self._configurations.files.read)
         return self._baselines[file]
@@ -205,7 +205,7 @@ def plan_files(
         files = only_share(files, options.shard, elsewhere)
     if options.from_ref is None:
         return files
-    from memcheck.review.history.changed import only_changed
+    from memcheck.cli.review.history.changed import only_changed
 
     return only_changed(
         files,

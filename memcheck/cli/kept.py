@@ -22,8 +22,8 @@ from memcheck.edge import opener, own_json
 from memcheck.edge.observed import heard, listen
 from memcheck.edge.opener import digest, is_inside, repository
 from memcheck.edge.questions import holds
-from memcheck.finding import Edit, FileEdits, Finding, Location, Remedy, Span
 from memcheck.job.types import Assumption, Ground
+from memcheck.plan.finding import Edit, FileEdits, Finding, Location, Remedy, Span
 from memcheck.result import Hidden, PlanResult, Unreadable
 
 TYPE_CHECKING = False
@@ -417,7 +417,7 @@ def _read_met(met: Any) -> dict[str, Any]:
     """What baselines accepted; raises TypeError for anything else."""
     if not met:
         return {}
-    from memcheck.review.baseline import AcceptedFinding
+    from memcheck.cli.review.baseline import AcceptedFinding
 
     return {file: {AcceptedFinding(*entry) for entry in entries} for file, entries in met.items()}
 

@@ -17,8 +17,8 @@ from memcheck.result import PlanResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from memcheck.cli.review.baseline import AcceptedFinding
     from memcheck.config.unseen import Unseen
-    from memcheck.review.baseline import AcceptedFinding
 
 
 HANGS = 2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.errors import UsageError
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.rules.profiles import GATE, PROFILES

@@ -17,7 +17,7 @@ from memcheck.edge.closest import closest
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.errors import ConfigurationError, MemcheckError, UsageError
-from memcheck.finding import SEVERITIES
+from memcheck.plan.finding import SEVERITIES
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules.governance import Governance
 from memcheck.rules.profiles import PROFILES

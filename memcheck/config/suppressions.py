@@ -11,8 +11,8 @@ from operator import attrgetter, itemgetter
 from memcheck.edge.closest import closest
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.observed import today
-from memcheck.finding import Edit, Finding, Location, Span
 from memcheck.plan import codes, compose
+from memcheck.plan.finding import Edit, Finding, Location, Span
 from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.rules.registry import RULES

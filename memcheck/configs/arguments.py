@@ -20,7 +20,7 @@ from memcheck.configs.shell_values import (
     worked_out,
 )
 from memcheck.configs.types import NO_DEFINES
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 

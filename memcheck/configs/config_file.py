@@ -11,8 +11,8 @@ from memcheck.configs.shell_documents import Positional, ScriptFile, filled, pla
 from memcheck.configs.types import ConfigError
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.toml import TomlError, parse_toml
-from memcheck.finding import Location, Span
 from memcheck.plan.compose import Composed, ComposeError, Composer
+from memcheck.plan.finding import Location, Span
 from memcheck.plan.load import syntax_finding
 from memcheck.plan.places import Marks, escape
 from memcheck.plan.text import decode, read_bytes, split_lines

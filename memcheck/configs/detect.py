@@ -28,7 +28,7 @@ from memcheck.configs.refusals import (
 from memcheck.configs.syntax import ARGUMENTS, COMMAND, PYTHON, load_config, syntax_of
 from memcheck.configs.trainer_script import LENGTHS, objectives_named, otherwise_named, script_of
 from memcheck.configs.types import ConfigError
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 
 TYPE = "model_type"
 SIZES = ("hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers")

@@ -21,10 +21,10 @@ from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError, ElsewhereError
 from memcheck.edge.observed import is_file
 from memcheck.edge.toml import TomlError
-from memcheck.finding import Location, Span
 from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED
 from memcheck.plan import codes
+from memcheck.plan.finding import Location, Span
 from memcheck.plan.places import Document, Provenance
 from memcheck.plan.sniff import misspells_mark
 from memcheck.plan.text import read_bytes, split_lines

@@ -13,7 +13,7 @@ from memcheck.configs.launch_lines import Command, commands_of, starts, trains
 from memcheck.configs.next_command import gpu_named
 from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 GPU, PER_NODE_KEY = "hardware.gpu", "hardware.gpus_per_node"

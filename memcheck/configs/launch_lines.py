@@ -9,7 +9,7 @@ from functools import lru_cache
 from memcheck.configs.arguments import load_arguments, without_comment
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.types import ConfigProblem
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 _STARTS = re.compile(r"\b(?:torchrun|deepspeed|sbatch|accelerate\s+launch|torch\.distributed\.(?:run|launch))\s")

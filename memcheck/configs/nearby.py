@@ -15,7 +15,7 @@ from memcheck.configs.refusals import launch_inside
 from memcheck.configs.types import ConfigError
 from memcheck.edge.opener import begin_search, end_search, read_start
 from memcheck.edge.toml import TomlError
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.record import Record
 
 LAUNCHES = (".bash", ".slurm", ".sbatch")

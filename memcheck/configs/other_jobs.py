@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from memcheck.configs.config_file import ConfigFile, Recognise, any_key
 from memcheck.configs.launch_lines import Command
 from memcheck.configs.next_command import Machine, of_model, of_serving
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 _BEFORE = r"(?:^|[\s;&|\"'(=/])"

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 SUFFIXES = {".py": "Python", ".ipynb": "a Jupyter notebook, whose code is Python", ".pyw": "Python"}

@@ -38,7 +38,7 @@ from memcheck.configs.python_values import (
     is_whole,
     plain,
 )
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 
 MOST_STEPS = 200_000
 DEEPEST = 100

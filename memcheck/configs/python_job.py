@@ -14,7 +14,7 @@ from memcheck.configs.python_run import FollowedFile
 from memcheck.configs.python_scope import FilesAround, named
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 KEYS = key_table("python")

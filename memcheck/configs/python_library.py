@@ -14,7 +14,7 @@ from memcheck.configs.python_commands import environment, of_dataclasses, of_par
 from memcheck.configs.python_expressions import FollowedCode
 from memcheck.configs.python_scope import LibraryCall, LocalFunction, named
 from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, placed, plain
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 

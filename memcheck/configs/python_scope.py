@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from memcheck.configs.python_code import CodeCell, PythonCode
 from memcheck.configs.python_values import UNKNOWN, ImportedName, MadeObject, PythonValue, converted
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 if TYPE_CHECKING:

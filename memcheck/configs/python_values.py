@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 LIBRARIES = frozenset(

@@ -18,8 +18,8 @@ from memcheck.configs.torchtune_parts import component_optimizer
 from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, architecture_named, text
 from memcheck.configs.trainer_split import GROUP, STAGE, load_named
 from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, ReadConfig
-from memcheck.finding import Location, Span
 from memcheck.models.types import Architecture
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 _TRAINS = re.compile(

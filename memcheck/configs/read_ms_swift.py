@@ -42,7 +42,7 @@ from memcheck.configs.trainer_script import commands, spelled_with_underscores
 from memcheck.configs.trainer_split import STAGE, SWIFT, load_named
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig
 from memcheck.edge.text import whole_number
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 KEYS = key_table("ms-swift")

@@ -49,8 +49,8 @@ from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import architecture_named, on, text
 from memcheck.configs.trainer_script import others
 from memcheck.configs.types import JOB, NO_DEFINES, ConfigProblem, Note, ReadConfig
-from memcheck.finding import Location
 from memcheck.models.module_paths import linear_layers
+from memcheck.plan.finding import Location
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 

@@ -18,8 +18,8 @@ from memcheck.configs.shell_values import resolved
 from memcheck.configs.trainer_parts import TRUE, architecture_named, text
 from memcheck.configs.types import ConfigProblem, ReadConfig
 from memcheck.edge.closest import closest
-from memcheck.finding import Location, Span
 from memcheck.models.types import Architecture, Moe
+from memcheck.plan.finding import Location, Span
 
 KEYS = key_table("vllm")
 ENGINE, VERSION, WEIGHTS, PER_NODE = (

@@ -15,8 +15,8 @@ from memcheck.configs.trainer_parts import Division, on, text
 from memcheck.configs.trainer_script import recipe
 from memcheck.configs.trainer_split import STAGE, beside, load_named, missing, refuse_unread
 from memcheck.configs.types import ConfigError, ReadSetting
-from memcheck.finding import Location
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.plan.finding import Location
 
 _FILE = r"[\"']?(?P<file>[^\s\"';|&<>-][^\s\"';|&<>]*)"
 _LAUNCHES = {

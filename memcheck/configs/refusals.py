@@ -26,7 +26,7 @@ from memcheck.configs.wrapper_kinds import PLATFORM
 from memcheck.configs.wrapper_scripts import of_build_file
 from memcheck.configs.wrappers import WrappedLaunch, wrapped
 from memcheck.edge.observed import is_file
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 _SCRIPT = re.compile(

@@ -10,7 +10,7 @@ import shlex
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
 from memcheck.configs.python_code import code_of, place, walked
-from memcheck.engines.vllm.defaults import offline_tokens
+from memcheck.job.engines.vllm.defaults import offline_tokens
 from memcheck.record import Record
 
 CLASSES = ("LLM", "EngineArgs", "AsyncEngineArgs")

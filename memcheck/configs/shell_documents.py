@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 _OPENED = re.compile(

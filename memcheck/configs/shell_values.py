@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from memcheck.configs.config_file import located
 from memcheck.edge.text import whole_number
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 
 _NAME = r"[A-Za-z_]\w*"
 _VARIABLE = re.compile(rf"\$(?:\{{({_NAME}|\d+)(?::?[-=](.*))?\}}|({_NAME}|\d+))\Z")

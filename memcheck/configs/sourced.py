@@ -18,9 +18,9 @@ from memcheck.configs.types import NO_DEFINES, NO_TEXTS, ConfigError, ReadConfig
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
 from memcheck.edge.text import plural, value
-from memcheck.finding import Finding, Location
 from memcheck.job.versions import TRANSFORMERS
 from memcheck.plan import codes
+from memcheck.plan.finding import Finding, Location
 from memcheck.plan.places import Document, Provenance, escape
 from memcheck.plan.text import read_bytes, shown_path
 

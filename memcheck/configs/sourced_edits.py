@@ -23,13 +23,13 @@ from memcheck.configs.types import REMOVED, ConfigError
 from memcheck.edge.observed import real_path
 from memcheck.edge.opener import repository
 from memcheck.errors import MemcheckError
-from memcheck.finding import SEVERITIES, Edit, FileEdits
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.changes import spelled
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
+from memcheck.plan.finding import SEVERITIES, Edit, FileEdits
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan

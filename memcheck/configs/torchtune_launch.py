@@ -13,7 +13,7 @@ from memcheck.configs.torchtune_parts import COMPONENT, launched
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, Note
 from memcheck.edge.libyaml import yaml
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 _RUN = re.compile(r"tune run\s+(?:--?[\w-]+(?:=\S+|\s+(?!-)\S+)?\s+)*?(?P<recipe>[\w./]+)(?=\s)")

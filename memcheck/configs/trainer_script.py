@@ -17,7 +17,7 @@ from memcheck.configs.shell_values import resolved
 from memcheck.configs.trainer_job import RowArguments
 from memcheck.configs.trainer_parts import KEYS, architecture_named, off, on
 from memcheck.configs.types import ConfigError, ConfigProblem
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 _SCRIPT = re.compile(r"(?:^|[\s/\"'])(?:run[_-])?([\w.-]*?\w)(?:[_-](?:training|trainer|finetune|llm))?\.py\b")

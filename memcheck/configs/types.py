@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from memcheck.errors import MemcheckError
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 MOST_PLACES = 3

@@ -17,7 +17,7 @@ from memcheck.configs.shell_values import resolved
 from memcheck.configs.wrapper_command import LEARNS, MOST_ADDED, RANKED, counts, launch_words, rank
 from memcheck.configs.wrapper_kinds import DOCKER, build_title
 from memcheck.configs.wrappers import MOST_SERVERS, WrappedLaunch
-from memcheck.finding import Location, Span
+from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
 _SET = re.compile(r" {0,8}(?:export\s+|override\s+)*([A-Za-z_]\w*)\s*(:{0,3}|\?|\+)=(?!=)\s*(.*)")

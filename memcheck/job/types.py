@@ -7,7 +7,7 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.engines.types import EngineSettings
+    from memcheck.job.engines.types import EngineSettings
     from memcheck.job.framework import Framework
 
 

@@ -11,7 +11,6 @@ from memcheck.config.gate import Gate
 from memcheck.configs.documents import load_plans
 from memcheck.edge.text import percent
 from memcheck.errors import UsageError
-from memcheck.finding import Finding, Location
 from memcheck.judge import check_file
 from memcheck.live.positions import Positions
 from memcheck.live.replies import (
@@ -26,6 +25,7 @@ from memcheck.live.replies import (
 )
 from memcheck.live.workspace import Workspace
 from memcheck.memory.basis import interval_basis
+from memcheck.plan.finding import Finding, Location
 from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.report.html.document import HALVES, index, parts, section

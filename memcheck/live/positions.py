@@ -6,8 +6,8 @@ import re
 from bisect import bisect_right
 from itertools import accumulate
 
-from memcheck.finding import Edit, Span
 from memcheck.live.replies import TextEdit, TextPlace
+from memcheck.plan.finding import Edit, Span
 from memcheck.plan.text import unbroken
 
 EDITOR_LINE = re.compile("\r\n|\r|\n")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Estimate, Formula, RankEstimate, TensorGroup
 from memcheck.accounts.program import Timeline
 from memcheck.catalog.types import Gpu
-from memcheck.engines.types import EngineAnswer, EngineSettings, Term
-from memcheck.engines.vllm.terms import Transients
-from memcheck.engines.vllm.verdict import EngineGpu, verdict
 from memcheck.errors import UnsupportedError
+from memcheck.job.engines.types import EngineAnswer, EngineSettings, Term
+from memcheck.job.engines.vllm.terms import Transients
+from memcheck.job.engines.vllm.verdict import EngineGpu, verdict
 from memcheck.job.types import InferenceJob
 from memcheck.memory.communicators import communicator_terms
 from memcheck.memory.inference import profile_run

@@ -6,11 +6,11 @@ The arithmetic is that of vLLM's newest version that memcheck knows, which is th
 
 from __future__ import annotations
 
-from memcheck.engines.types import Cache, CacheGroup, EngineSettings
-from memcheck.engines.vllm.caches import layer_caches
-from memcheck.engines.vllm.planner import WINDOWS, grouped, on_rank, request_pages
-from memcheck.engines.vllm.versions import Version, known
 from memcheck.errors import UnsupportedError
+from memcheck.job.engines.types import Cache, CacheGroup, EngineSettings
+from memcheck.job.engines.vllm.caches import layer_caches
+from memcheck.job.engines.vllm.planner import WINDOWS, grouped, on_rank, request_pages
+from memcheck.job.engines.vllm.versions import Version, known
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.models.types import Architecture
 

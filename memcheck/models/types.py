@@ -203,7 +203,7 @@ class Fp32Params(Record):
     always: tuple[str, ...]
     """``_keep_in_fp32_modules_strict`` of the class."""
     of_fp16: tuple[str, ...]
-    """Those that stay fp32 if the model is loaded in fp16, and are never quantised (``_keep_in_fp32_modules``)."""
+    """Parameters that stay fp32 if the model is loaded in fp16, and are never quantised (``_keep_in_fp32_modules``)."""
 
 
 class EmbeddingModule(Record):

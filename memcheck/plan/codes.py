@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.finding import Edit, Finding, Location
+from memcheck.plan.finding import Edit, Finding, Location
 from memcheck.record import Record
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from jsonschema import Draft7Validator
 
-from memcheck.finding import Edit, Finding, Location
 from memcheck.plan import codes
+from memcheck.plan.finding import Edit, Finding, Location
 from memcheck.plan.foreign import renamed, rewritten
 from memcheck.plan.lookup import (
     branch,

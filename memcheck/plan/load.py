@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.edge.libyaml import yaml
-from memcheck.finding import Finding
 from memcheck.plan.compose import Composed, ComposeError, ComposeProblem, Composer
+from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document, Marks
 from memcheck.plan.text import decode, shown_path, split_lines
 

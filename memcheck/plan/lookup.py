@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.plan.places import Document
 from memcheck.plan.schema import Schema, is_type, target
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from memcheck.finding import Finding, Location, Span
+from memcheck.plan.finding import Finding, Location, Span
 from memcheck.record import Record
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.plan.schema import conforms, integer_keys, load_schema
 from memcheck.plan.types import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from memcheck.edge.opener import read_start
-from memcheck.finding import Finding, Location, Span
 from memcheck.plan import codes
+from memcheck.plan.finding import Finding, Location, Span
 
 MAX_BYTES = 1_048_576
 """1 MiB: three hundred times a long plan. Larger files are refused before they are parsed."""

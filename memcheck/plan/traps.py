@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from memcheck.finding import Edit, Finding
 from memcheck.plan import codes
 from memcheck.plan.compose import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
+from memcheck.plan.finding import Edit, Finding
 from memcheck.plan.lookup import is_plain, key_path, schema_at, shorten, text_at, types, value_at
 from memcheck.plan.mend import plain_number
 from memcheck.plan.places import Document, tokens

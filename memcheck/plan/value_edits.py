@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from memcheck.edge.own_json import written
-from memcheck.finding import Edit, Span
+from memcheck.plan.finding import Edit, Span
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
 from memcheck.plan.text import unbroken

@@ -6,7 +6,7 @@ import shlex
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, one_line, plural, value, wrap
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.report import text
 from memcheck.report.full import closing_lines
 from memcheck.report.story.summary import head, plan_summary, summary

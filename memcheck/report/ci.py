@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen, without_commands
 from memcheck.edge.text import clean, gib, percent
-from memcheck.finding import OTHER_HARDWARE, Edit, Finding, Location, Span
+from memcheck.plan.finding import OTHER_HARDWARE, Edit, Finding, Location, Span
 from memcheck.report import text, text_blocks
 from memcheck.report.forge import identified, neutral, published, repository_path
 from memcheck.report.story.findings import excerpt

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from memcheck.accounts.estimate import COMPONENTS, Estimate
 from memcheck.edge.screen import Screen, without_commands
 from memcheck.edge.text import clean, value
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.report.story.remedies import all_remedies, change_lines, price, step, verdict_on
 from memcheck.report.verdict import verdict
 from memcheck.result import PlanResult, Report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.engines.types import CacheGroup, EngineAnswer, Term
+from memcheck.job.engines.types import CacheGroup, EngineAnswer, Term
 
 
 def engine_record(answer: EngineAnswer) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width, wrap
-from memcheck.finding import Finding, key_of
+from memcheck.plan.finding import Finding, key_of
 from memcheck.report import DOCS_URL
 from memcheck.result import Hidden, PlanResult, Report
 

@@ -11,7 +11,7 @@ import os
 
 from memcheck.edge.screen import Screen, inert
 from memcheck.edge.text import clean, one_line, plural
-from memcheck.finding import Finding, Location
+from memcheck.plan.finding import Finding, Location
 from memcheck.report.forge import relative_to
 from memcheck.report.full import plan_section
 from memcheck.report.story.remedies import advice_lines

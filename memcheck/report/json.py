@@ -10,8 +10,8 @@ from __future__ import annotations
 from memcheck.accounts.estimate import COMPONENTS, Estimate, RankEstimate, TensorGroup
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
-from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.plan.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.report.engine import engine_record
 from memcheck.report.verdict import short_of_host
 from memcheck.result import BASELINE, COMMENT, SELECTION, PlanResult, Report

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, percent, plural, value
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.report.forge import broken
 from memcheck.report.story.blocks import Comparison, Ledger, LedgerRow, Remedies
 from memcheck.report.story.engine import line as engine_line

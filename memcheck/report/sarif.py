@@ -10,7 +10,7 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean
-from memcheck.finding import OTHER_HARDWARE, SEVERITIES, FileEdits, Finding, Location, Span
+from memcheck.plan.finding import OTHER_HARDWARE, SEVERITIES, FileEdits, Finding, Location, Span
 from memcheck.report.forge import (
     Keyed,
     doc_section,

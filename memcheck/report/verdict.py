@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
 from memcheck.edge.text import between, gib, percent, plural
-from memcheck.finding import Finding
 from memcheck.memory.fit import (
     ABOVE,
     DOES_NOT_FIT,
@@ -21,6 +20,7 @@ from memcheck.memory.fit import (
     host_excess,
     verdict_of,
 )
+from memcheck.plan.finding import Finding
 from memcheck.report.story.blocks import Verdict
 from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult
 

@@ -34,10 +34,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from memcheck.finding import Edit, Finding, Span
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
+from memcheck.plan.finding import Edit, Finding, Span
 from memcheck.plan.lookup import branch, resolved, schema_at, value_at
 from memcheck.plan.places import Document, tokens
 from memcheck.plan.read import build_plan

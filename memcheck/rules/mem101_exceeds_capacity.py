@@ -41,8 +41,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.memory.fit import TOO_LARGE, gpu_fit
+from memcheck.plan.finding import Finding
 from memcheck.rules.budget import doubt, key_pointer, need, peak, related
 from memcheck.rules.defaulted import hanging
 from memcheck.rules.types import MEASURED, Rule, RuleContext

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.memory.fit import RUNS, gpu_fit
+from memcheck.plan.finding import Finding
 from memcheck.rules.budget import key_pointer, need, peak, related
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import strained

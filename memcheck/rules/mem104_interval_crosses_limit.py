@@ -38,8 +38,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.edge.text import between
-from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.plan.finding import Finding
 from memcheck.rules.budget import key_pointer, need, related, settling
 from memcheck.rules.defaulted import STATE_ROWS, unstated
 from memcheck.rules.types import MEASURED, Rule, RuleContext

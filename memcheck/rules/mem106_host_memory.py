@@ -44,8 +44,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.memory.fit import host_excess
+from memcheck.plan.finding import Finding
 from memcheck.rules.budget import in_host, lacking
 from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import states_host_memory

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.budget import key_pointer, related
 from memcheck.rules.profiles import RESEARCH
 from memcheck.rules.types import MEASURED, Rule, RuleContext

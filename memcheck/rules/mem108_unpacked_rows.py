@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.budget import need, related
 from memcheck.rules.defaulted import hanging
 from memcheck.rules.types import MEASURED, Rule, RuleContext, stated

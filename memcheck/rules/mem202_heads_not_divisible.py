@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.model_facts import head_counts, moves_heads
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.model_facts import kv_head_counts
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import split

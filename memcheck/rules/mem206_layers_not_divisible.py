@@ -39,9 +39,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.job.types import TrainingJob
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import staged
 from memcheck.rules.words import divisors, listed

@@ -39,8 +39,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.job.types import TrainingJob
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import pipelined
 from memcheck.rules.words import listed

@@ -36,9 +36,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.frameworks.torch.shards import PaddedLayer, padded_layer, ranks_without_padding
 from memcheck.job.types import TrainingJob
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import shards_experts
 from memcheck.rules.words import gib

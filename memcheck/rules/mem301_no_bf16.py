@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.catalog.gpus import lacks_bf16
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import no_bf16
 

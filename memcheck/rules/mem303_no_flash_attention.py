@@ -32,8 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.catalog.gpus import compute_capability
-from memcheck.finding import Finding
 from memcheck.models.types import Attention
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import flash
 

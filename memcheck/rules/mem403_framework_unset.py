@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.plan.finding import Finding
 from memcheck.rules.mem212_unsupported_parallelism import DEGREES, unsupported
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import no_framework

@@ -42,11 +42,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.job.framework import Framework
 from memcheck.job.training import ON_HOST, shards_parameters
 from memcheck.job.types import BITSANDBYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe
+from memcheck.plan.finding import Finding
 from memcheck.rules.defaulted import deviates
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import unoffered

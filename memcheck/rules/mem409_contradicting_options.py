@@ -41,10 +41,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.edge.text import whole_number
-from memcheck.finding import Finding
 from memcheck.job.layout import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import reduces_each
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import restates
 from memcheck.rules.words import shown

@@ -40,12 +40,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.autograd.context import Adapter, adapts, is_frozen
-from memcheck.finding import Finding
 from memcheck.frameworks.stacked_adapters import EXPERT_NAMES, names_parameter, stacked_experts
 from memcheck.job.framework import Framework
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.parameters import block_tensors, tower_runs
 from memcheck.models.types import Moe
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import names_modules
 from memcheck.rules.words import close_to, listed

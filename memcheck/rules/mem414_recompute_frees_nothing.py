@@ -40,11 +40,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.errors import UnsupportedError
-from memcheck.finding import Finding
 from memcheck.frameworks.megatron.layers import SELECTIVE_DEFAULT
 from memcheck.frameworks.megatron.setting import argument_options, attention_backend
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
+from memcheck.plan.finding import Finding
 from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import miscounted

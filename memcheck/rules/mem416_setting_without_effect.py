@@ -50,13 +50,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.accounts.state import LOW_BITS
-from memcheck.finding import Finding
 from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Moe
+from memcheck.plan.finding import Finding
 from memcheck.rules.defaulted import deviates, stated
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import keys_that_may_idle, may_idle

@@ -39,11 +39,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.job.framework import Framework
 from memcheck.job.objective import BORROWED, OWN_LOSSES
 from memcheck.job.rows import unmodelled
 from memcheck.job.types import COMPARED, DISTILLED, OWN, TrainingJob
+from memcheck.plan.finding import Finding
 from memcheck.plan.types import TrainingSpec
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import objective

@@ -36,8 +36,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.autograd.context import Adapter, adapts
-from memcheck.finding import Finding
 from memcheck.models.parameters import tower_runs
+from memcheck.plan.finding import Finding
 from memcheck.rules.profiles import REVIEW
 from memcheck.rules.types import Rule, RuleContext
 

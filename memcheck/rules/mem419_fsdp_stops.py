@@ -51,8 +51,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.frameworks.torch.fsdp_limits import fsdp_limits
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import wraps_layers
 

@@ -35,8 +35,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.catalog.names import UnknownNameError
-from memcheck.finding import Finding
 from memcheck.job.lookup import named_card
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import foreign_card
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, normal
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import governed
 from memcheck.rules.words import listed

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext, stated
 from memcheck.rules.when import governed
 

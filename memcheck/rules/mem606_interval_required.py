@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.when import governed
 

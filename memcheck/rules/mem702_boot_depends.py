@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.rules.types import MEASURED, Rule, RuleContext, stated
 from memcheck.rules.when import boot_depends
 from memcheck.rules.words import gib, listed

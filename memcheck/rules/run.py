@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
-from memcheck.finding import Finding
 from memcheck.job.resolve import Resolved
 from memcheck.job.types import TrainingJob
+from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.plan.types import Plan
 from memcheck.record import Record

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 
 from memcheck.catalog.gpus import lacks_bf16
 from memcheck.edge.imports import import_module
-from memcheck.finding import Finding
 from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.types import UNPACKED, InferenceJob
 from memcheck.memory.fit import FITS, TOO_LARGE, gpu_fit
 from memcheck.models.types import Moe
+from memcheck.plan.finding import Finding
 from memcheck.plan.types import Plan
 from memcheck.record import Record
 from memcheck.rules.types import Rule, RuleContext

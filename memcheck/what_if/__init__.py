@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
-    from memcheck.finding import Finding
     from memcheck.judge import Gate
+    from memcheck.plan.finding import Finding
     from memcheck.rules.types import RuleContext
 
 

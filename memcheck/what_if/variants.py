@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.lookup import resolve_model
@@ -13,6 +12,7 @@ from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.changes import with_changes
+from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import ModelSpec, Plan, TrainingSpec

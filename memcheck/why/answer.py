@@ -8,7 +8,7 @@ from memcheck import __version__
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import clean, gib, plural, value
-from memcheck.finding import Remedy
+from memcheck.plan.finding import Remedy
 from memcheck.record import Record
 from memcheck.report import text
 from memcheck.report.story import Prose

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.finding import Remedy
+from memcheck.plan.finding import Remedy
 from memcheck.record import Record
 from memcheck.result import PlanResult
 from memcheck.why.shapes import TensorFit

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.over_budget import plans
-from memcheck.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, SEVERITIES, Remedy
+from memcheck.cli.review.fix import fix_file
 from memcheck.judge import Gate, check_document, check_file
+from memcheck.plan.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, SEVERITIES, Remedy
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
 from memcheck.result import PlanResult
-from memcheck.review.fix import fix_file
 from memcheck.what_if import with_remedies
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.review.baseline import DEFAULT_FILE, read_entries
+from memcheck.cli.review.baseline import DEFAULT_FILE, read_entries
 from tests.cli.plans import write, write_broken, write_over
 
 Capture = pytest.CaptureFixture[str]

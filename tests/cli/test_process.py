@@ -73,9 +73,9 @@ def test_clean_check_imports_nothing_heavy(tmp_path: Path, environment: dict[str
     assert loaded & HEAVY == set()
     for unused in (
         "memcheck.what_if.remedies",
-        "memcheck.review.suppress",
-        "memcheck.review.baseline",
-        "memcheck.review.fix",
+        "memcheck.cli.review.suppress",
+        "memcheck.cli.review.baseline",
+        "memcheck.cli.review.fix",
     ):
         assert not any(name.startswith(unused) for name in loaded)
     assert "memcheck.report.text_blocks" not in loaded

@@ -10,8 +10,8 @@ from memcheck.__main__ import main
 from memcheck.config.read import read_settings
 from memcheck.config.types import Settings
 from memcheck.errors import ConfigurationError
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding
 from memcheck.rules.governance import Governance
 
 PLAN = """memcheck: 1{mark}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from memcheck.configs.sourced_edits import sourced_edits
-from memcheck.finding import Edit, FileEdits
 from memcheck.job.changes import spelled
 from memcheck.plan.changes import with_changes
+from memcheck.plan.finding import Edit, FileEdits
 from memcheck.plan.value_edits import edited
 from tests.configs.sourced_plans import DEEPSPEED, LLAMA, MEGATRON, PLANS, load, resolved, write
 

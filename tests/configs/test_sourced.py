@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from memcheck.configs.documents import load_plans
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate
+from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.result import PlanResult
 from tests.configs.jobs import resolved

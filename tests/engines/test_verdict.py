@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcheck.engines.types import EngineAnswer
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.engines.types import EngineAnswer
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan

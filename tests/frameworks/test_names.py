@@ -34,7 +34,7 @@ ALLOWED = {
     "configs/write_deepspeed.py": WRITER,
     "configs/write_megatron.py": WRITER,
     "configs/write_torchtitan.py": WRITER,
-    "live_job.py": "arguments and packages of a running job, under their own names",
+    "guard/live_job.py": "arguments and packages of a running job, under their own names",
     "verify/process.py": PACKAGE,
 }
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding
 from memcheck.result import PlanResult
 
 GIB = 2**30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.plan.types import Plan

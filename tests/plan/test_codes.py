@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from memcheck.finding import SEVERITIES, Location, Span
 from memcheck.plan import codes as module
 from memcheck.plan.codes import BOOLEAN_TRAP, Code
+from memcheck.plan.finding import SEVERITIES, Location, Span
 
 CODES = [each for each in vars(module).values() if isinstance(each, Code)]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.finding import Span
+from memcheck.plan.finding import Span
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import escape, tokens
 

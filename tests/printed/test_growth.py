@@ -10,7 +10,7 @@ import pytest
 from memcheck.config.suppressions import suppressions_of
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import beginning, width, wrap
-from memcheck.finding import Finding, Location, Span
+from memcheck.plan.finding import Finding, Location, Span
 from memcheck.report.story.findings import excerpt
 from memcheck.report.text_blocks import source
 from tests.report.samples import result

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from memcheck.edge.screen import Screen
-from memcheck.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.report import github, renderer
 from memcheck.report.forge import DOCS_URL, WORKSPACES
 from memcheck.report.full import render as render_full

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.report.full import render
 from memcheck.report.screens import breakdown
 from memcheck.result import PlanResult, Report, Unreadable, defect_result

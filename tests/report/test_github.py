@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.edge.screen import Screen
-from memcheck.finding import Finding
+from memcheck.plan.finding import Finding
 from memcheck.report.github import escape, escape_property, position, render, workflow_commands
 from memcheck.result import PlanResult, Report
 from tests.report import samples

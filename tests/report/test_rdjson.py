@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from memcheck.finding import Edit, Span
+from memcheck.plan.finding import Edit, Span
 from memcheck.report.ci import merged, rdjson
 from tests.report import samples
 from tests.report.formats import NAMES, rendered, report, schema

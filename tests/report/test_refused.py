@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from memcheck.edge.screen import Screen
-from memcheck.finding import Finding, Location, Span
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding, Location, Span
 from memcheck.record import Record
 from memcheck.report.full import render
 from memcheck.result import PlanResult, Report

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from memcheck.finding import Edit, Finding, Span
+from memcheck.plan.finding import Edit, Finding, Span
 from memcheck.report import sarif
 from memcheck.report.sarif import document, line_hashes, one_line, uri
 from memcheck.result import Report

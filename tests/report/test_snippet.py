@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
-from memcheck.finding import Finding, Location, Span
+from memcheck.plan.finding import Finding, Location, Span
 from memcheck.report.story.findings import excerpt
 from memcheck.report.text_blocks import source
 from tests.report.samples import result

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.finding import Finding, Location, Span
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding, Location, Span
 from memcheck.result import PlanResult
 from tests.cli.plans import GOOD
 from tests.examples import rendered

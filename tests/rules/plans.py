@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
+from memcheck.plan.finding import Finding
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan

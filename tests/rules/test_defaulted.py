@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding
 
 
 def finding(**changes: object) -> Finding:

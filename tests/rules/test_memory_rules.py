@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Estimate, HostMoment
-from memcheck.finding import Finding
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
+from memcheck.plan.finding import Finding
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import check_memory, make_context
 from tests.rules.plans import document

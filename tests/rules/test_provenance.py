@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding
 
 BASE = """\
 memcheck: 1

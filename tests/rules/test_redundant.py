@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.finding import Finding
+from memcheck.cli.review.fix import fix_file
 from memcheck.judge import Gate, check_file
-from memcheck.review.fix import fix_file
+from memcheck.plan.finding import Finding
 
 GATE = Gate(profile="review")
 PLAN = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.finding import SEVERITIES
 from memcheck.plan import codes
+from memcheck.plan.finding import SEVERITIES
 from memcheck.rules import when
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER

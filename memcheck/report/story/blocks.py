@@ -14,7 +14,7 @@ from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.finding import Edit, FileEdits
+    from memcheck.plan.finding import Edit, FileEdits
 
 
 class Fact(Record):

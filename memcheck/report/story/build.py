@@ -9,7 +9,7 @@ from memcheck.accounts.estimate import CACHE, PARTS, Estimate
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import between, gib, percent, plural
-from memcheck.finding import Edit
+from memcheck.plan.finding import Edit
 from memcheck.record import Record
 from memcheck.report.forge import identified
 from memcheck.report.json import edit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import gib
-from memcheck.engines.types import EngineAnswer, Term
+from memcheck.job.engines.types import EngineAnswer, Term
 from memcheck.memory.engine import COMPONENT, NAMES
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Bar, Chart, Scale, Section, Segment, Table

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.text import clean, gib, percent, plural, value
-from memcheck.finding import CHEAP, GROUPS, HARDWARE, OTHER_HARDWARE, OTHER_RESULT, ROOMY, SAME_RESULT, Finding, Remedy
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_gpu, on_host, verdict_in
+from memcheck.plan.finding import (
+    CHEAP,
+    GROUPS,
+    HARDWARE,
+    OTHER_HARDWARE,
+    OTHER_RESULT,
+    ROOMY,
+    SAME_RESULT,
+    Finding,
+    Remedy,
+)
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (
     Bar,

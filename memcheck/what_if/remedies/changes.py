@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.gpus import GpuSize, gpu_sizes
 from memcheck.catalog.types import Gpu
-from memcheck.finding import OTHER_HARDWARE, OTHER_RESULT, SAME_RESULT
 from memcheck.job.framework import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.training import shards_parameters
 from memcheck.job.types import Evaluation, Layout, TrainingJob
 from memcheck.memory.fit import FITS, gpu_fit, on_host, within
 from memcheck.models.types import Architecture, Moe, Rough
+from memcheck.plan.finding import OTHER_HARDWARE, OTHER_RESULT, SAME_RESULT
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext
 from memcheck.rules.words import gib
@@ -96,7 +96,7 @@ class Priced(Record):
     limit: float = 1.0
     """The share of the capacity that the plan may need."""
     role: str = ""
-    """The role of the remedy among those that are offered: see :data:`memcheck.finding.ROLES`."""
+    """The role of the remedy among those that are offered: see :data:`memcheck.plan.finding.ROLES`."""
 
     @property
     def sure(self) -> bool:
@@ -107,7 +107,7 @@ class Priced(Record):
 
     @property
     def group(self) -> str:
-        """The group of the remedy, by what it asks for: see :data:`memcheck.finding.GROUPS`."""
+        """The group of the remedy, by what it asks for: see :data:`memcheck.plan.finding.GROUPS`."""
         cost = self.candidate.cost
         return OTHER_HARDWARE if cost == HARDWARE else SAME_RESULT if cost == UNCHANGED else OTHER_RESULT
 

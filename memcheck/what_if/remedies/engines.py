@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from memcheck.catalog.gpus import compute_capability, lacks_fp8
-from memcheck.engines.types import EngineAnswer, EngineSettings
+from memcheck.job.engines.types import EngineAnswer, EngineSettings
 from memcheck.job.types import InferenceJob
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.remedies.changes import EQUIVALENT, HARDWARE, METHOD, NUMERICS, OTHER, CandidateChange

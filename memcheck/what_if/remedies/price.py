@@ -9,13 +9,13 @@ from memcheck.accounts.estimate import Estimate, Pools
 from memcheck.catalog.gpus import find_gpu, gpu_sizes
 from memcheck.catalog.types import Gpu
 from memcheck.errors import MemcheckError, UnsupportedError
-from memcheck.finding import Finding, Location, Span
 from memcheck.job.changes import spelled, written
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.floor import states_floor
 from memcheck.memory.overhead import slack
+from memcheck.plan.finding import Finding, Location, Span
 from memcheck.plan.places import Document, Provenance
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan

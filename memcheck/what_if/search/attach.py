@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memcheck.finding import Finding, Remedy
+from memcheck.plan.finding import Finding, Remedy
 from memcheck.record import Record
 from memcheck.rules.types import RuleContext, is_written, place
 from memcheck.what_if.remedies.budget import MOST, Budget, Effort

@@ -9,13 +9,13 @@ from typing import Any
 
 from memcheck.edge.closest import closest
 from memcheck.errors import UsageError
-from memcheck.finding import Remedy
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_document, check_file, effective_policy
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
+from memcheck.plan.finding import Remedy
 from memcheck.plan.lookup import branches
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan

@@ -9,13 +9,13 @@ import pytest
 
 from benchmarks.score import resolved
 from memcheck.accounts.estimate import Estimate
+from memcheck.cli.review.diff.compare import Change, Side, side_of
+from memcheck.cli.review.diff.report import signed_gib
 from memcheck.judge import Gate, check_document
 from memcheck.memory.allocator import allocator_group
 from memcheck.plan.changes import with_changes
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
-from memcheck.review.diff.compare import Change, Side, side_of
-from memcheck.review.diff.report import signed_gib
 
 PLAN = """\
 memcheck: 1

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from memcheck.cli.review.diff.compare import PlanDiff, Side, amount, compare
+from memcheck.cli.review.diff.report import LIMIT, full, markdown
 from memcheck.edge.screen import Screen
 from memcheck.edge.text import width
-from memcheck.review.diff.compare import PlanDiff, Side, amount, compare
-from memcheck.review.diff.report import LIMIT, full, markdown
 
 GIB = 2**30
 

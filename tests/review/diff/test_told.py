@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.review.diff.compare import changed_keys
-from memcheck.review.diff.report import key_lines
+from memcheck.cli.review.diff.compare import changed_keys
+from memcheck.cli.review.diff.report import key_lines
 
 Capture = pytest.CaptureFixture[str]
 PLAN = """memcheck: 1

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from memcheck.finding import SEVERITIES, Edit
+from memcheck.cli.review import fix as rounds
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import SEVERITIES, Edit
 from memcheck.plan.load import load_documents
 from memcheck.plan.value_edits import edited
-from memcheck.review import fix as rounds
 from tests.review.fix.broken import broken
 
 GATE = Gate(profile="review")

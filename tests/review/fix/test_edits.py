@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.finding import Edit, Span
+from memcheck.cli.review.fix import disjoint
+from memcheck.plan.finding import Edit, Span
 from memcheck.plan.value_edits import edited
-from memcheck.review.fix import disjoint
 
 
 def edit(line: int, column: int, end_column: int, text: str, end_line: int = 0) -> Edit:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from memcheck.cli.review.fix import Fixed, fix_file
 from memcheck.judge import Gate, check_file
-from memcheck.review.fix import Fixed, fix_file
 from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write, write_over
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.review.history.checkout import Tree
-from memcheck.review.history.git import open_commit
+from memcheck.cli.review.history.checkout import Tree
+from memcheck.cli.review.history.git import open_commit
 from tests.cli.plans import write
 from tests.review.history.repositories import commit, edit, git
 from tests.sources import trees
@@ -202,7 +202,7 @@ def test_linked_worktree_works(checkout: Path, tmp_path: Path) -> None:
 
 STARTERS = {"subprocess", "_posixsubprocess", "multiprocessing", "pty", "popen2", "asyncio"}
 CALLS = {"system", "popen", "startfile", "fork", "forkpty", "posix_spawn", "posix_spawnp"}
-ONLY = Path("memcheck/review/history/command.py")
+ONLY = Path("memcheck/cli/review/history/command.py")
 OWN_PROCESSES = (Path("memcheck/cli/pool.py"), Path("memcheck/cli/pool.py"))
 """Copies of memcheck itself, which judge plans beside it (`--jobs`)."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_document
+from memcheck.plan.finding import Finding
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
 from memcheck.result import PlanResult

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_file
+from memcheck.plan.finding import Finding
 from memcheck.what_if import with_remedies
 from memcheck.what_if.remedies.budget import MOST, Effort
 from memcheck.what_if.search import attach

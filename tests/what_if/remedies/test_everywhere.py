@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.finding import OTHER_HARDWARE
+from memcheck.plan.finding import OTHER_HARDWARE
 
 Capture = pytest.CaptureFixture[str]
 Change = tuple[tuple[int, int], tuple[int, int], str]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.finding import Finding
 from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
+from memcheck.plan.finding import Finding
 from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
 from memcheck.what_if import with_remedies

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.finding import CHEAP, ROLES, ROOMY
 from memcheck.memory.fit import RUNS, gpu_fit
+from memcheck.plan.finding import CHEAP, ROLES, ROOMY
 from memcheck.what_if.remedies.budget import Budget, BudgetSpentError
 from memcheck.what_if.remedies.changes import HARDWARE, UNCHANGED, Priced
 from memcheck.what_if.remedies.price import Pricer

@@ -26,8 +26,7 @@ from memcheck.edge.opener import read_start
 from memcheck.edge.screen import put
 from memcheck.edge.text import gib, one_line
 from memcheck.errors import MemcheckError
-from memcheck.judge import Gate, check_file
-from memcheck.live_job import (
+from memcheck.guard.live_job import (
     GIB,
     LiveGpu,
     LiveJob,
@@ -39,6 +38,7 @@ from memcheck.live_job import (
     unwrapped,
     world,
 )
+from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import DOES_NOT_FIT
 from memcheck.record import Record
 from memcheck.report.verdict import lead, verdict

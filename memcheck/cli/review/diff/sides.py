@@ -9,6 +9,11 @@ from contextlib import closing
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from memcheck.cli.review.baseline import LARGEST
+from memcheck.cli.review.diff.compare import ACCEPTED, FAILS_NOW, WARNED, PlanDiff, Side, side_of
+from memcheck.cli.review.history.changed import Changes
+from memcheck.cli.review.history.checkout import Tree, lay_out, lay_out_files
+from memcheck.cli.review.history.git import inside_of, open_base
 from memcheck.config.discover import SKIPPED_FOLDERS, STDIN, SUFFIXES, PlanFile, find_plans
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError, UsageError
@@ -17,11 +22,6 @@ from memcheck.plan.sniff import looks_like_plan
 from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.report.story.remedies import remedy_line
 from memcheck.result import PASSED, PlanResult, Unreadable
-from memcheck.review.baseline import LARGEST
-from memcheck.review.diff.compare import ACCEPTED, FAILS_NOW, WARNED, PlanDiff, Side, side_of
-from memcheck.review.history.changed import Changes
-from memcheck.review.history.checkout import Tree, lay_out, lay_out_files
-from memcheck.review.history.git import inside_of, open_base
 
 GateOf = Callable[[str], Gate]
 """How strictly to judge the file of a path."""

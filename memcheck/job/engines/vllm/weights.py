@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from math import prod
 
-from memcheck.engines.types import EngineSettings
-from memcheck.engines.vllm.caches import extra_groups, kv_heads
-from memcheck.engines.vllm.versions import Version
+from memcheck.job.engines.types import EngineSettings
+from memcheck.job.engines.vllm.caches import extra_groups, kv_heads
+from memcheck.job.engines.vllm.versions import Version
 from memcheck.models.attention_types import Attention, Indexer, KeysAsValuesAttention, LatentAttention
 from memcheck.models.feed_forward_types import Mlp, Moe
 from memcheck.models.mixer_types import Mixer

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from math import ceil
 
-from memcheck.engines.types import CacheGroup, EngineAnswer, EngineSettings, KvPool, Refusal, Term
-from memcheck.engines.vllm.caches import layer_caches
-from memcheck.engines.vllm.defaults import capture_sizes
-from memcheck.engines.vllm.planner import block_bytes, gib, grouped, longest_length, on_rank, pages_of, planned
-from memcheck.engines.vllm.refusals import refused, require_modelled
-from memcheck.engines.vllm.terms import Transients, terms_of
-from memcheck.engines.vllm.versions import Version, enclosing, known, order
-from memcheck.engines.vllm.weights import rank_bytes, stages
+from memcheck.job.engines.types import CacheGroup, EngineAnswer, EngineSettings, KvPool, Refusal, Term
+from memcheck.job.engines.vllm.caches import layer_caches
+from memcheck.job.engines.vllm.defaults import capture_sizes
+from memcheck.job.engines.vllm.planner import block_bytes, gib, grouped, longest_length, on_rank, pages_of, planned
+from memcheck.job.engines.vllm.refusals import refused, require_modelled
+from memcheck.job.engines.vllm.terms import Transients, terms_of
+from memcheck.job.engines.vllm.versions import Version, enclosing, known, order
+from memcheck.job.engines.vllm.weights import rank_bytes, stages
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

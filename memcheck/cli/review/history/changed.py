@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
+from memcheck.cli.review.history.checkout import Tree, configuration_files, files_of, is_broken
+from memcheck.cli.review.history.git import Base, differing, inside_of, open_base
+from memcheck.cli.review.history.policy import Acceptances
 from memcheck.config.discover import PlanFile
 from memcheck.config.find import LARGEST, may_hold_table
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import RefusedError, read_whole
 from memcheck.errors import UsageError
 from memcheck.result import Unreadable
-from memcheck.review.history.checkout import Tree, configuration_files, files_of, is_broken
-from memcheck.review.history.git import Base, differing, inside_of, open_base
-from memcheck.review.history.policy import Acceptances
 
 
 class Changes:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
+from memcheck.cli.review.history.command import git
 from memcheck.errors import UsageError
 from memcheck.record import Record
-from memcheck.review.history.command import git
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

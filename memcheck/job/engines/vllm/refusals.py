@@ -5,10 +5,10 @@ Source: vLLM ``config/model.py`` (``verify_with_parallel_config``, ``_get_and_ve
 
 from __future__ import annotations
 
-from memcheck.engines.types import EngineSettings, Refusal
-from memcheck.engines.vllm.caches import generation
-from memcheck.engines.vllm.versions import Version
 from memcheck.errors import UnsupportedError
+from memcheck.job.engines.types import EngineSettings, Refusal
+from memcheck.job.engines.vllm.caches import generation
+from memcheck.job.engines.vllm.versions import Version
 from memcheck.models.attention_types import Attention, LatentAttention
 from memcheck.models.types import Architecture
 

@@ -7,8 +7,8 @@ Source: vLLM 0.20.2 and 0.33.0 ``engine/arg_utils.py`` (``get_batch_defaults``),
 from __future__ import annotations
 
 from memcheck.catalog.types import Gpu
-from memcheck.engines.types import EngineSettings
-from memcheck.engines.vllm.versions import Version
+from memcheck.job.engines.types import EngineSettings
+from memcheck.job.engines.vllm.versions import Version
 from memcheck.models.attention_types import Attention, LatentAttention
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.types import Architecture

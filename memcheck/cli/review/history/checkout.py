@@ -11,6 +11,8 @@ import os
 import posixpath
 from collections.abc import Iterable
 
+from memcheck.cli.review.history.command import converse
+from memcheck.cli.review.history.git import Base, answer
 from memcheck.config.find import LARGEST
 from memcheck.edge.libyaml import yaml
 from memcheck.errors import UsageError
@@ -18,8 +20,6 @@ from memcheck.plan import codes
 from memcheck.plan.compose import ComposeError, Composer
 from memcheck.plan.places import Document
 from memcheck.plan.text import decode
-from memcheck.review.history.command import converse
-from memcheck.review.history.git import Base, answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

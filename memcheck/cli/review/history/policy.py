@@ -6,12 +6,12 @@ import errno
 import os
 import weakref
 
+from memcheck.cli.review.baseline import LARGEST, AcceptedFinding, entries_in, read_entries
+from memcheck.cli.review.history.checkout import Tree
+from memcheck.cli.review.history.git import Base, inside_of, open_commit
 from memcheck.config.find import Files
 from memcheck.edge.opener import RefusedError
 from memcheck.errors import ConfigurationError, UsageError
-from memcheck.review.baseline import LARGEST, AcceptedFinding, entries_in, read_entries
-from memcheck.review.history.checkout import Tree
-from memcheck.review.history.git import Base, inside_of, open_commit
 
 OPTION = "--config-from-ref"
 

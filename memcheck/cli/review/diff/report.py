@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, percent, plural, value, words
-from memcheck.report import text
-from memcheck.report.markdown import code, escape, table_lines
-from memcheck.report.story import Prose
-from memcheck.report.story.blocks import Block, Item, Table
-from memcheck.review.diff.compare import (
+from memcheck.cli.review.diff.compare import (
     ACCEPTED,
     FAILS_NOW,
     PASSES_NOW,
@@ -21,6 +14,13 @@ from memcheck.review.diff.compare import (
     PlanDiff,
     Side,
 )
+from memcheck.edge.json_text import dumps
+from memcheck.edge.screen import Screen
+from memcheck.edge.text import clean, gib, percent, plural, value, words
+from memcheck.report import text
+from memcheck.report.markdown import code, escape, table_lines
+from memcheck.report.story import Prose
+from memcheck.report.story.blocks import Block, Item, Table
 
 KINDS = ("added", "removed", "renamed", "changed")
 VERDICTS = {FAILS_NOW: "fails now", PASSES_NOW: "passes now"}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from math import lcm
 
-from memcheck.engines.types import Cache, EngineSettings
-from memcheck.engines.vllm.versions import Version
 from memcheck.errors import UnsupportedError
+from memcheck.job.engines.types import Cache, EngineSettings
+from memcheck.job.engines.vllm.versions import Version
 from memcheck.models.attention_types import Attention, Compressed, Indexer, LatentAttention, ReusingAttention
 from memcheck.models.mixer_types import Mixer
 from memcheck.models.types import Architecture, Block

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from memcheck.finding import Edit, FileEdits, Finding, Span
 from memcheck.judge import Gate, check_file
 from memcheck.plan import codes
+from memcheck.plan.finding import Edit, FileEdits, Finding, Span
 from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record

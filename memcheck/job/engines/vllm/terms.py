@@ -1,14 +1,14 @@
 """What a rank holds before its KV cache, term by term, each with the interval that its sources leave.
 
-Exact: weights and buffers (:mod:`memcheck.engines.vllm.weights`). Uncertain: the profile run, what lies outside of
+Exact: weights and buffers (:mod:`memcheck.job.engines.vllm.weights`). Uncertain: the profile run, what lies outside of
 torch, CUDA graphs. Public readings behind the intervals are in ``docs/internals/engines.md``.
 """
 
 from __future__ import annotations
 
-from memcheck.engines.types import GRAPHS_SEEN, EngineSettings, Term
-from memcheck.engines.vllm.versions import Version
-from memcheck.engines.vllm.weights import RankBytes
+from memcheck.job.engines.types import GRAPHS_SEEN, EngineSettings, Term
+from memcheck.job.engines.vllm.versions import Version
+from memcheck.job.engines.vllm.weights import RankBytes
 from memcheck.models.types import Architecture
 
 GIB, MIB = 2**30, 2**20

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.engines.types import Cache, CacheGroup, EngineSettings, KvPool, Refusal
-from memcheck.engines.vllm.versions import Version
 from memcheck.errors import UnsupportedError
+from memcheck.job.engines.types import Cache, CacheGroup, EngineSettings, KvPool, Refusal
+from memcheck.job.engines.vllm.versions import Version
 
 FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 WINDOWS = ("SlidingWindowSpec", "ChunkedLocalAttentionSpec")
