@@ -1,16 +1,12 @@
 /** What the header offers, and the dialogs behind it. */
-import { signal } from "@preact/signals";
+import { close, dialog, open } from "./frame/dialogs.ts";
 import type { Actions } from "./frame/top.tsx";
 import { Examples } from "./share/examples-dialog.tsx";
+import { Paste } from "./share/paste.tsx";
 import { choose } from "./share/files.ts";
-import { takeExample, takeFiles } from "./share/incoming.ts";
+import { bring, takeExample, takeFiles } from "./share/incoming.ts";
 import { download } from "./share/download.ts";
 import { path, text } from "./session.ts";
-
-type Name = "examples" | "paste" | "share" | "sweep" | "compare";
-export const dialog = signal<Name | null>(null);
-const close = (): void => void (dialog.value = null);
-const open = (name: Name) => (): void => void (dialog.value = name);
 
 export const actions: Actions = {
   plan: [
@@ -18,7 +14,8 @@ export const actions: Actions = {
       title: "Start from",
       entries: [
         { label: "Examples", hint: "Plans that teach something, half of which fail", run: open("examples") },
-        { label: "Open files", hint: "A plan, a config, a script; more can be dropped on the page", run: () => void choose().then((files) => takeFiles(files, () => undefined)) },
+        { label: "Open files", hint: "A plan, a config, a script; more can be dropped on the page", run: () => void choose().then((files) => takeFiles(files)) },
+        { label: "Paste", hint: "A config, a script, a command line, a model's config.json", run: open("paste") },
       ],
     },
   ],
@@ -34,6 +31,8 @@ export function Dialogs() {
   switch (dialog.value) {
     case "examples":
       return <Examples close={close} take={(example) => { close(); takeExample(example); }} />;
+    case "paste":
+      return <Paste close={close} take={(files) => { close(); void bring(files); }} />;
     default:
       return null;
   }

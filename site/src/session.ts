@@ -86,6 +86,13 @@ export function set(changes: Changes): void {
   ask();
 }
 
+/** Edits of the engine's that change the text as it is now. */
+export function edit(edits: readonly TextEdit[]): void {
+  text.value = edited(text.value, edits);
+  listeners.edited(edits);
+  ask();
+}
+
 async function next(): Promise<void> {
   if (running || !dirty || !client) return;
   running = true;

@@ -38,7 +38,7 @@ const COLOURS = HighlightStyle.define([
 
 const LOOK = EditorView.theme({
   "&": { height: "100%", color: "var(--ink)", backgroundColor: "var(--card)", fontSize: "13px" },
-  "&.cm-focused": { outline: "2px solid var(--link)", outlineOffset: "-2px" },
+  "&.cm-focused": { outline: "none" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.55", overflow: "auto" },
   ".cm-content": { caretColor: "var(--ink)", padding: ".5rem 0" },
   ".cm-gutters": { backgroundColor: "var(--card)", color: "var(--soft)", border: "0" },

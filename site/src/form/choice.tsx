@@ -1,7 +1,7 @@
 /** One of several words: segments where they have room in a line or two, else a list. A barred one stays, with its reason. */
 import { useId } from "preact/hooks";
 import type { Value } from "../types.ts";
-import { type FieldProps, Label } from "./field.tsx";
+import { type FieldProps, Label, offered } from "./field.tsx";
 
 const SEGMENTS = 5;
 const SEGMENT_CHARACTERS = 34;
@@ -9,6 +9,7 @@ const SEGMENT_CHARACTERS = 34;
 export function Select(props: FieldProps) {
   const { field, value, set } = props;
   const id = useId();
+  const free = new Set(offered(field.choices));
   const chosen = field.choices.findIndex((choice) => same(choice.value, value));
   const room = field.choices.length <= SEGMENTS && field.choices.reduce((sum, choice) => sum + choice.label.length, 0) <= SEGMENT_CHARACTERS;
   if (!room) {
@@ -19,7 +20,7 @@ export function Select(props: FieldProps) {
           onChange={(event) => set(field.choices[Number(event.currentTarget.value)]?.value)}>
           {chosen < 0 && <option value="-1">{value === null || value === undefined ? "" : String(value)}</option>}
           {field.choices.map((choice, index) => (
-            <option key={index} value={String(index)} disabled={!choice.legal && index !== chosen} title={choice.reason}>
+            <option key={index} value={String(index)} disabled={!free.has(choice) && index !== chosen} title={choice.reason}>
               {choice.label}
             </option>
           ))}
@@ -33,7 +34,7 @@ export function Select(props: FieldProps) {
       <fieldset class="segments" aria-labelledby={`label-${field.key}`}>
         {field.choices.map((choice, index) => (
           <label key={index} title={choice.legal ? undefined : choice.reason}>
-            <input type="radio" name={id} checked={index === chosen} disabled={(!choice.legal && index !== chosen)}
+            <input type="radio" name={id} checked={index === chosen} disabled={(!free.has(choice) && index !== chosen)}
               onChange={() => set(choice.value)} />
             {choice.label}
           </label>
@@ -45,7 +46,7 @@ export function Select(props: FieldProps) {
 
 export function Toggle({ field, value, set }: FieldProps) {
   const id = useId();
-  const barred = field.choices.some((choice) => !choice.legal && choice.value === !value);
+  const barred = field.choices.length > 0 && !offered(field.choices).some((choice) => choice.value === !value);
   return (
     <div class="field" data-key={field.key}>
       <Label field={field} for={id} />

@@ -14,6 +14,12 @@ export interface FieldProps {
   set: (value: Value | undefined) => void;
 }
 
+/** Choices that can be taken: the legal ones, or all where the plan is refused whatever this value is. */
+export function offered(choices: readonly Choice[]): readonly Choice[] {
+  const legal = choices.filter((choice) => choice.legal);
+  return legal.length ? legal : choices;
+}
+
 /** The label of a control. Without `for` it names a group of controls by its id. */
 export function Label({ field, for: id }: { field: Control; for?: string }) {
   return (

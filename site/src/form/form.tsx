@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { choices, diagnostics, engine, form, plan, ready, resting, set, wanted, written } from "../session.ts";
 import type { Choice, Form, FormGroup, Value } from "../types.ts";
-import type { Control } from "./field.tsx";
+import { type Control, offered } from "./field.tsx";
 import { Kind, Textbook } from "./job.tsx";
 import { Toggle, Words, Select } from "./choice.tsx";
 import { Gpus } from "./hardware.tsx";
@@ -116,7 +116,7 @@ function Input({ field }: { field: Control }): ComponentChildren {
       return <Select {...props} />;
     case "number":
       if (everyValue(field)) return <Select {...props} />;
-      return field.choices.filter((choice) => typeof choice.value === "number").length > 1 ? <Slider {...props} /> : <Words {...props} />;
+      return offered(field.choices).filter((choice) => typeof choice.value === "number").length > 1 ? <Slider {...props} /> : <Words {...props} />;
     default:
       return field.choices.length ? <Select {...props} /> : <Words {...props} />;
   }

@@ -15,6 +15,7 @@ export function Gpus({ field, value, set }: FieldProps) {
     const at = popular.indexOf(name);
     return at < 0 ? popular.length : at;
   };
+  const barred = field.choices.some((choice) => choice.legal);
   const wanted = query.trim().toLowerCase();
   const sorted = field.choices
     .map((choice) => ({ ...choice, name: String(choice.value) }))
@@ -33,7 +34,7 @@ export function Gpus({ field, value, set }: FieldProps) {
           const there = shares.get(choice.name);
           return (
             <label key={choice.name} title={choice.legal ? there?.word : choice.reason} class={there ? `tone-${there.tone}` : ""}>
-              <input type="radio" name={id} checked={choice.name === value} disabled={(!choice.legal && choice.name !== value)}
+              <input type="radio" name={id} checked={choice.name === value} disabled={(barred && !choice.legal && choice.name !== value)}
                 onChange={() => set(choice.value)} />
               <b>{choice.label}</b>
               <small>{choice.told}</small>

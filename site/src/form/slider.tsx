@@ -1,14 +1,17 @@
 /** A number: a slider that stops at legal values, and a field that takes any value and says what is wrong with it. */
 import { useId, useState } from "preact/hooks";
 import type { FieldProps } from "./field.tsx";
-import { Label } from "./field.tsx";
+import { Label, offered } from "./field.tsx";
 
 const MARKS = 9;
 const WIDE_MARKS = 6;
 
-/** Values that a slider stops at: the legal ones and the one that the plan has, in order. */
+/**
+ * Values that a slider stops at: the legal ones and the one that the plan has, in order. Where nothing is legal the plan is
+ * refused for another reason, and every value can be chosen.
+ */
 function stops(field: FieldProps["field"], value: number): number[] {
-  const legal = field.choices.filter((choice) => choice.legal).map((choice) => Number(choice.value));
+  const legal = offered(field.choices).map((choice) => Number(choice.value));
   return [...new Set([...legal, value])].filter(Number.isFinite).sort((a, b) => a - b);
 }
 

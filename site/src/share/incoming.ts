@@ -34,15 +34,16 @@ function main(files: readonly TextFile[]): TextFile | undefined {
 }
 
 /** Files from the disk: plans are shown, with the others as what they refer to; all else is imported. */
-export async function takeFiles(list: Iterable<File>, bring: (files: readonly TextFile[]) => void): Promise<void> {
+export async function takeFiles(list: Iterable<File>): Promise<void> {
   const { files, refused } = await read(list);
   for (const why of refused) tell(why);
+  await bring(files);
+}
+
+/** Texts that were pasted or read. */
+export async function bring(files: readonly TextFile[]): Promise<void> {
   const first = main(files);
   if (!first) return;
-  if (!PLAN.test(first.text)) {
-    bring(files);
-    return;
-  }
   const rest = Object.fromEntries(files.filter((file) => file !== first).map((file) => [file.name, file.text]));
   show(first.name, first.text, rest, `${first.name} is shown.`);
 }
