@@ -6,9 +6,10 @@ import { Paste } from "./share/paste.tsx";
 import { choose } from "./share/files.ts";
 import { bring, takeExample, takeFiles } from "./share/incoming.ts";
 import { download } from "./share/download.ts";
+import { Conflict, folder, openPlan, save, unsaved } from "./share/folder.tsx";
 import { path, text } from "./session.ts";
 
-export const actions: Actions = {
+const made: Actions = {
   plan: [
     {
       title: "Start from",
@@ -27,7 +28,25 @@ export const actions: Actions = {
   share: open("share"),
 };
 
+/** What the header offers now: in `memcheck ui` the plans of the folder, too. */
+export function actions(): Actions {
+  const here = folder.value;
+  if (!here) return made;
+  const plans = here.plans.map((plan) => ({ label: plan.path, run: () => void openPlan(plan.path) }));
+  const saved = unsaved.value ? [{ label: `Save ${path.value}`, run: () => void save() }] : [];
+  return { ...made, plan: [{ title: `Plans of ${here.name}`, entries: [...saved, ...plans] }, ...made.plan] };
+}
+
 export function Dialogs() {
+  return (
+    <>
+      <Conflict />
+      <Open />
+    </>
+  );
+}
+
+function Open() {
   switch (dialog.value) {
     case "examples":
       return <Examples close={close} take={(example) => { close(); takeExample(example); }} />;

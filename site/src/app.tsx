@@ -28,7 +28,7 @@ export function App() {
   return (
     <>
       <a class="skip" href="#pane-result">Skip to the result</a>
-      <Top actions={actions} />
+      <Top actions={actions()} />
       <main class="panes" data-tab={tab.value} data-engine={lane.value.phase} data-answer={latest.value?.id} data-busy={busy.value || undefined} data-stale={stale.value || undefined}>
         <div class="crown">
           <Documents />

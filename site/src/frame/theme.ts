@@ -15,7 +15,7 @@ function kept(): Theme {
 
 export const theme = signal<Theme>(kept());
 
-export function show(next: Theme): void {
+export function showTheme(next: Theme): void {
   theme.value = next;
   if (next === "system") delete document.documentElement.dataset["theme"];
   else document.documentElement.dataset["theme"] = next;
@@ -28,5 +28,5 @@ export function show(next: Theme): void {
 
 export function turn(): void {
   const dark = theme.value === "dark" || (theme.value === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
-  show(dark ? "light" : "dark");
+  showTheme(dark ? "light" : "dark");
 }

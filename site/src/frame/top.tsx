@@ -1,5 +1,6 @@
 /** The header: what the page is, where plans come from, what can be done with one, and how the engine does. */
 import { lane } from "../session.ts";
+import { FolderState } from "../share/folder.tsx";
 import { Icon, Mark } from "./icons.tsx";
 import { type Group, Menu } from "./menu.tsx";
 import { turn } from "./theme.ts";
@@ -25,6 +26,7 @@ export function Top({ actions }: { actions: Actions }) {
         <Menu id="menu-plan" label="Plan" icon="plan" groups={actions.plan}>Plan</Menu>
       </span>
       <EngineState />
+      <FolderState />
       <span class="push" />
       <span class="wide-only row-of-buttons">
         <button type="button" class="button plain" onClick={actions.compare}><Icon name="compare" />Compare</button>
