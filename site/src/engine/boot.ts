@@ -2,87 +2,132 @@
 import type { PyodideAPI, PyodideConfig } from "pyodide";
 import { unpack, type FileSystem } from "./pack.ts";
 
-/** Where the engine's files come from. Each is asked for once; all are asked for before the first is waited for. */
+/** Where the engine's files come from. Each function is called at most once. */
 export interface Source {
-  /** Pyodide's own entry, from the same build as `glue` and the runtime. */
+  /** Pyodide's own entry, from the same build as the runtime. */
   loadPyodide(options: PyodideConfig): Promise<PyodideAPI>;
-  /** The folder, with a slash at its end, below which Pyodide looks for its parts. */
+  /** The folder, with a slash at its end, below which Pyodide asks for its parts. */
   indexURL: string;
-  /** The address of the archive of the standard library, as Pyodide asks for it. */
-  stdLibURL: string;
   /** What Pyodide checks of its list of packages before it uses none of them. */
   packages: Record<string, string>;
-  /** The bytes of `engine.pack`. */
+  /** The bytes of `engine.pack`: memcheck and what it imports. */
   engine(): Promise<Uint8Array>;
+  /** What Pyodide asks for as its standard library: the archive, and one without files while the archive is coming. */
+  libraryURL: string;
+  emptyURL: string;
+  /** The bytes of the archive of the standard library. */
+  library(): Promise<Uint8Array>;
+  /** The text of `bridge.py`. */
+  bridge: string;
 }
 
 /** A started engine. */
 export interface Engine {
-  /** Begin one request; each call of `next` computes one more step and returns its JSON, or null after the last. */
+  python: PyodideAPI;
+  /** Begin one request of the protocol, as JSON text. */
   begin(request: string): Steps;
+  /** Begin to import modules; a step each. */
+  prepare(modules: string[]): Steps;
   /** Bytes of the heap: it grows and never shrinks. */
   heapBytes(): number;
-  python: PyodideAPI;
+  /** Resolves when all files of the engine are there; at once after a plain start. */
+  files(): Promise<void>;
 }
 
 /** The steps of one request. */
 export interface Steps {
+  /** Compute one more step and return its JSON, or null after the last. Throws what leaves Python. */
   next(): string | null;
   /** Give up what has not been computed yet. */
   close(): void;
 }
 
 const PACKAGES = "/lib/python3.14/site-packages";
+const LIBRARY = "/lib/python314.zip";
 /** Settings of the interpreter: no cache of verdicts, and sets in the same order in every visit. */
-export const ENVIRONMENT = { PYTHONHASHSEED: "0", MEMCHECK_NO_CACHE: "1", NO_COLOR: "1", HOME: "/home/page" };
+const ENVIRONMENT = { PYTHONHASHSEED: "0", MEMCHECK_NO_CACHE: "1", NO_COLOR: "1", HOME: "/home/page" };
 
-/** Start Python from its beginning: runtime, standard library, engine. */
-export async function startPlain(source: Source, bridge: string): Promise<Engine> {
-  const engine = source.engine();
-  engine.catch(() => undefined); // reported where it is waited for
-  const python = await source.loadPyodide({
+function options(source: Source, stdLibURL: string): PyodideConfig {
+  return {
     indexURL: source.indexURL,
-    stdLibURL: source.stdLibURL,
+    stdLibURL,
     lockFileContents: { info: source.packages, packages: {} } as never,
     packageBaseUrl: source.indexURL,
     env: { ...ENVIRONMENT },
-    checkAPIVersion: true,
     stdin: () => null,
-  });
+  };
+}
+
+/** Start Python from its beginning: runtime, standard library, engine. */
+export async function startPlain(source: Source, makeSnapshot = false): Promise<Engine> {
+  const engine = source.engine();
+  engine.catch(() => undefined); // reported where it is waited for
+  const python = await source.loadPyodide({ ...options(source, source.libraryURL), _makeSnapshot: makeSnapshot });
   unpack(await engine, PACKAGES, python.FS as unknown as FileSystem);
-  python.runPython(bridge);
-  return engineOf(python);
+  python.runPython(source.bridge);
+  return engineOf(python, () => Promise.resolve());
+}
+
+/**
+ * Start Python from a snapshot of a heap in which the engine has answered already. The files come after it: whatever needs
+ * them before ends with `NotYet`. Throws where the snapshot cannot be restored; a plain start is the way then.
+ */
+export async function startSnapshot(source: Source, snapshot: Promise<Uint8Array>): Promise<Engine> {
+  const python = await source.loadPyodide({ ...options(source, source.emptyURL), _loadSnapshot: snapshot });
+  python.runPython("resume()");
+  let arrival: Promise<void> | null = null;
+  const files = async () => {
+    const [engine, library] = await Promise.all([source.engine(), source.library()]);
+    const disk = python.FS as unknown as FileSystem;
+    unpack(engine, PACKAGES, disk);
+    disk.writeFile(LIBRARY, library);
+    python.runPython("arrive()");
+  };
+  return engineOf(python, () => (arrival ??= files()));
 }
 
 /** The calls of a started interpreter that has run the bridge. */
-export function engineOf(python: PyodideAPI): Engine {
-  const steps = (python.globals as unknown as { get(name: string): unknown }).get("steps") as (request: string) => { next(): { done: boolean; value: string } } & Proxy;
+function engineOf(python: PyodideAPI, files: () => Promise<void>): Engine {
+  const globals = python.globals as unknown as { get(name: string): (argument: string) => Iteration };
+  const steps = globals.get("steps");
+  const prepare = globals.get("import_modules");
   return {
     python,
+    files,
     heapBytes: () => (python as unknown as { _module: { HEAPU8: Uint8Array } })._module.HEAPU8.byteLength,
-    begin(request) {
-      const iterator = steps(request);
-      let open = true;
-      const close = () => {
-        if (open) {
-          open = false;
-          iterator.destroy();
-        }
-      };
-      return {
-        next() {
-          if (!open) return null;
-          const { done, value } = iterator.next();
-          if (!done) return value;
-          close();
-          return null;
-        },
-        close,
-      };
+    begin: (request) => stepsOf(steps(request)),
+    prepare: (modules) => stepsOf(prepare(modules.join(" "))),
+  };
+}
+
+/** A generator of Python, as JavaScript sees it. */
+interface Iteration {
+  next(): { done: boolean; value: string };
+  return(value: unknown): unknown;
+  destroy(): void;
+}
+
+function stepsOf(iteration: Iteration): Steps {
+  let open = true;
+  const close = () => {
+    if (!open) return;
+    open = false;
+    iteration.return(null);
+    iteration.destroy();
+  };
+  return {
+    close,
+    next() {
+      if (!open) return null;
+      const { done, value } = iteration.next();
+      if (!done) return value;
+      close();
+      return null;
     },
   };
 }
 
-interface Proxy {
-  destroy(): void;
+/** Whether an exception that left Python says that files of the engine have not come. */
+export function isNotYet(error: unknown): boolean {
+  return error instanceof Error && (error as { type?: unknown }).type === "NotYet";
 }
