@@ -2,6 +2,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { loadPyodide } from "pyodide";
+import createRuntime from "pyodide/pyodide.asm.mjs";
 import { isNotYet, startPlain, startSnapshot } from "../.build/js/src/engine/boot.js";
 import { MADE, PYODIDE, SITE } from "./paths.mjs";
 import { storedZip } from "./zip.mjs";
@@ -14,6 +15,7 @@ export function source({ engine, library }) {
   writeFileSync(emptyURL, storedZip([]));
   return {
     loadPyodide,
+    createRuntime,
     indexURL: `${PYODIDE}/`,
     packages: JSON.parse(readFileSync(path.join(PYODIDE, "pyodide-lock.json"), "utf8")).info,
     libraryURL,

@@ -69,14 +69,14 @@ export function packLibrary() {
 }
 
 /** Pyodide itself, the standard library and the engine into the folder that is served; their addresses by name. */
-export function publishEngine(wheel) {
+export function publishEngine({ engine, library }) {
   const file = (name) => readFileSync(path.join(PYODIDE, name));
   return {
     packages: JSON.parse(readFileSync(path.join(PYODIDE, "pyodide-lock.json"), "utf8")).info,
     loader: publish("pyodide", "mjs", file("pyodide.mjs")),
     glue: publish("pyodide.asm", "mjs", file("pyodide.asm.mjs")),
     runtime: publish("pyodide", "wasm.gz", file("pyodide.asm.wasm")),
-    library: publish("library", "zip.gz", packLibrary()),
-    engine: publish("engine", "pack.gz", packEngine(wheel)),
+    library: publish("library", "zip.gz", library),
+    engine: publish("engine", "pack.gz", engine),
   };
 }

@@ -47,7 +47,7 @@ export function version() {
 }
 
 /**
- * Write one product into the folder that is served and return its address below the page's.
+ * Write one product into the folder that is served; returns its address below the page's and its compressed bytes.
  *
  * Binary products are compressed here, since static hosts differ in what they compress. The page looks at the first two
  * bytes, so that a host that unpacks `.gz` files on its own does no harm.
@@ -56,6 +56,7 @@ export function publish(name, suffix, bytes) {
   const address = `engine/${name}-${digest(bytes)}.${suffix}`;
   const target = path.join(PUBLIC, address);
   mkdirSync(path.dirname(target), { recursive: true });
-  writeFileSync(target, suffix.endsWith(".gz") ? gzipSync(bytes, { level: 9 }) : bytes);
-  return address;
+  const packed = gzipSync(bytes, { level: 9 });
+  writeFileSync(target, suffix.endsWith(".gz") ? packed : bytes);
+  return { path: address, bytes: packed.length };
 }

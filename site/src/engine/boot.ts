@@ -1,11 +1,14 @@
 /** Starts Python and memcheck in it; the same in the page's worker and in node, which differ in where bytes come from. */
 import type { PyodideAPI, PyodideConfig } from "pyodide";
 import { unpack, type FileSystem } from "./pack.ts";
+import { readSnapshot } from "./snapshot.ts";
 
 /** Where the engine's files come from. Each function is called at most once. */
 export interface Source {
   /** Pyodide's own entry, from the same build as the runtime. */
   loadPyodide(options: PyodideConfig): Promise<PyodideAPI>;
+  /** Makes the runtime; the default export of `pyodide.asm.mjs`. */
+  createRuntime: CreateRuntime;
   /** The folder, with a slash at its end, below which Pyodide asks for its parts. */
   indexURL: string;
   /** What Pyodide checks of its list of packages before it uses none of them. */
@@ -20,6 +23,9 @@ export interface Source {
   /** The text of `bridge.py`. */
   bridge: string;
 }
+
+/** Emscripten's factory of a runtime, whose heap is there before Python starts. */
+export type CreateRuntime = (settings: never) => Promise<{ HEAPU8: Uint8Array }>;
 
 /** A started engine. */
 export interface Engine {
@@ -47,8 +53,14 @@ const LIBRARY = "/lib/python314.zip";
 /** Settings of the interpreter: no cache of verdicts, and sets in the same order in every visit. */
 const ENVIRONMENT = { PYTHONHASHSEED: "0", MEMCHECK_NO_CACHE: "1", NO_COLOR: "1", HOME: "/home/page" };
 
-function options(source: Source, stdLibURL: string): PyodideConfig {
+function options(source: Source, stdLibURL: string, made: (heap: Uint8Array) => void): PyodideConfig {
+  const createPyodideModule: CreateRuntime = async (settings) => {
+    const runtime = await source.createRuntime(settings);
+    made(runtime.HEAPU8);
+    return runtime;
+  };
   return {
+    createPyodideModule: createPyodideModule as never,
     indexURL: source.indexURL,
     stdLibURL,
     lockFileContents: { info: source.packages, packages: {} } as never,
@@ -62,7 +74,7 @@ function options(source: Source, stdLibURL: string): PyodideConfig {
 export async function startPlain(source: Source, makeSnapshot = false): Promise<Engine> {
   const engine = source.engine();
   engine.catch(() => undefined); // reported where it is waited for
-  const python = await source.loadPyodide({ ...options(source, source.libraryURL), _makeSnapshot: makeSnapshot });
+  const python = await source.loadPyodide({ ...options(source, source.libraryURL, () => undefined), _makeSnapshot: makeSnapshot });
   unpack(await engine, PACKAGES, python.FS as unknown as FileSystem);
   python.runPython(source.bridge);
   return engineOf(python, () => Promise.resolve());
@@ -72,8 +84,18 @@ export async function startPlain(source: Source, makeSnapshot = false): Promise<
  * Start Python from a snapshot of a heap in which the engine has answered already. The files come after it: whatever needs
  * them before ends with `NotYet`. Throws where the snapshot cannot be restored; a plain start is the way then.
  */
-export async function startSnapshot(source: Source, snapshot: Promise<Uint8Array>): Promise<Engine> {
-  const python = await source.loadPyodide({ ...options(source, source.emptyURL), _loadSnapshot: snapshot });
+export async function startSnapshot(source: Source, file: Promise<Uint8Array>): Promise<Engine> {
+  const found = file.then(readSnapshot);
+  const loaded = found.then(({ snapshot }) => snapshot);
+  let restore: ((heap: Uint8Array) => void) | null = null;
+  found.then(
+    (snapshot) => (restore = snapshot.restore),
+    () => undefined, // reported where Pyodide waits for it
+  );
+  const python = await source.loadPyodide({
+    ...options(source, source.emptyURL, (heap) => restore?.(heap)), // Pyodide waits for the snapshot before this
+    _loadSnapshot: loaded,
+  });
   python.runPython("resume()");
   let arrival: Promise<void> | null = null;
   const files = async () => {

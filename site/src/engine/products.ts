@@ -1,14 +1,21 @@
-/** What the build made for the engine: addresses below the page's own, put in by vite. */
+/** What the build made for the engine, put in by vite. */
 export interface Products {
   /** The version of memcheck that the page carries. */
   version: string;
   /** What Pyodide checks of its list of packages, of which the page uses none. */
   packages: Record<string, string>;
-  loader: string;
-  glue: string;
-  runtime: string;
-  library: string;
-  engine: string;
+  loader: Product;
+  glue: Product;
+  runtime: Product;
+  library: Product;
+  engine: Product;
+  snapshot: Product;
+}
+
+/** One file: its address below the page's own, and its compressed bytes. */
+export interface Product {
+  path: string;
+  bytes: number;
 }
 
 declare const __PRODUCTS__: Products;

@@ -3,35 +3,36 @@
  * so that a newer request or "stop" ends an older one.
  */
 import bridge from "./bridge.py?raw";
-import { startPlain, type Engine, type Steps } from "./boot.ts";
-import { products } from "./products.ts";
+import { isNotYet, startPlain, startSnapshot, type CreateRuntime, type Engine, type Source, type Steps } from "./boot.ts";
 import type { FromWorker, ToWorker } from "./messages.ts";
+import { products, type Product } from "./products.ts";
 
 const post = (message: FromWorker): void => self.postMessage(message);
 /** The page's own folder; the worker's script lies in `assets/` below it. */
 const BASE = new URL("../", self.location.href).href;
 const address = (path: string): string => new URL(path, BASE).href;
+const nativeFetch = self.fetch.bind(self);
 
-/** Bytes of all engine files that have come, and of those that have been asked for. */
+/** Compressed bytes that have come before the engine is ready, and those that it needs. */
 const progress = { loadedBytes: 0, totalBytes: 0 };
 
-/** A file of the engine as a stream, unpacked where the host has not done that. */
-async function fetched(path: string): Promise<Response> {
-  const response = await nativeFetch(address(path), { credentials: "omit", cache: "force-cache" });
-  if (!response.ok || !response.body) throw new Error(`${path}: the server answers ${response.status}`);
-  progress.totalBytes += Number(response.headers.get("content-length") ?? 0);
-  const [first, rest] = await peek(response.body.pipeThrough(counter()));
-  const packed = first[0] === 0x1f && first[1] === 0x8b;
-  const stream = packed ? rest.pipeThrough(new DecompressionStream("gzip") as ReadableWritablePair<Uint8Array, Uint8Array>) : rest;
-  const type = path.includes(".wasm") ? "application/wasm" : "application/octet-stream";
-  return new Response(stream as ReadableStream<Uint8Array<ArrayBuffer>>, { headers: { "content-type": type } });
+/** A file of the engine, unpacked where the host has not done that. Counted where the reader waits for it. */
+async function fetched(product: Product, counted = true): Promise<Response> {
+  const response = await nativeFetch(address(product.path), { credentials: "omit" });
+  if (!response.ok || !response.body) throw new Error(`${product.path}: the server answers ${response.status}`);
+  const stream = counted ? response.body.pipeThrough(counter(product.bytes)) : response.body;
+  const type = product.path.includes(".wasm") ? "application/wasm" : "application/octet-stream";
+  return new Response(await unpacked(stream), { headers: { "content-type": type } });
 }
 
-/** Counts what passes and says so, at most twenty times a second. */
-function counter(): TransformStream<Uint8Array, Uint8Array> {
+/** Counts what passes and says so, at most twenty times a second. A host that unpacks sends more bytes than it stores. */
+function counter(total: number): TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>> {
+  let own = 0;
   return new TransformStream({
     transform(chunk, controller) {
-      progress.loadedBytes += chunk.byteLength;
+      const before = Math.min(own, total);
+      own += chunk.byteLength;
+      progress.loadedBytes += Math.min(own, total) - before;
       const now = performance.now();
       if (now - said > 50) {
         said = now;
@@ -43,57 +44,77 @@ function counter(): TransformStream<Uint8Array, Uint8Array> {
 }
 let said = 0;
 
-/** The first chunk of a stream, and a stream that begins with it. */
-async function peek(stream: ReadableStream<Uint8Array>): Promise<[Uint8Array, ReadableStream<Uint8Array>]> {
+/** The stream, through gzip if it begins as such: a few hosts unpack `.gz` files on their own. */
+async function unpacked(stream: ReadableStream<Uint8Array<ArrayBuffer>>): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
   const reader = stream.getReader();
-  const { value } = await reader.read();
-  const first = value ?? new Uint8Array();
-  const rest = new ReadableStream<Uint8Array>({
-    start(controller) {
-      if (first.byteLength > 0) controller.enqueue(first);
-    },
+  const first = (await reader.read()).value ?? new Uint8Array();
+  const whole = new ReadableStream<Uint8Array<ArrayBuffer>>({
+    start: (controller) => (first.byteLength > 0 ? controller.enqueue(first) : undefined),
     async pull(controller) {
-      const next = await reader.read();
-      if (next.done) controller.close();
-      else controller.enqueue(next.value);
+      const { done, value } = await reader.read();
+      if (done) controller.close();
+      else controller.enqueue(value);
     },
+    cancel: (reason) => reader.cancel(reason),
   });
-  return [first, rest];
+  return first[0] === 0x1f && first[1] === 0x8b ? whole.pipeThrough(new DecompressionStream("gzip")) : whole;
 }
 
 /** Pyodide's own requests by the name it asks for; any other address is refused. */
-const nativeFetch = self.fetch.bind(self);
 const provided: Record<string, () => Promise<Response>> = {
   "pyodide.asm.wasm": () => fetched(products.runtime),
-  "python_stdlib.zip": () => fetched(products.library),
+  "library.zip": () => fetched(products.library),
+  "empty.zip": () => Promise.resolve(new Response(Uint8Array.of(0x50, 0x4b, 5, 6, ...Array<number>(18).fill(0)))),
 };
 self.fetch = (input) => {
   const name = String(input instanceof Request ? input.url : input).split("/").at(-1) ?? "";
-  const known = provided[name];
-  return known ? known() : Promise.reject(new TypeError(`nothing but the engine's own files is loaded: ${name}`));
+  return provided[name]?.() ?? Promise.reject(new TypeError(`nothing but the engine's own files is loaded: ${name}`));
 };
 
-async function start(): Promise<Engine> {
-  const bytes = async (path: string) => new Uint8Array(await (await fetched(path)).arrayBuffer());
-  const { loadPyodide } = (await import(/* @vite-ignore */ address(products.loader))) as typeof import("pyodide");
-  const glue = (await import(/* @vite-ignore */ address(products.glue))) as { default: never };
-  const indexURL = address("engine/");
-  return startPlain(
-    {
-      loadPyodide: (options) => loadPyodide({ ...options, createPyodideModule: glue.default }),
-      indexURL,
-      packages: products.packages,
-      stdLibURL: `${indexURL}python_stdlib.zip`,
-      engine: () => bytes(products.engine),
-    },
+const bytes = async (product: Product, counted = true) =>
+  new Uint8Array(await (await fetched(product, counted)).arrayBuffer());
+
+/**
+ * Whether the snapshot is worth its bytes: it is 2 MB more than what it saves, and 2 s less. `downlink` does not tell, since
+ * a browser that has measured nothing says 1.6 Mbit/s.
+ */
+function snapshotIsWorth(): boolean {
+  const { connection } = navigator as { connection?: { saveData?: boolean; effectiveType?: string } };
+  return !connection?.saveData && (connection?.effectiveType ?? "4g") === "4g";
+}
+
+async function start(): Promise<{ engine: Engine; snapshot: boolean }> {
+  const { loadPyodide } = (await import(/* @vite-ignore */ address(products.loader.path))) as typeof import("pyodide");
+  const glue = (await import(/* @vite-ignore */ address(products.glue.path))) as { default: CreateRuntime };
+  const source = (counted: boolean): Source => ({
+    loadPyodide,
+    createRuntime: glue.default,
+    indexURL: address("engine/"),
+    packages: products.packages,
+    libraryURL: "library.zip",
+    emptyURL: "empty.zip",
+    engine: () => bytes(products.engine, counted),
+    library: () => bytes(products.library, counted),
     bridge,
-  );
+  });
+  const always = products.loader.bytes + products.glue.bytes + products.runtime.bytes;
+  if (self.name !== "plain" && snapshotIsWorth()) {
+    progress.totalBytes = always + products.snapshot.bytes;
+    try {
+      return { engine: await startSnapshot(source(false), bytes(products.snapshot)), snapshot: true };
+    } catch (error) {
+      console.info("the engine starts without its snapshot:", error);
+    }
+  }
+  progress.loadedBytes = 0;
+  progress.totalBytes = always + products.library.bytes + products.engine.bytes;
+  return { engine: await startPlain(source(true)), snapshot: false };
 }
 
 /** Give the event loop one turn, so that waiting messages are read. A channel is not slowed down as timers are. */
 const turns = new MessageChannel();
-let resume: (() => void) | null = null;
-turns.port1.onmessage = () => resume?.();
+let resume: () => void = () => undefined;
+turns.port1.onmessage = () => resume();
 const turn = (): Promise<void> =>
   new Promise((resolve) => {
     resume = resolve;
@@ -101,42 +122,61 @@ const turn = (): Promise<void> =>
   });
 
 let engine: Engine | null = null;
-let running: { id: number; steps: Steps } | null = null;
+/** The request that runs; another value ends it. */
+let running = 0;
 
 async function answer(id: number, request: string): Promise<void> {
   if (!engine) return;
-  running?.steps.close();
-  const own = { id, steps: engine.begin(request) };
-  running = own;
+  running = id;
+  let sent = 0;
   let failed: string | null = null;
-  for (;;) {
+  let steps: Steps | null = null;
+  while (running === id) {
     let step: string | null;
     try {
-      step = own.steps.next();
+      steps ??= skipped(engine.begin(request), sent);
+      step = steps.next();
     } catch (error) {
+      steps?.close();
+      steps = null;
+      if (isNotYet(error)) {
+        // The answer needs more than the snapshot holds: once the files have come, it begins again.
+        try {
+          await engine.files();
+          continue;
+        } catch (lost) {
+          error = lost;
+        }
+      }
       failed = String(error);
       break;
     }
     if (step === null) break;
+    sent += 1;
     post({ kind: "step", id, step });
     await turn();
-    if (running !== own) break;
   }
-  own.steps.close();
-  if (running === own) running = null;
+  steps?.close();
   post({ kind: "done", id, failed, heapBytes: engine.heapBytes() });
 }
 
+/** The steps of an answer after those that have been sent. */
+function skipped(steps: Steps, sent: number): Steps {
+  for (let step = 0; step < sent; step += 1) steps.next();
+  return steps;
+}
+
 self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
-  if (data.kind === "stop") {
-    if (running?.id === data.id) running = null;
-  } else void answer(data.id, data.request);
+  if (data.kind === "stop") running = running === data.id ? 0 : running;
+  else void answer(data.id, data.request);
 };
 
 start().then(
   (started) => {
-    engine = started;
-    post({ kind: "ready", heapBytes: started.heapBytes(), snapshot: false });
+    engine = started.engine;
+    post({ kind: "ready", heapBytes: engine.heapBytes(), snapshot: started.snapshot });
+    // The reader need not wait for these: the next model or the first broken plan will.
+    engine.files().catch((error: unknown) => console.info("the engine's files have not come yet:", error));
   },
   (error: unknown) => post({ kind: "failed", message: String(error) }),
 );

@@ -1,0 +1,59 @@
+/**
+ * Makes `start.snapshot`: the heap of an engine that has answered the plan that the page shows first. A page that restores
+ * it needs neither to start Python nor to load, compile and import some 500 modules.
+ */
+import { ask, source, startPlain } from "./node.mjs";
+import { commonPages, writeSnapshot } from "../.build/js/src/engine/snapshot.js";
+
+/** Pyodide's first heap. A larger one cannot be restored into a page that has just begun. */
+const FIRST_HEAP_BYTES = 30 * 2 ** 20;
+
+/** The bytes of a snapshot after `requests` have been answered, and the steps of their answers. */
+export async function makeSnapshot(files, requests) {
+  const from = source(files);
+  const fresh = await freshHeap(from, {});
+  const pages = commonPages(fresh, await freshHeap(from, { HOME: "/another", LANG: "C" }));
+  const engine = await startPlain(from, true);
+  const answers = [];
+  for (const request of requests) answers.push(await ask(engine, request));
+  engine.python.runPython("settle()");
+  wipe(engine.python._module);
+  const snapshot = engine.python.makeMemorySnapshot();
+  if (engine.heapBytes() > FIRST_HEAP_BYTES) {
+    const mib = (engine.heapBytes() / 2 ** 20).toFixed(1);
+    throw new Error(`the heap of the snapshot has grown to ${mib} MiB; a page can restore 30.0 MiB`);
+  }
+  return { file: writeSnapshot(snapshot, fresh, pages), answers };
+}
+
+/** What a heap holds before Python starts in it: the data of the runtime. */
+async function freshHeap(from, env) {
+  let fresh = null;
+  const stop = new Error("the heap has been read");
+  const createPyodideModule = async (settings) => {
+    settings.noInitialRun = true;
+    fresh = (await from.createRuntime(settings)).HEAPU8;
+    throw stop;
+  };
+  await from
+    .loadPyodide({ indexURL: from.indexURL, stdLibURL: from.emptyURL, env, createPyodideModule })
+    .catch((error) => error === stop || Promise.reject(error));
+  return fresh;
+}
+
+/** Overwrite with zeros what is free between the allocations of the heap: what lay there would be compressed and sent. */
+function wipe(runtime) {
+  runtime._malloc_set_footprint_limit(runtime._malloc_footprint());
+  const held = [];
+  for (let size = 2 ** 22; size >= 16; ) {
+    const start = runtime._malloc(size);
+    if (start === 0) size >>= 1;
+    else {
+      runtime.HEAPU8.fill(0, start, start + size);
+      held.push(start);
+    }
+  }
+  for (const start of held) runtime._free(start);
+  runtime._malloc_set_footprint_limit(-1);
+}
+
