@@ -15,9 +15,10 @@ const TYPES = {
   ".css": "text/css",
   ".json": "application/json",
   ".svg": "image/svg+xml",
+  ".wasm": "application/wasm",
   ".webmanifest": "application/manifest+json",
 };
-const TEXT = new Set(Object.keys(TYPES));
+const TEXT = new Set(Object.keys(TYPES).filter((suffix) => suffix !== ".wasm"));
 
 /** Serve a folder; resolves to its address and what closes it. `asked` gets the path of each request. */
 export function serve({ folder = DIST, port = 0, asked = () => {}, headers = {} } = {}) {

@@ -3,7 +3,7 @@
  * it needs neither to start Python nor to load, compile and import some 500 modules.
  */
 import { ask, source, startPlain } from "./node.mjs";
-import { commonPages, writeSnapshot } from "../.build/js/src/engine/snapshot.js";
+import { commonBytes, writeSnapshot } from "../.build/js/src/engine/snapshot.js";
 
 /** Pyodide's first heap. A larger one cannot be restored into a page that has just begun. */
 const FIRST_HEAP_BYTES = 30 * 2 ** 20;
@@ -11,8 +11,8 @@ const FIRST_HEAP_BYTES = 30 * 2 ** 20;
 /** The bytes of a snapshot after `requests` have been answered, and the steps of their answers. */
 export async function makeSnapshot(files, requests) {
   const from = source(files);
-  const fresh = await freshHeap(from, {});
-  const pages = commonPages(fresh, await freshHeap(from, { HOME: "/another", LANG: "C" }));
+  const fresh = await freshHeap(from);
+  const constants = fresh.slice(0, commonBytes(fresh, await freshHeap(from)));
   const engine = await startPlain(from, true);
   const answers = [];
   for (const request of requests) answers.push(await ask(engine, request));
@@ -23,11 +23,11 @@ export async function makeSnapshot(files, requests) {
     const mib = (engine.heapBytes() / 2 ** 20).toFixed(1);
     throw new Error(`the heap of the snapshot has grown to ${mib} MiB; a page can restore 30.0 MiB`);
   }
-  return { file: writeSnapshot(snapshot, fresh, pages), answers };
+  return { file: writeSnapshot(snapshot, constants), answers };
 }
 
 /** What a heap holds before Python starts in it: the data of the runtime. */
-async function freshHeap(from, env) {
+async function freshHeap(from) {
   let fresh = null;
   const stop = new Error("the heap has been read");
   const createPyodideModule = async (settings) => {
@@ -36,7 +36,7 @@ async function freshHeap(from, env) {
     throw stop;
   };
   await from
-    .loadPyodide({ indexURL: from.indexURL, stdLibURL: from.emptyURL, env, createPyodideModule })
+    .loadPyodide({ indexURL: from.indexURL, stdLibURL: from.emptyURL, createPyodideModule })
     .catch((error) => error === stop || Promise.reject(error));
   return fresh;
 }
