@@ -40,7 +40,7 @@ def enter() -> None:
 
 
 def resume() -> None:
-    """After a start from a snapshot: the files are gone with the machine that made it, and chance is the same each time."""
+    """After a start from a snapshot: the files have gone with the machine that made it, and chance needs a new seed."""
     import random
 
     Files.arrived = False
