@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Any
 
 from benchmarks.cases import HERE, Case, load
@@ -44,6 +45,7 @@ def imported(row: Mapping[str, Any], clone: str) -> tuple[str, str]:
     command = [git, "-C", clone, "show", f"{row['commit']}:{row['config']}"]
     found = subprocess.run(command, capture_output=True, check=True, text=True)
     stated = {f"hardware.{key}": ReadSetting(value, "published") for key, value in row["hardware"].items()}
+    stated |= {key: ReadSetting(value, "printed by the run") for key, value in row.get("stated", {}).items()}
     name = os.path.basename(row["config"])
     with tempfile.TemporaryDirectory() as folder:
         path, text = os.path.join(folder, name), found.stdout
@@ -88,7 +90,23 @@ def page(found: Iterable[tuple[Mapping[str, Any], Row | None]]) -> str:
     ]
     for row, priced in listed:
         lines.append(_line(row, priced))
+    lines += ["", *_notebooks([(row, priced) for row, priced in listed if "reached" in row and priced is not None])]
     return "\n".join([*lines, "", "## Where they stand", "", *map(_source, (row for row, _ in listed)), ""])
+
+
+def _notebooks(listed: list[tuple[Mapping[str, Any], Row]]) -> list[str]:
+    """What the readings of unsloth's notebooks say together: those with rows as long as stated, and the others."""
+    if not listed:
+        return []
+    reached = [(row, priced) for row, priced in listed if row["reached"]]
+    own = [priced for row, priced in reached if not row["missed"]]
+    above = [row["id"] for row, priced in listed if priced.case.truth_bytes > priced.interval_bytes[1]]
+    errors = [median(abs(priced.error) for priced in found) for found in (own, [priced for _, priced in reached])]
+    return [
+        f"unsloth's notebooks print {len(listed)} of these peaks. {len(reached)} have rows as long as the plan says:",
+        f"the median error is {errors[1]:.1%}. It is {errors[0]:.1%} where unsloth's own layers ran, on the checkpoint",
+        f"that the notebook names ({len(own)}). Printed above the interval: {', '.join(above) or 'none'}.",
+    ]
 
 
 def _line(row: Mapping[str, Any], priced: Row | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.frameworks.registry import FOLDERS
+from memcheck.frameworks.registry import FOLDERS, TRAINERS
 from tests.sources import statements
 
 PACKAGE = "memcheck"
@@ -206,7 +206,7 @@ FRAMEWORKS: dict[str, set[str]] = {
     "transformers": {"torch"},
     "megatron": {"torch"},
     "nanotron": {"megatron"},
-    **{folder: {"torch", "transformers"} for folder in FOLDERS.values() if folder not in ENGINES},
+    **{folder: {"torch", "transformers"} for folder in (FOLDERS | TRAINERS).values() if folder not in ENGINES},
 }
 """The folders of frameworks that each of them may import, in addition to itself and the modules that all share."""
 

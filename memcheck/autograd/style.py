@@ -24,6 +24,8 @@ class Style(Record):
     forward has a variable for the embedded rows (``inputs_embeds``). With a chunked loss it returns hidden states, and
     the head runs after it. A tensor-parallel rank's embedding gradient has the whole table, as RowwiseParallel's has.
     """
+    offload_buffers: int = 0
+    """Inputs of checkpointed layers that stay on the GPU as buffers where checkpoints are offloaded to the host."""
     compiles_blocks: bool = False
     """torch.compile runs each block as a graph of its own."""
     compiled_losses: tuple[str, ...] = ()

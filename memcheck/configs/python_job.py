@@ -12,6 +12,7 @@ from memcheck.configs.python_commands import CONFIGS
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_run import FollowedFile
 from memcheck.configs.python_scope import FilesAround, named
+from memcheck.configs.python_unsloth import complete
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES
 from memcheck.plan.finding import Location, Span
@@ -116,6 +117,9 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
     adapter = next((each for each in adapters if each is not None), None)
     if adapter is not None and adapter.of is not None:
         _adapter(adapter, values, refused)
+    trl_config = bool(CONFIGS.get(arguments.name if arguments is not None else f"{trainer.name[:-7]}Config", ""))
+    if model is not None and model.name in UNSLOTH:
+        complete(values, model, run.machine, trl=trl_config)
     _frozen(run, refused, adapted=adapter is not None)
     padded = _rows(run, trainer, objective, values)
     older = objective != "" and (
@@ -127,7 +131,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
         at=trainer.at,
         values=values,
         objective=objective,
-        trl_config=bool(CONFIGS.get(arguments.name if arguments is not None else f"{trainer.name[:-7]}Config", "")),
+        trl_config=trl_config,
         model=model,
         wrapped=wrapped,
         older=older,
@@ -211,10 +215,6 @@ def _loaded(model: LoadedModel, values: dict[str, PythonValue], refused: list[An
         )
         if model.recompute_arguments is not None:
             values["gradient_checkpointing_kwargs"] = model.recompute_arguments
-    if model.name in UNSLOTH:
-        values.setdefault("load_in_4bit", PythonValue(True, model.at))
-        if "max_seq_length" in model.keywords:
-            values.setdefault("max_seq_length", model.keywords["max_seq_length"])
     kind = model.name.removesuffix(".from_config")
     if any(word in kind for word in ("Image", "Vision", "ViT", "CLIP", "Speech", "Audio", "Whisper", "Wav2Vec", "CTC")):
         refused.append((model.at, f"`{kind}` works on images or sound, which has no memory model here", "", ()))

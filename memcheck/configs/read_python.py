@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.configs import python_unsloth as unsloth
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
@@ -106,7 +107,7 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
         draft.notes.append(Note(at, "this cell is no Python, and is not read"))
     if run.cut:
         draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
-    found = plan_of(draft, _job(draft, job, world))
+    found = plan_of(draft, _job(draft, job, world, _machine(config)))
     return _asked(config, code, draft, job, found, "" if needed is None else str(plain(needed.arguments[0])))
 
 
@@ -232,12 +233,16 @@ def _ask(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
     draft.problems.append(ConfigProblem(value.at, message, answer, keys=keys))
 
 
-def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
+def _job(draft: Draft, job: PythonJob, world: int | None, machine: StatedGpu) -> Iterator[Record]:
     """The job in the normal form."""
     config, trl = draft.config, job.objective != ""
     if job.older and not config.version:
         config.version = "0.15"
-    yield Runs("huggingface", f"the file calls {job.trainer}", "trl" if trl else "transformers")
+    by_unsloth = job.model is not None and job.model.name in UNSLOTH
+    if by_unsloth and job.model is not None:
+        by_unsloth = not unsloth.refuse_what_is_not_modelled(draft, job.model, job.objective, machine)
+    who = "unsloth" if by_unsloth else "trl" if trl else "transformers"
+    yield Runs("huggingface", f"the file calls {job.trainer}", who)
     parts.model(draft, "model_name_or_path")
     _machine_of(draft, job.visible, world)
     _headed(draft, job)
@@ -249,12 +254,19 @@ def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
     yield from precision_of(draft, split, alone=job.trl_config, opened=False)
     _former(draft, job)
     arguments.step(draft, split)
-    yield from recompute_of(draft, alone=job.trl_config and not parts.older(draft, 0, 20))
+    if by_unsloth:
+        unsloth.recomputed(draft)
+    yield from recompute_of(draft, alone=job.trl_config and not parts.older(draft, 0, 20)) if not by_unsloth else ()
     yield from attention_of(draft, opened=False)
     supervised = job.objective in ("", "sft")
     if not supervised:
         yield from _objective(draft, job)
-    yield from loss_of(draft, supervised=supervised)
+    if by_unsloth and job.model is not None:
+        unsloth.note_checkpoint(draft, job.model.at)
+        config.see("use_liger_kernel", "loss_type")
+        leaves_casts(draft, unsloth.WHY)
+    else:
+        yield from loss_of(draft, supervised=supervised)
     if trl and not job.wrapped:
         casts_of(draft, supervised=supervised)
         if job.model is not None and job.model.prepared is not None and PREPARES in draft.settings:
@@ -263,24 +275,12 @@ def _job(draft: Draft, job: PythonJob, world: int | None) -> Iterator[Record]:
         leaves_casts(draft, "the file does not call prepare_model_for_kbit_training")
     path = next((name for name in ("eval_strategy", "evaluation_strategy", "do_eval") if config.has(name)), "")
     yield EvaluationArguments(path=path, runs=arguments.evaluates(draft), default=8)
-    if job.model is not None and job.model.name in UNSLOTH:
-        _unsloth(draft, job.model.at)
     config.see("trainer")
     yield Known(TRL)
     yield Known(KEYS)
     yield Collated()
     if trl:
         flattened(draft)
-
-
-UNSLOTH_KERNELS = "unsloth's own kernels and its offloaded checkpoints have no memory model here"
-
-
-def _unsloth(draft: Draft, at: Location) -> None:
-    """A model that unsloth loads: its kernels are not modelled, and TRL's own need more."""
-    key = "training.trainer.name"
-    help = f"for an upper bound, estimate it with TRL's own kernels: --set {key}=trl"
-    draft.problems.append(ConfigProblem(at, UNSLOTH_KERNELS, help, keys=(key,)))
 
 
 def _machine_of(draft: Draft, seen: PythonValue | None, world: int | None) -> None:

@@ -23,10 +23,15 @@ FOLDERS = {
     "nanotron": "nanotron",
 }
 """Names that a plan gives, and the folder next to this file whose code estimates each."""
+TRAINERS = {"unsloth": "unsloth"}
+"""Trainers with a profile of their own (``Framework.variants``), and their folders."""
 
 
 class Frameworks(Mapping[str, "Framework"]):
-    """Profiles by the name that a plan gives. One is loaded when it is asked for: a check needs its own."""
+    """Profiles by the name that a plan gives. One is loaded when it is asked for: a check needs its own.
+
+    The profiles of ``TRAINERS`` are found by their names, and are not listed among the frameworks.
+    """
 
     def __init__(self) -> None:
         self._loaded: dict[str, Framework] = {}
@@ -35,8 +40,13 @@ class Frameworks(Mapping[str, "Framework"]):
         """What memcheck knows of a framework; KeyError for one that it does not know."""
         found = self._loaded.get(name)
         if found is None:
-            found = self._loaded[name] = import_module(f"memcheck.frameworks.{FOLDERS[name]}.profile").FRAMEWORK
+            folder = TRAINERS.get(name) or FOLDERS[name]
+            found = self._loaded[name] = import_module(f"memcheck.frameworks.{folder}.profile").FRAMEWORK
         return found
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is a name that ``training.framework`` may have."""
+        return name in FOLDERS
 
     def __iter__(self) -> Iterator[str]:
         return iter(FOLDERS)

@@ -9,7 +9,7 @@ from memcheck.autograd.style import Style
 from memcheck.job.families import Families
 from memcheck.job.types import Layout, Recipe
 from memcheck.job.versions import ENGINE, TRANSFORMERS, is_before
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -325,6 +325,19 @@ class Framework(Profile):
         del recipe, trainer, version
         return "", ""
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Trainers that replace so much of the model that each has a profile of its own, under its name."""
+        return ()
+
+    def of_release(self, version: str | None, classes: str | None, architecture: Architecture | Rough) -> Framework:
+        """Return the trainer's profile as of a release, for a model.
+
+        ``version``: the trainer's; ``classes``: that of the framework, whose classes it runs. None: unknown.
+        """
+        del version, classes, architecture
+        return self
+
     def casts_back(self, trainer: str | None) -> str:
         """Why ``trainer`` leaves norms, embeddings and head of a bitsandbytes base in 16 bits; empty: it does not."""
         del trainer
@@ -432,6 +445,16 @@ class Framework(Profile):
         the model is one group. None: FSDP makes units of layers, whatever classes a model names.
         """
         return None
+
+    @property
+    def usual_checkpoints(self) -> tuple[str, str, str]:
+        """Mode of activation checkpointing and place of its inputs where a plan states neither, and why."""
+        return "none", "none", ""
+
+    @property
+    def always_reentrant(self) -> bool:
+        """Whether checkpoints are of a reentrant function, whatever the release."""
+        return False
 
     @property
     def quantizes_head(self) -> bool:

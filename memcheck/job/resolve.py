@@ -206,6 +206,11 @@ def framed(
                 why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
                 defaults.note("model", f"{package} is installed", why)
         framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
+        trainer = plan.training.trainer
+        if trainer is not None and trainer.name in framework.variants:
+            framework = frameworks[trainer.name].of_release(
+                trainer.version, plan.training.framework_version, architecture
+            )
         if isinstance(architecture, Architecture):
             architecture = framework.built(architecture)
         teacher = None

@@ -6,7 +6,7 @@ after it.
 
 from __future__ import annotations
 
-from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
+from memcheck.job.defaults import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import DEFAULT_OPTIMIZER, Framework
 from memcheck.job.layout import recomputes
 from memcheck.job.types import (
@@ -120,10 +120,15 @@ def resolve_checkpointing(
     elif stated.mode is None and stated.modules:
         mode = defaults.take("training.activation_checkpointing.mode", None, "selective", "modules are listed")
     else:
-        mode = defaults.take("training.activation_checkpointing.mode", stated.mode, "none")
+        usual, offload, why = framework.usual_checkpoints
+        mode = defaults.take("training.activation_checkpointing.mode", stated.mode, usual, why or PLAN_DEFAULT)
+        if stated.mode is None and stated.offload is None and offload != "none":
+            defaults.note("training.activation_checkpointing.offload", offload, why)
+            stated = stated._replace(offload=offload)
     reentrant = bool(stated.reentrant)
-    if mode == "full" and framework.predates(version, "non-reentrant"):
-        why = f"default of {framework.name} {version}"
+    if mode == "full" and (framework.always_reentrant or framework.predates(version, "non-reentrant")):
+        why = f"default of {framework.title if framework.always_reentrant else framework.name}"
+        why += f" {version}" if version and not framework.always_reentrant else ""
         reentrant = defaults.take("training.activation_checkpointing.reentrant", stated.reentrant, True, why)
     return Checkpointing(
         mode=mode,

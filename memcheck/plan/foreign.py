@@ -124,7 +124,7 @@ SHAPES = {
 """Sizes of a model in snake case, as they are called, to their names in the config.json of most models."""
 
 FRAMEWORKS = {
-    "unsloth": "Unsloth runs transformers' Trainer: `huggingface` prices that, without Unsloth's own kernels",
+    "unsloth": "Unsloth runs transformers' Trainer: write `huggingface`, and `trainer: unsloth`",
     "trl": "TRL's trainers are transformers' Trainer: write `huggingface`",
     "axolotl": "Axolotl runs transformers' Trainer: write `huggingface`",
     "llama-factory": "LLaMA-Factory runs transformers' Trainer: write `huggingface`",

@@ -74,6 +74,9 @@ class ModelBuffers:
         states, length = model_states_of(self.setting.style), self.job.sequence_length
         caches = states.rotary_caches(self.architecture, length, layers, adapted=self.job.lora is not None)
         always_live = [Always("activations", caches)] if caches else []
+        if self.job.checkpointing.offload == "cpu" and self.setting.style.offload_buffers:
+            buffers = self.setting.style.offload_buffers * self.boundary()
+            always_live.append(Always("activations", buffers))
         if self.job.auxiliary_models:
             from memcheck.frameworks.torch.reference_models import companion_caches
 

@@ -41,6 +41,11 @@ class Trainer(Framework):
             return "fp32", "TRL loads models in fp32 unless told (trainer/utils.py, since 0.27)"
         return "fp16" if recipe == "fp16-mixed" else "bf16", "the frozen base is kept in its checkpoint's 16-bit dtype"
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """unsloth, whose layers, loss and checkpoints are its own."""
+        return ("unsloth",)
+
     def casts_back(self, trainer: str | None) -> str:
         """Axolotl does, after peft's preparation, unless ``embeddings_skip_upcast`` says otherwise."""
         return CASTS_BACK if trainer == "axolotl" else ""
@@ -147,7 +152,7 @@ FRAMEWORK = Trainer(
     ),
     clip_grad_norm=True,
     objectives=("sft", "dpo", "ipo", "orpo", "kto", "simpo", "cpo", "reward", "gkd", "distill"),
-    trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct"),
+    trainers=("transformers", "trl", "axolotl", "llama-factory", "ms-swift", "open-instruct", "unsloth"),
     since={
         "FSDP2": (5, 10),
         # transformers 4.39 trainer.py, _fsdp_qlora_plugin_updates

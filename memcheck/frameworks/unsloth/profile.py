@@ -1,0 +1,115 @@
+"""unsloth, which runs transformers' Trainer: what it replaces, by release.
+
+Sources: unslothai/unsloth 015bdef0 (2026.8.19) ``models/llama.py``, ``models/loader.py``, ``models/vision.py``,
+``kernels``; unslothai/unsloth-zoo ce232d6c (2026.8.13) ``gradient_checkpointing.py``, ``fused_losses``,
+``training_utils.py``. Their history has the month in which each of them came.
+"""
+
+from __future__ import annotations
+
+from memcheck.frameworks.transformers import profile as trainer
+from memcheck.frameworks.unsloth.styles import COMPILED, FORMER, OWN
+from memcheck.job.framework import Adapters, Framework, Losses, Parallelism
+from memcheck.job.versions import is_before
+from memcheck.models.types import Architecture, Rough
+
+OWN_CLASSES = ("gemma", "llama", "mistral", "phi3", "qwen2", "qwen3")
+"""Model types whose layers unsloth writes itself, and that have a memory model (``models/loader.py``). Its copies of
+Phi 3 and 4 are Llama models (``models/mapper.py``). All others run transformers' classes, under ``torch.compile``.
+"""
+OWN_LOSSES = (*OWN_CLASSES, "cohere", "gemma2", "granite")
+"""Model types whose loss unsloth's own class computes."""
+CUT_SINCE, FUSED_SINCE, COMPILED_SINCE, PIECES_SINCE = (2024, 11, 7), (2025, 8), (2026, 5), (2026, 7)
+"""First releases with Apple's cut cross-entropy, with a fused loss of its own, with that put into transformers'
+classes, and with pieces of it whose logits are at most 4 GiB. Before that they may be half of the free memory.
+"""
+LOSSES = ("chunked", "fused-linear", "in-place", "standard")
+ONE_TABLE_SINCE = (2025, 1, 1)
+"""The first release whose layers share cos and sin, where transformers is 4.48 or newer (IS_ATTENTION_REFACTOR)."""
+EXPANDABLE_SINCE = (2024, 3, 17)
+"""The day since which PYTORCH_CUDA_ALLOC_CONF is set as unsloth is imported."""
+PREPARES = "unsloth's own prepare_model_for_training widens the adapters alone (unsloth_zoo training_utils.py)"
+
+
+class Unsloth(trainer.Trainer):
+    """transformers' Trainer, whose model unsloth has loaded."""
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def casts_back(self, trainer: str | None) -> str:
+        """Norms, embeddings and head stay in 16 bits."""
+        del trainer
+        return PREPARES
+
+    def chunks(self, loss: str) -> bool:
+        """No loss takes a number of pieces: the code chooses it."""
+        del loss
+        return False
+
+    def built(self, architecture: Architecture) -> Architecture:
+        """Return the model with separate matrices for query, key, value, gate and up: unsloth's copies of Phi have
+        them.
+        """
+        from memcheck.models.unfused import unfused
+
+        return unfused(architecture) if architecture.model_type == "phi3" else architecture
+
+    @property
+    def usual_checkpoints(self) -> tuple[str, str, str]:
+        """``use_gradient_checkpointing="unsloth"``: inputs of layers wait on the host."""
+        return "full", "cpu", "default of unsloth's get_peft_model and for_training"
+
+    @property
+    def always_reentrant(self) -> bool:
+        """True: UnslothCheckpointFunction is torch's reentrant one, with buffers."""
+        return True
+
+    def of_release(self, version: str | None, classes: str | None, architecture: Architecture | Rough) -> Framework:
+        """Return unsloth as of a release. ``version``: unsloth's; ``classes``: that of transformers. None: unknown, so
+        as of 2026.8. The loss of releases before 2026.7 takes what is free, and so does not decide whether a job fits.
+        """
+        model_type = architecture.model_type if isinstance(architecture, Architecture) else ""
+        own = model_type in OWN_CLASSES
+        style = COMPILED
+        if own:
+            style = FORMER if is_before(version, ONE_TABLE_SINCE) or is_before(classes, (4, 48)) else OWN
+        segments = ("expandable", "default")
+        return self._replace(
+            style=style,
+            losses=Losses(default=_loss(version, own=own or model_type in OWN_LOSSES), kinds=LOSSES),
+            allocators=segments[::-1] if is_before(version, EXPANDABLE_SINCE) else segments,
+        )
+
+
+def _loss(version: str | None, *, own: bool) -> str:
+    """Return the kind of loss of a release: in pieces (``chunked``), in one (``fused-linear``), or of whole logits.
+
+    Cut cross-entropy makes no logits at all, so that pieces are an upper bound of it. ``own``: in a class of unsloth's.
+    """
+    if is_before(version, CUT_SINCE):
+        return "in-place" if own else "standard"
+    if not own and is_before(version, COMPILED_SINCE):
+        return "standard"
+    return "fused-linear" if not is_before(version, FUSED_SINCE) and is_before(version, PIECES_SINCE) else "chunked"
+
+
+FRAMEWORK = Unsloth(*trainer.FRAMEWORK)._replace(
+    title="unsloth on transformers' Trainer",
+    source="unsloth 2026.8.19, unsloth_zoo 2026.8.13",
+    style=OWN,
+    losses=Losses(default="chunked", kinds=LOSSES),
+    # it warns of FSDP and DeepSpeed, and has no code for either; DDP divides nothing
+    parallelism=Parallelism(zero_stages=(0,), gradient_sync="last"),
+    adapters=Adapters(
+        variants=("dropout", "dora", "modules_to_save"),
+        bases=("nf4", "fp4", "int8"),
+        head=True,
+    ),
+    objectives=("sft",),
+    trainers=("unsloth",),
+    # unsloth_zoo __init__.py
+    allocators=("expandable", "default"),
+)

@@ -1,0 +1,57 @@
+"""Tensors that unsloth holds in addition to a model's parameters: rotary caches, and a buffer that all layers share.
+
+Sources: unsloth 2026.8 ``models/llama.py`` (LlamaRotaryEmbedding), ``kernels/utils.py`` (fast_dequantize,
+``use_global_buffer``); unsloth 2024.8 ``models/llama.py``.
+"""
+
+from __future__ import annotations
+
+from memcheck.autograd.context import Setting
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.frameworks.transformers import states as classes
+from memcheck.frameworks.unsloth.styles import FormerStyle
+from memcheck.models.parameters import linear_tensors
+from memcheck.models.types import Architecture, Attention, Mlp
+
+FIRST_POSITIONS = 4 * 8192
+"""Rows of a layer's first cos and sin (``current_rope_size``)."""
+BLOCK = 64
+"""4-bit weights that share a constant, which is restored to fp32."""
+
+
+def rotary_tables(architecture: Architecture, setting: Setting) -> int:
+    """Return the bytes of cos and sin, and of the buffer into which unsloth's own layers dequantise every weight.
+
+    transformers' classes make cos and sin in each forward. unsloth's have them for every position of the model, in 16
+    bits. Until the attention of transformers 4.48 each layer had its own, of 32,768 positions at first, and no buffer.
+    """
+    if setting.style.modeling_files:
+        return classes.rotary_tables(architecture, setting)
+    positions, width = max(1, architecture.max_position_embeddings), classes.rotary_width(architecture)
+    if isinstance(setting.style, FormerStyle):
+        return 2 * architecture.num_layers * rounded(2 * width * max(setting.sequence, min(FIRST_POSITIONS, positions)))
+    return 2 * rounded(2 * width * max(setting.sequence, positions)) + _dequantized(architecture, setting)
+
+
+def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
+    """Return 0: what layers hold is in :func:`rotary_tables`."""
+    del architecture, sequence, layers, adapted
+    return 0
+
+
+def _dequantized(architecture: Architecture, setting: Setting) -> int:
+    """Return the bytes of the largest matrix of a layer in 16 bits, with its constants in fp32."""
+    adapter = setting.adapter
+    if adapter is None or not adapter.quantized:
+        return 0
+    largest = max(
+        (
+            tensor.shape[0] * tensor.shape[1]
+            for block, _ in architecture.blocks
+            for part in (block.mixer, block.mlp)
+            if isinstance(part, (Attention, Mlp))
+            for tensor in linear_tensors(part.tensors)
+        ),
+        default=0,
+    )
+    return rounded(largest * ITEM_BYTES[setting.param_dtype]) + rounded(4 * largest // BLOCK)
