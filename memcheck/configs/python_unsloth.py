@@ -10,7 +10,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
 from memcheck.configs.python_values import UNKNOWN, PythonValue, plain
 from memcheck.configs.types import ConfigProblem, Note
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
