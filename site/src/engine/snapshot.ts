@@ -39,7 +39,7 @@ export function writeSnapshot(snapshot: Uint8Array, constants: Uint8Array): Uint
 export function readSnapshot(file: Uint8Array): { snapshot: Uint8Array; restore: (heap: Uint8Array) => void } {
   const aligned = file.byteOffset % 4 === 0 ? file : file.slice();
   const [magic, length = 0, sum] = words(aligned.subarray(0, HEADER_BYTES));
-  if (magic !== MAGIC) throw new RangeError("this is no snapshot");
+  if (magic !== MAGIC || aligned.length < HEADER_BYTES) throw new RangeError("this is no snapshot");
   const snapshot = aligned.subarray(HEADER_BYTES);
   return {
     snapshot,
