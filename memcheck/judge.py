@@ -64,16 +64,21 @@ DEFAULT_WARN_ABOVE = 0.9
 WARN, FAIL = UNCERTAIN
 
 
-def check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:
-    """The results of every document, and a traceback for each one on which memcheck itself failed."""
+def check_file(
+    path: str, data: bytes, gate: Gate, read: list[Document] | None = None
+) -> tuple[list[PlanResult], list[str]]:
+    """The results of every document, and a traceback for each one on which memcheck itself failed.
+
+    ``read``: the documents are added to it, for whoever looks into them after the check.
+    """
     begin_reading_once()
     try:
-        return _check_file(path, data, gate)
+        return _check_file(path, data, gate, [] if read is None else read)
     finally:
         end_reading_once()
 
 
-def _check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], list[str]]:
+def _check_file(path: str, data: bytes, gate: Gate, read: list[Document]) -> tuple[list[PlanResult], list[str]]:
     results: list[PlanResult] = []
     traces: list[str] = []
 
@@ -89,6 +94,7 @@ def _check_file(path: str, data: bytes, gate: Gate) -> tuple[list[PlanResult], l
     except Exception as error:  # noqa: BLE001
         failed(error, 0, stem(path))
         return results, traces
+    read += documents
     if not documents:
         from memcheck.rules.located import no_document
 

@@ -160,10 +160,12 @@ ARROWS: dict[str, set[str]] = {
     "ui": {"config", "edge", "errors", "live", "plan", "record", "result"},
     "live": {
         "accounts",
+        "catalog",
         "config",
         "configs",
         "edge",
         "errors",
+        "job",
         "judge",
         "memory",
         "plan",

@@ -8,7 +8,6 @@ from memcheck import __version__
 from memcheck.accounts.dossier import Dossier
 from memcheck.accounts.estimate import Estimate
 from memcheck.config.gate import Gate
-from memcheck.configs.documents import load_plans
 from memcheck.edge.text import percent
 from memcheck.errors import UsageError
 from memcheck.judge import check_file
@@ -54,8 +53,18 @@ class CheckedFile(Record):
     ids: dict[int, str]
     """The id of every plan and finding, by the identity of the record."""
     defects: tuple[str, ...]
+    basis: tuple[str, int, Gate]
+    """The path, the state of the workspace and the gate that the check was made with."""
     documents: tuple[Document, ...]
     """The plans as they are read, with everything that they take from other files."""
+
+    def is_of(self, workspace: Workspace, path: str, gate: Gate) -> bool:
+        """Whether this is what a check would find now: the same file, and the same bytes of all files."""
+        return self.basis == (path, workspace.state, gate)
+
+    def document(self, number: int) -> Document | None:
+        """One plan as it is read; None where the text is no plan."""
+        return next((each for each in self.documents if each.index == number), None)
 
     def plan(self, document: int) -> PlanResult:
         """The result of one document.
@@ -77,15 +86,19 @@ def checked_file(workspace: Workspace, path: str, gate: Gate) -> CheckedFile:
         UsageError: there is no such file.
     """
     data = workspace.data(path)
+    documents: list[Document] = []
+    basis = (path, workspace.state, gate)
+    gate = gate._replace(inventory=True, grounds=0, dossier=quick_dossier)
     with workspace.reading():
-        results, traces = check_file(path, data, gate._replace(inventory=True, grounds=0, dossier=quick_dossier))
-        documents = () if traces else load_plans(path, data, hardware=gate.hardware)
+        results, traces = check_file(path, data, gate, documents)
     report = Report(version=__version__, plans=tuple(results))
-    return CheckedFile(path=path, report=report, ids=ids_of(report), defects=tuple(traces), documents=tuple(documents))
+    return CheckedFile(
+        path=path, report=report, ids=ids_of(report), basis=basis, defects=tuple(traces), documents=tuple(documents)
+    )
 
 
-def first(workspace: Workspace, checked: CheckedFile, document: int) -> First:
-    """The first step of an answer about one plan of a file.
+def first(workspace: Workspace, checked: CheckedFile, document: int, edits: tuple[FileChange, ...] = ()) -> First:
+    """The first step of an answer about one plan of a file. ``edits``: what the request changed.
 
     Raises:
         UsageError: the file has no such plan.
@@ -107,6 +120,7 @@ def first(workspace: Workspace, checked: CheckedFile, document: int) -> First:
         order=order(told, found),
         sections=sections(told, found),
         diagnostics=diagnostics(workspace, checked, plan),
+        edits=edits,
         files=tuple(dict.fromkeys((checked.path, *(name for name in plan.sources if name in workspace)))),
         defects=checked.defects,
     )

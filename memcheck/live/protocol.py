@@ -5,15 +5,22 @@ Every request ends with the step ``done``. Nothing that a message holds leads to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from memcheck import __version__
 from memcheck.config.gate import Gate
+from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.live.answer import checked_file, first
-from memcheck.live.replies import STEPS, Done, Failed
+from memcheck.live.answer import CheckedFile, Places, checked_file, first
+from memcheck.live.choices import Choosing
+from memcheck.live.form import choices, form, forms, soon
+from memcheck.live.moves import moved
+from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange
 from memcheck.live.requests import RequestError, checked, numbered
 from memcheck.live.workspace import Workspace, checked_name
+from memcheck.plan.places import Document
+from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.report.story.build import as_data
 
@@ -22,6 +29,7 @@ REMEMBERED = 8
 WORDS = {kind: word for word, kind in STEPS.items()}
 Fields = Mapping[str, object]
 Steps = Iterator[Record]
+News = Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
 
 class Session:
@@ -31,7 +39,9 @@ class Session:
         self.gate = Gate() if gate is None else gate
         self.workspace = Workspace()
         self.path, self.document = "", 0
-        self._sent: dict[object, Mapping[str, str]] = {}
+        self.last: CheckedFile | None = None
+        """The last file that was checked."""
+        self._sent: dict[object, Mapping[str, Mapping[str, object]]] = {}
 
     def handle(self, request: object) -> Iterator[dict[str, object]]:
         """The steps of an answer, each with the id of its request; the last one is ``done``.
@@ -85,13 +95,42 @@ class Session:
         hardware = fields.get("hardware")
         return self.gate._replace(hardware=hardware) if isinstance(hardware, dict) else self.gate
 
-    def unsent(self, number: object, since: object, sections: Mapping[str, str]) -> dict[str, str]:
-        """The sections that differ from those of the answer that is shown; all of them are remembered."""
+    def document_of(self, fields: Fields) -> Document:
+        """The plan that a request is about.
+
+        Raises:
+            UsageError: there is no such file or plan.
+        """
+        gate = self.gate_of(fields)
+        checked = self.last
+        if checked is not None and checked.is_of(self.workspace, self.path, gate):
+            found: Sequence[Document] = checked.documents
+        else:
+            with self.workspace.reading():
+                found = load_plans(self.path, self.workspace.data(self.path), hardware=gate.hardware)
+        return only_plan(self.path, list(found), self.document)
+
+    def checked(self, fields: Fields) -> CheckedFile:
+        """The file that a request is about, checked; as it was, if nothing has changed."""
+        gate = self.gate_of(fields)
+        if self.last is None or not self.last.is_of(self.workspace, self.path, gate):
+            self.last = checked_file(self.workspace, self.path, gate)
+        return self.last
+
+    def news(self, number: object, since: object) -> News:
+        """Leaves out what is as in the answer that is shown, whose number is ``since``, and remembers all of it."""
         before = self._sent.get(since, {}) if since is not None else {}
-        self._sent[number] = sections
+        now: dict[str, Mapping[str, object]] = {}
+        self._sent[number] = now
         while len(self._sent) > REMEMBERED:
             del self._sent[next(iter(self._sent))]
-        return {name: html for name, html in sections.items() if before.get(name) != html}
+
+        def news(part: str, all: Mapping[str, Any]) -> dict[str, Any]:
+            known = before.get(part, {})
+            now[part] = all
+            return {name: each for name, each in all.items() if name not in known or known[name] != each}
+
+        return news
 
 
 def utf8(name: str, text: str) -> bytes:
@@ -124,14 +163,52 @@ def failed(error: Exception) -> Failed:
 
 
 def answer(session: Session, number: object, fields: Fields) -> Steps:
-    """Check a plan."""
-    found = first(
-        session.workspace, checked_file(session.workspace, session.path, session.gate_of(fields)), session.document
-    )
-    yield found._replace(sections=session.unsent(number, fields.get("since"), found.sections))
+    """Check a plan: the verdict first, then the controls."""
+    yield from _answered(session, number, fields, ())
 
 
-STEPS_OF: Mapping[str, Callable[[Session, object, Fields], Steps]] = {"answer": answer}
+def set_keys(session: Session, number: object, fields: Fields) -> Steps:
+    """Write new values into the plan, and check it."""
+    document = session.document_of(fields)
+    changes = fields["changes"]
+    with session.workspace.reading():
+        made = moved(document, changes)  # type: ignore[arg-type]  # checked as a mapping
+    places = Places(session.workspace, document.sources)
+    edits = tuple(places.change(each.path, each.edits) for each in made)
+    session.workspace.put({each.path: edited(session.workspace.data(each.path), each.edits) for each in made})
+    yield from _answered(session, number, fields, edits)
+
+
+def _answered(session: Session, number: object, fields: Fields, edits: tuple[FileChange, ...]) -> Steps:
+    gate = session.gate_of(fields)
+    checked = session.checked(fields)
+    found = first(session.workspace, checked, session.document, edits)
+    news = session.news(number, fields.get("since"))
+    yield found._replace(sections=news("sections", found.sections))
+    document = checked.document(session.document)
+    if document is None or not isinstance(document.values, dict):
+        return
+    made = form(document, checked.plan(session.document), Places(session.workspace).of(session.path))
+    yield made._replace(fields=news("fields", made.fields))
+    with session.workspace.reading():
+        chosen = soon(made, Choosing(document, gate))
+    yield Choices(choices=news("choices", chosen))
+
+
+def choices_of(session: Session, number: object, fields: Fields) -> Steps:
+    """The values that some keys of a plan could have."""
+    document = session.document_of(fields)
+    with session.workspace.reading():
+        choosing = Choosing(document, session.gate_of(fields))
+        found = {key: choices(key, choosing) for key in fields["keys"] if key in forms()}  # type: ignore[attr-defined]
+    yield Choices(choices=found)
+
+
+STEPS_OF: Mapping[str, Callable[[Session, object, Fields], Steps]] = {
+    "answer": answer,
+    "set": set_keys,
+    "choices": choices_of,
+}
 """What answers each request."""
 
 _session: Session | None = None

@@ -107,6 +107,78 @@ class Figures(Record):
     gpus: int
 
 
+class KeyChoice(Record):
+    """A value that a key could have."""
+
+    value: object
+    label: str
+    told: str
+    """Facts to choose by, such as the memory of a GPU; empty where the value says it all."""
+    legal: bool
+    """Whether the plan passes the layout rules with it."""
+    code: str
+    """The rule that refuses the value; empty where it is legal."""
+    reason: str
+    """Why the value is refused; empty where it is legal."""
+
+
+class FormField(Record):
+    """A control: one key of the plan."""
+
+    key: str
+    label: str
+    kind: str
+    """``choice``, ``flag``, ``number``, ``text``, ``list``, ``model`` or ``gpu``."""
+    told: str
+    """What the key means."""
+    unit: str
+    value: object
+    """The value that counts; null where there is none."""
+    origin: str
+    """``stated`` in the plan, ``assumed``, the format's ``default``, or ``unset``."""
+    why: str
+    """Why an assumed value was taken."""
+    minimum: float | None
+    maximum: float | None
+    main: bool
+    """Whether the field is shown at once."""
+    relevant: bool
+    """Whether the plan has a use for the key: others refuse it or do not read it."""
+    choices: str
+    """When there are values to choose from: ``soon`` (the step ``choices``), ``asked`` (the request), or ``none``."""
+    place: TextPlace | None
+    """Where the value is written in the plan's own file; null where it is not."""
+
+
+class FormGroup(Record):
+    """Fields of one section of the plan."""
+
+    id: str
+    title: str
+    told: str
+    keys: tuple[str, ...]
+    """The fields in their order."""
+
+
+class PlanForm(Record):
+    """The plan as controls."""
+
+    groups: tuple[FormGroup, ...]
+    fields: Mapping[str, FormField]
+    """Fields by key; one that is missing has not changed."""
+    textbook: bool
+    """Whether the plan takes a flat share as overhead."""
+    assumed: int
+    """How many values were assumed."""
+
+
+class Choices(Record):
+    """The values that some keys could have: of a number, the marks of a slider."""
+
+    choices: Mapping[str, tuple[KeyChoice, ...]]
+    """Values by key. A key that takes any value has none; one that is missing has not changed."""
+
+
 class First(Record):
     """The verdict, the bar and the findings of one plan: the first step of an answer."""
 
@@ -128,6 +200,8 @@ class First(Record):
     sections: Mapping[str, str]
     """HTML by the id of a section."""
     diagnostics: tuple[Diagnostic, ...]
+    edits: tuple[FileChange, ...]
+    """What the request changed in the files, which the workspace holds already; empty but for ``set``."""
     files: tuple[str, ...]
     """The files of the workspace that the plan was read from, its own first."""
     defects: tuple[str, ...]
@@ -152,5 +226,5 @@ class Done(Record):
     """The number of steps before this one."""
 
 
-STEPS: Mapping[str, type] = {"first": First, "failed": Failed, "done": Done}
+STEPS: Mapping[str, type] = {"first": First, "form": PlanForm, "choices": Choices, "failed": Failed, "done": Done}
 """The record of every step by its word."""

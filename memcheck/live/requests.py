@@ -54,12 +54,19 @@ COMMON = {
     "document": Field("whole", "The number of the plan in the file, from 0; without it, 0."),
     "files": Field("files", "Other files by name that are added or replaced; null removes a file."),
     "hardware": Field("keys", "What a framework's own config does not say: gpu, gpus_per_node, nodes."),
-    "since": Field("id", "The id of the answer that is shown: sections that are the same are left out."),
+    "since": Field("id", "The id of the answer that is shown: what is the same is left out."),
 }
 """Fields of every request about a plan."""
 
+CHANGES = Field("keys", "New values by dotted key; null removes a key from the plan.", required=True)
+KEYS = Field("words", "Dotted keys.", required=True)
+
 REQUESTS: Mapping[str, RequestForm] = {
-    "answer": RequestForm("Check a plan. The reply is the step `first`.", COMMON),
+    "answer": RequestForm("Check a plan. Replies: `first`, then `form`.", COMMON),
+    "set": RequestForm(
+        "Set keys of a plan, then check it. Replies: `first` with edits, then `form`.", {**COMMON, "changes": CHANGES}
+    ),
+    "choices": RequestForm("The values that keys could have. Reply: `choices`.", {**COMMON, "keys": KEYS}),
 }
 
 

@@ -26,6 +26,8 @@ class Workspace:
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
+        self.state = 0
+        """Changes when a file does."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._files
@@ -68,8 +70,10 @@ class Workspace:
         total = sum(map(len, changed.values()))
         if total > MOST_BYTES:
             raise UsageError(f"the files would have {total:,} bytes, more than {MOST_BYTES:,}", "remove some of them")
-        self._files.clear()
-        self._files.update(changed)
+        if changed != self._files:
+            self._files.clear()
+            self._files.update(changed)
+            self.state += 1
 
     def reading(self) -> AbstractContextManager[None]:
         """A block in which memcheck reads these files and none of the disk's."""

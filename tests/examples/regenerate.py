@@ -9,6 +9,7 @@ import sys
 
 from tests.examples.rendered import GOLDEN, NAMES, golden, rendered
 from tests.golden import joined
+from tests.live.recorded import regenerate as regenerate_messages
 from tests.report.regenerate import main as regenerate_rules
 
 
@@ -25,6 +26,7 @@ def main() -> int:
     for path in set(GOLDEN.iterdir()) - written:
         path.unlink()
         sys.stdout.write(f"removed {path.name}\n")
+    regenerate_messages()
     return regenerate_rules()
 
 

@@ -1,6 +1,7 @@
 """A visit as messages: what the TypeScript of the page is built and tested on. ``messages.json`` is the record of it.
 
-``python -m tests.live.recorded``, from the top of the checkout, writes it anew; read the difference.
+``python -m tests.live.recorded`` and ``python -m tests.examples.regenerate``, from the top of the checkout, write it
+anew; read the difference.
 """
 
 from __future__ import annotations
@@ -20,15 +21,25 @@ BESIDE = (
 
 
 def requests() -> list[object]:
-    """A plan that fails; it changed, then broken, then several that extend another file; and no request."""
+    """A plan that fails, then changed, broken, several that extend another file, a control moved, and no request."""
     text = (ROOT / "examples" / f"{FAILING}.yaml").read_text(encoding="utf-8")
     shorter = text.replace("sequence_length: 8192", "sequence_length: 1024")
     return [
         {"id": 1, "do": "answer", "path": "plan.yaml", "text": text},
         {"id": 2, "do": "answer", "path": "plan.yaml", "text": shorter, "since": 1},
         {"id": 3, "do": "answer", "path": "plan.yaml", "text": BROKEN, "since": 2},
-        {"id": 4, "do": "answer", "path": "two.yaml", "text": BESIDE, "files": {"base.yaml": text}, "document": 1},
-        {"id": 5, "do": "anwser"},
+        {
+            "id": 4,
+            "do": "answer",
+            "path": "two.yaml",
+            "text": BESIDE,
+            "files": {"base.yaml": text},
+            "document": 1,
+            "since": 3,
+        },
+        {"id": 5, "do": "set", "path": "plan.yaml", "changes": {"parallelism.tensor": 4}, "document": 0, "since": 2},
+        {"id": 6, "do": "choices", "keys": ["training.loss"]},
+        {"id": 7, "do": "anwser"},
     ]
 
 
@@ -39,9 +50,18 @@ def visit() -> list[dict[str, object]]:
 
 
 def written() -> str:
-    """The record as text."""
-    return json.dumps(visit(), indent=1, ensure_ascii=False) + "\n"
+    """The record as text, with a message per line."""
+    exchanges = []
+    for each in visit():
+        replies = ",\n".join(json.dumps(reply, ensure_ascii=False) for reply in each["replies"])  # type: ignore[attr-defined]
+        exchanges.append(f'{{"request": {json.dumps(each["request"], ensure_ascii=False)}, "replies": [\n{replies}]}}')
+    return "[\n" + ",\n".join(exchanges) + "\n]\n"
+
+
+def regenerate() -> None:
+    """Write the record."""
+    RECORD.write_text(written(), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
-    RECORD.write_text(written(), encoding="utf-8", newline="\n")
+    regenerate()

@@ -256,18 +256,9 @@ def as_data(value: object) -> object:
         kind = BLOCKS.get(type(value))
         named = {"block": kind} if kind else {}
         return {**named, **{name: as_data(each) for name, each in zip(fields, value, strict=True)}}
-    if isinstance(value, (list, dict)):
-        return plain(value)
-    return value
-
-
-def plain(value: object) -> object:
-    """A value of a plan as JSON can hold it."""
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    return value
+        return {str(key): as_data(each) for key, each in value.items()}
+    return [as_data(each) for each in value] if isinstance(value, list) else value
 
 
 def shortened(line: SourceLine) -> SourceLine:
