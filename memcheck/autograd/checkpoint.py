@@ -66,7 +66,7 @@ class CheckpointFrame:
         The state of the tape (autocast, component, open checkpoint) is that of the checkpointed call meanwhile.
         """
         tape = self.tape
-        outside = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.near_recompute_end
+        before = tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.near_recompute_end
         tape.frame, tape.casts, tape.autocast = self, {}, self.autocast
         tape.near_recompute_end = self.early_stop and len(self.nodes) == 1
         tape.component, tape.grad_enabled = "activations", True
@@ -81,14 +81,14 @@ class CheckpointFrame:
         except _LastSavedError as stop:
             stop.__traceback__ = None  # it would keep the forward's local variables alive
         x.storage = None
-        tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.near_recompute_end = outside
+        tape.frame, tape.casts, tape.autocast, tape.component, tape.grad_enabled, tape.near_recompute_end = before
         for reference, recomputed in zip(self.nodes, self.recomputed, strict=False):
             node = reference()
             if node is None or recomputed is None:
                 continue
             if node.frame is self:
                 node.run, node.saved = recomputed.run, recomputed.saved
-            recomputed.run, recomputed.saved = None, ()
+            recomputed.run, recomputed.saved = None, ()  # the second graph is dropped
         self.nodes, self.recomputed = [], None
 
     def _materialize(self) -> None:
@@ -133,8 +133,10 @@ def checkpoint(tape: Tape, forward: Run, x: Value, returned: list[Value] | None 
 
 
 class KeptOutputs:
-    """The operator outputs that selective recompute keeps. Every second matrix product is recomputed; products with an
-    excluded matrix always are.
+    """The operator outputs that torchtitan's selective recompute keeps instead of computing them again.
+
+    Every second matrix product is recomputed; products with an excluded matrix always are
+    (torchtitan distributed/activation_checkpoint.py, ``_apply_op_sac``).
     """
 
     __slots__ = ("always", "count", "kept", "kinds", "position", "recomputing")
@@ -175,7 +177,7 @@ class KeptOutputs:
         self.count = self.position = 0
 
     def _keeps(self, kind: str, matrix: tuple[int, ...] | None) -> bool:
-        """Tell whether the next output of this kind is kept, and count it if it is a matrix product."""
+        """Whether the next output of this kind is kept; counts matrix products, of which every second is."""
         if kind not in self.kinds:
             return False
         if kind != "mm":
@@ -255,5 +257,12 @@ def ctx_attribute(tape: Tape, storage: Storage) -> Storage | None:
 
 
 def with_ctx_attributes(run: Backward, attributes: object) -> Backward:
-    """Return the backward function with a reference to ``attributes``, storages that a checkpoint does not see."""
-    return run if attributes is None else lambda grad: (run(grad), attributes)[0]
+    """Return ``run`` with a reference to ``attributes``: storages on a Function's ctx, which no checkpoint drops."""
+    if attributes is None:
+        return run
+
+    def with_reference(grad: Storage, _attributes: object = attributes) -> list[Storage | None]:
+        """Return the gradients of ``run``. The default argument lives as long as this function."""
+        return run(grad)
+
+    return with_reference

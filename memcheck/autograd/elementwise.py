@@ -57,27 +57,30 @@ def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
     if weight.dtype == dtype:
         return weight
     parameter = weight.origin if isinstance(weight.origin, Parameter) else None
-    key = (
-        id(weight.origin) if weight.origin is not None and not (parameter is not None and parameter.used_as_view) else 0
-    )
-    cached = tape.casts.get(key) if key else None
+    # only leaves that want a gradient are cached, and a view is none (aten/src/ATen/autocast_mode.cpp, cached_cast)
+    cacheable = weight.origin is not None and not (parameter is not None and parameter.used_as_view)
+    key = id(weight.origin) if cacheable else 0
+    cached = tape.casts.get(key) if cacheable else None
     if cached is not None:
         return cached
-    again = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
-    elsewhere = key and not again and parameter is not None and parameter.shared_with_earlier
-    out = tape.external(weight.shape, dtype) if elsewhere else tape.value(weight.shape, dtype, "autocast copy")
+    recomputing = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
+    cached_by_earlier_layer = cacheable and not recomputing and parameter is not None and parameter.shared_with_earlier
+    if cached_by_earlier_layer:
+        out = tape.external(weight.shape, dtype)
+    else:
+        out = tape.value(weight.shape, dtype, "autocast copy")
     shape, source = weight.shape, weight.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, source, "to backward")]
 
-    if key and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
+    if cacheable and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
         from memcheck.autograd.shared import shared_copy
 
         out = tape.record(out, (weight,), shared_copy(parameter, dtype, run))
     else:
         out = tape.record(out, (weight,), run)
-    if key:  # only leaves that want a gradient are cached (aten/src/ATen/autocast_mode.cpp, cached_cast)
+    if cacheable:
         tape.casts[key] = out
     return out
 
@@ -90,7 +93,7 @@ def convert_weight(tape: Tape, weight: Value, dtype: str) -> Value:
 
 
 def add(tape: Tape, a: Value, b: Value, label: str = "add") -> Value:
-    """``a + b`` of equal shapes: keeps nothing, hands its gradient to both."""
+    """``a + b`` of equal shapes: saves nothing; both inputs get the result's gradient itself."""
     return operator(tape, tape.value(a.shape, promote(a.dtype, b.dtype), label), (a, b), GRAD_UNCHANGED, validated=True)
 
 
@@ -105,31 +108,39 @@ def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
 
 
 def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
-    """``a * b`` with broadcasting: each factor is kept when the other wants a gradient."""
+    """``a * b`` with broadcasting: each factor is saved if the other one needs a gradient.
+
+    The engine sums a gradient that is larger than its input, and casts it to the input's dtype.
+    """
     shape = a.shape if (a.numel, len(a.shape)) >= (b.numel, len(b.shape)) else b.shape
-    wide = promote(a.dtype, b.dtype)
-    out = tape.value(shape, wide, label)
-    na, nb = a.origin is not None, b.origin is not None
-    kept = (a.storage if nb else None, b.storage if na else None)
+    out = tape.value(shape, promote(a.dtype, b.dtype), label)
+    a_needs_grad, b_needs_grad = a.origin is not None, b.origin is not None
+    saved = (a.storage if b_needs_grad else None, b.storage if a_needs_grad else None)
     a_dtype, b_dtype = a.dtype, b.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
-        ga = tape.new(shape, promote(grad.dtype, b_dtype), label + " backward") if na else None
-        gb = tape.new(shape, promote(grad.dtype, a_dtype), label + " backward") if nb else None
-        return [ga, gb]
+        grad_a = tape.new(shape, promote(grad.dtype, b_dtype), label + " backward") if a_needs_grad else None
+        grad_b = tape.new(shape, promote(grad.dtype, a_dtype), label + " backward") if b_needs_grad else None
+        return [grad_a, grad_b]
 
-    return tape.record(out, (a, b), run, validated=True, saves_first=True, saves=kept)
+    return tape.record(out, (a, b), run, validated=True, saves_first=True, saves=saved)
 
 
 def unary(tape: Tape, x: Value, name: str, label: str = "") -> Value:
-    """An operator of one tensor: a row of ``ELEMENTWISE``. ``label``: of its tensors, if not ``name``."""
-    row, label = ELEMENTWISE.get(name, _ONE_KERNEL), label or name
+    """Run an elementwise operator of one tensor, and return its result.
+
+    ``name``: torch's name. ``ELEMENTWISE`` says what it saves and which temporaries its backward makes; an operator
+    that is not there saves its input. ``label``: the name of its tensors in inventories; empty: ``name``.
+    """
+    label = label or name
+    spec = ELEMENTWISE.get(name, _ONE_KERNEL)
     out = tape.value(x.shape, x.dtype, label)
-    kept, label = out if row.saves == "result" else x, label + " backward"
-    if not row.temporaries:
-        return operator(tape, out, x, label, saves=(kept,))
-    temporaries = [(x.shape, dtype or x.dtype, label) for dtype in row.temporaries]
-    return operator(tape, out, x, label, saves=(kept,), temporaries=temporaries)
+    saved = out if spec.saves == "result" else x
+    backward_label = label + " backward"
+    if not spec.temporaries:
+        return operator(tape, out, x, backward_label, saves=(saved,))
+    temporaries = [(x.shape, dtype or x.dtype, backward_label) for dtype in spec.temporaries]
+    return operator(tape, out, x, backward_label, saves=(saved,), temporaries=temporaries)
 
 
 def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
@@ -139,7 +150,7 @@ def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
 
 
 def scale(tape: Tape, x: Value, label: str = "mul") -> Value:
-    """Multiplication by a Python number: keeps nothing."""
+    """``x * number``: saves nothing; backward makes a new tensor, as forward does."""
     return operator(tape, tape.value(x.shape, x.dtype, label), x, label + " backward")
 
 
@@ -172,19 +183,23 @@ def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
 
 
 def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
-    """``x / rows``: keeps both. The gradient of the rows comes first, ``-grad * ((x / rows) / rows)``: its four tensors
-    of x's size live to the end of that expression (FunctionsManual.cpp, div_tensor_other_grad); it is summed.
+    """``x / rows`` with one number per row: saves both.
+
+    The gradient of the rows comes first: ``-grad * ((x / rows) / rows)``, summed over each row. Four tensors of x's
+    size live to the end of that expression (FunctionsManual.cpp, div_tensor_other_grad); its result lives to the sum.
     """
     out = tape.value(x.shape, x.dtype, "div")
-    shape, dtype, small = x.shape, x.dtype, rows.shape
-    nx, nr = x.origin is not None, rows.origin is not None
+    shape, dtype, rows_shape = x.shape, x.dtype, rows.shape
+    x_needs_grad, rows_need_grad = x.origin is not None, rows.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
-        pieces = [tape.new(shape, dtype, "div backward") for _ in range(4 if nr else 0)]
-        del pieces[:3]
-        total = tape.new(small, dtype, "sum") if nr else None
-        pieces.clear()
-        return [tape.new(shape, dtype, "div backward") if nx else None, total]
+        grad_rows = None
+        if rows_need_grad:
+            expression = [tape.new(shape, dtype, "div backward") for _ in range(4)]
+            del expression[:3]
+            grad_rows = tape.new(rows_shape, dtype, "sum")
+            expression.clear()
+        return [tape.new(shape, dtype, "div backward") if x_needs_grad else None, grad_rows]
 
     return tape.record(out, (x, rows), run, saves=(x.storage, rows.storage))
 

@@ -20,10 +20,10 @@ except ImportError:
 
 
 def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
-    """Run the backward of the graph that made ``root``, and count what lives on the tape meanwhile.
+    """Run the backward of the graph that made ``root``, as torch's engine does, and count live bytes on the tape.
 
     ``box``: a list with the gradient of ``root``, or empty. The engine takes it out of the list, so that no variable of
-    the caller keeps it alive: it dies when its last consumer is done.
+    the caller keeps it alive: it is freed when its last consumer is done.
     """
     node = root.origin
     root.origin = None
@@ -35,21 +35,21 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
     component, tape.component = tape.component, "temporaries"
     ready: list[tuple[int, Node]] = [(-node.sequence, node)]
     node = None
-    copies, silent = tape.copies, tape.ignores_peaks
+    copies, ignores_peaks = tape.copies, tape.ignores_peaks
     while ready:
-        _, current = heappop(ready)
-        tape.copies, tape.ignores_peaks = current.copies, silent or current.copies > 1
+        _, current = heappop(ready)  # the node that was created last
+        tape.copies, tape.ignores_peaks = current.copies, ignores_peaks or current.copies > 1
         if current.grad is not None and any([isinstance(edge, Parameter) for edge in current.edges]):  # noqa: C419
             tape.weight_backward_bytes += current.grad.bytes
         results = _call(tape, current)
         tape.copies = copies  # sums of gradients are there once, however many pieces add to them
         edges, current.edges = current.edges, ()
-        current = None  # type: ignore[assignment]
+        current = None  # type: ignore[assignment]  # the node dies here
         for i, edge in enumerate(edges):
             if edge is None:
                 continue
             box = [grad] if (grad := results[i]) is not None else []
-            grad = results[i] = None
+            grad = results[i] = None  # `box` has the only reference: who takes the gradient out of it can free it
             if isinstance(edge, Node):
                 if box:
                     _merge(tape, edge, box)
@@ -62,8 +62,8 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
                     _arrive(tape, edge, box)
             elif box:
                 _merge(tape, edge, box)
-    tape.ignores_peaks = silent
-    for weight in weights:  # uses that no gradient reached
+    tape.ignores_peaks = ignores_peaks
+    for weight in weights:  # some uses of a weight get no gradient: what has arrived is its sum
         weight.pending_uses = 0
         if weight.summed_gradient is not None:
             _accumulate(tape, weight)
@@ -96,7 +96,7 @@ def _call(tape: Tape, node: Node) -> list[Storage | None]:
     ``unpack_hook`` returns each once, and the function drops them as it returns.
     """
     if node.run is None and node.frame is not None and node.grad is not None:
-        node.frame.recompute()
+        node.frame.recompute()  # the checkpointed forward runs again, and gives this node its saved tensors
     run, saved, grad = node.run, node.saved, node.grad
     view_gradients, input_metadata = node.view_gradients, node.input_metadata
     node.grad = node.run = node.view_gradients = None
@@ -156,7 +156,7 @@ def _merge(tape: Tape, target: Node | Leaf, box: list[Storage]) -> None:
 
 
 def _arrive(tape: Tape, parameter: Parameter, box: list[Storage]) -> None:
-    """Take the gradient in ``box`` as one of a parameter's gradients; AccumulateGrad runs after the last of them.
+    """Add the gradient in ``box`` to a parameter's gradients of this backward; after the last one, set ``.grad``.
 
     The first of several gradients is a transposed view of a matrix product. Its base refers to the same storage, so
     that the second gradient is not added in place. A cast gradient is a new tensor with one reference.

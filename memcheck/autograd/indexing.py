@@ -12,7 +12,11 @@ from memcheck.autograd.tensor import SAVED_WEIGHT, Storage, Tape, Value
 
 
 def scattering(tape: Tape, x: Value, label: str) -> list[New]:
-    """Temporaries of a gradient that is scattered into zeros of ``x``'s size: in place, unless it is a DTensor."""
+    """Return the temporaries of a backward that scatters a gradient into zeros of the size of ``x``.
+
+    The scatter is in place, so that the zeros become the gradient. With DTensors it is not: the zeros are one more
+    tensor.
+    """
     return [(x.shape, x.dtype, label)] if tape.dtensor_gradients else []
 
 
@@ -63,13 +67,15 @@ def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
 
 def slices(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
     """Basic slices (``x[..., ::2]``): views whose backward pads each gradient with zeros to x's size."""
-    parts = [Value(x.storage, s, x.dtype) for s in shapes]
-    return [operator(tape, p, x, "slice backward") for p in parts]
+    parts = [Value(x.storage, shape, x.dtype) for shape in shapes]
+    return [operator(tape, part, x, "slice backward") for part in parts]
 
 
 def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
-    """The tensor itself, whose gradient lies in memory as another tensor does. The product that made it copies the
-    gradient, once it has what it saved. ``adapted``: a view after an adapter's product copies it first.
+    """Return ``x`` itself with a backward that copies its gradient (``.contiguous()``): its strides are another's.
+
+    ``adapted``: ``x`` comes out of an adapter, whose view copies the gradient before a checkpoint recomputes anything.
+    Otherwise the matrix product copies it, after the recompute has made what the product saved.
     """
     out = Value(x.storage, x.shape, x.dtype)
     return operator(tape, out, x, "contiguous gradient", saves=() if adapted else (SAVED_WEIGHT,))
@@ -81,10 +87,11 @@ def head_view(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def repeat_kv(tape: Tape, x: Value, heads: int, *, copies: bool = False) -> Value:
-    """``expand(...).reshape(...)``: a copy with as many heads as q; of a single head, a view with stride 0, unless it
-    ``copies``.
+    """Repeat keys or values to the number of query heads, as ``expand(...).reshape(...)``; backward sums over groups.
+
+    The result is a copy. A single head is only expanded: a view with stride 0, unless the caller ``copies`` it.
     """
     shape = (x.shape[0], heads, x.shape[2], x.shape[3])
-    small, dtype = x.shape, x.dtype
-    out = Value(x.storage, shape, dtype) if small[1] == 1 and not copies else tape.value(shape, dtype, "repeat_kv")
+    is_view = x.shape[1] == 1 and not copies
+    out = Value(x.storage, shape, x.dtype) if is_view else tape.value(shape, x.dtype, "repeat_kv")
     return operator(tape, out, x, "sum")

@@ -53,8 +53,10 @@ def nll_loss(tape: Tape, log_probabilities: Value) -> Value:
 
 
 def cross_entropy_in_place(tape: Tape, logits: Value) -> Value:
-    """Cross entropy that keeps what it read and puts the gradient there (Liger-Kernel ops/cross_entropy.py; unsloth
-    kernels/cross_entropy_loss.py).
+    """Compute cross entropy with one kernel that writes the gradient over the logits.
+
+    It saves the logits and an fp32 log-sum-exp per token; neither direction makes another tensor of the logits' size
+    (Liger-Kernel ops/cross_entropy.py; unsloth kernels/cross_entropy_loss.py).
     """
     statistics = tape.new((logits.shape[0],), "fp32", "log of the sum")
     out = tape.value((1,), "fp32", "loss")
@@ -75,7 +77,7 @@ def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
 
 
 def fused_linear_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
-    """Tokens per chunk of Liger's kernel: next power of two of tokens / ceil(vocabulary / hidden)."""
+    """Return the tokens per chunk of Liger's kernel: the next power of two of tokens / ceil(vocabulary / hidden)."""
     pieces = -(-vocabulary // hidden)
     return int(1 << max(0, (-(-tokens // pieces) - 1).bit_length()))
 
@@ -90,39 +92,40 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     tokens, hidden = x.shape[0], x.shape[-1]
     vocabulary = weight.shape[0]
     chunk = min(tokens, fused_linear_chunk(tokens, vocabulary, hidden))
-    computed = tape.autocast or x.dtype
-    casts = weight.dtype != computed and tape.autocast is not None
-    gx = tape.new(x.shape, x.dtype, "dX")
-    gw = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
+    product_dtype = tape.autocast or x.dtype
+    casts = weight.dtype != product_dtype and tape.autocast is not None
+    grad_x = tape.new(x.shape, x.dtype, "dX")
+    grad_weight = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
     losses = tape.new((tokens,), "fp32", "loss per token")
     logits = None
     for _ in range(min(2, -(-tokens // chunk))):  # the variable holds a chunk's logits until it is assigned the next's
-        transposed = tape.new(weight.shape, computed, "autocast copy of weight.t()") if casts else None
-        narrow = tape.new((chunk, hidden), computed, "autocast input") if x.dtype != computed else None
-        next_logits = tape.new((chunk, vocabulary), computed, "logits of a chunk")
+        transposed = tape.new(weight.shape, product_dtype, "autocast copy of weight.t()") if casts else None
+        narrow = tape.new((chunk, hidden), product_dtype, "autocast input") if x.dtype != product_dtype else None
+        next_logits = tape.new((chunk, vocabulary), product_dtype, "logits of a chunk")
         del transposed, narrow
         logits = next_logits
         del next_logits
-        copied = cast_weight(tape, tape.parameter(weight), computed) if casts else None
-        chunk_gradient = tape.new((chunk, hidden), computed, "dX of a chunk")
+        copied = cast_weight(tape, tape.parameter(weight), product_dtype) if casts else None
+        chunk_gradient = tape.new((chunk, hidden), product_dtype, "dX of a chunk")
         del chunk_gradient, copied
-        if gw is not None:
-            chunk_gradient = tape.new(weight.shape, computed, "dW of a chunk")
+        if grad_weight is not None:  # grad_weight += chunk's logits gradient.t() @ chunk's input
+            chunk_gradient = tape.new(weight.shape, product_dtype, "dW of a chunk")
             del chunk_gradient
     del logits
     out = tape.value((1,), "fp32", "loss")
     del losses
-    nx, nw = x.origin is not None, weight.requires_grad
-    kept = (gx if nx else None, gw if nw else None)
+    saved = (grad_x if x.origin is not None else None, grad_weight)
 
     def run(grad: Storage) -> list[Storage | None]:
-        return list(kept)
+        return list(saved)  # multiplied by the loss's gradient in place
 
-    return tape.record(out, (x, tape.parameter(weight)), run, saves=kept)
+    return tape.record(out, (x, tape.parameter(weight)), run, saves=saved)
 
 
 def log_softmax_in_pieces(tape: Tape, x: Value) -> Value:
-    """DTensor's ``loss_parallel`` on a vocabulary shard, whose backward is an exp, a product and a difference
+    """Compute log_softmax of a vocabulary shard under DTensor's ``loss_parallel``, operator by operator.
+
+    Forward subtracts the maximum of all ranks, and sums an exp; backward makes an exp and the gradient
     (torch.distributed.tensor.parallel.loss).
     """
     shape, dtype = x.shape, x.dtype

@@ -11,7 +11,7 @@ Source: peft 0.21 tuners/lora/variants.py (DoraLinearVariant.forward) and tuners
 from __future__ import annotations
 
 from memcheck.autograd.elementwise import add, cast, cast_weight, copy, dropout, mul, scale
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import Gradient, operator
 from memcheck.autograd.tensor import SAVED_WEIGHT, Parameter, Tape, Value
 
 
@@ -106,10 +106,9 @@ def dense(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     if weights.fake_quantizer[1]:
         from memcheck.autograd.fake_quantised import held_scales, quantised_operands
 
-        narrow_x, narrow_w, scales = quantised_operands(tape, x, weights)
-        out = product(
-            tape, narrow_x, narrow_w, label, tape.parameter(weights.bias) if weights.bias is not None else None
-        )
+        quantised_x, quantised_weight, scales = quantised_operands(tape, x, weights)
+        bias = tape.parameter(weights.bias) if weights.bias is not None else None
+        out = product(tape, quantised_x, quantised_weight, label, bias)
         return held_scales(tape, out, scales)
     return matmul(tape, x, weights.weight, label, bias=weights.bias)
 
@@ -120,8 +119,12 @@ def matmul(tape: Tape, x: Value, weight: Parameter, label: str, bias: Parameter 
 
 
 def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None = None) -> Value:
-    """Compute ``F.linear(x, weight, bias)`` with autocast's casts. Backward of mm makes dW first, that of addmm dX."""
-    given = x, weight, bias  # the call holds its arguments until the product is made, whatever autocast makes of them
+    """Compute ``F.linear(x, weight, bias)`` with autocast's casts. ``weight``: [outputs, inputs].
+
+    Saves ``x`` if the weight needs a gradient, and the weight if ``x`` needs one. Backward of mm makes dW before dX,
+    that of addmm dX before dW (derivatives.yaml: mm, addmm).
+    """
+    arguments = x, weight, bias  # the caller holds them until the product is made; autocast casts copies
     if tape.autocast:  # autocast_mode.h casts a call's arguments from the last to the first, as gcc evaluates them
         bias = cast_weight(tape, bias, tape.autocast) if bias is not None else None
         weight = cast_weight(tape, weight, tape.autocast)
@@ -129,20 +132,23 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
     shape = (*x.shape[:-1], weight.shape[0])
     kind = "mm" if bias is None else "addmm"
     out = Value(tape.output(kind, shape, x.dtype, label, weight.shape), shape, x.dtype)
-    del given
-    nx, nw = x.origin is not None, weight.origin is not None
-    # dX is [tokens, inputs], and goes on as [batch, sequence, inputs]
+    del arguments
+    x_needs_grad, weight_needs_grad = x.origin is not None, weight.origin is not None
+    saved_x = x if weight_needs_grad or (x_needs_grad and tape.saves_linear_inputs) else None
+    saved_weight = (weight.storage or SAVED_WEIGHT) if x_needs_grad else None
+    inputs: tuple[Value, ...] = (x, weight)
+    gradients: list[Gradient] = [label + " dX", label + " dW"]
+    if bias is not None:
+        inputs = (x, weight, bias)
+        gradients.append(label + " db")
     return operator(
         tape,
         out,
-        (x, weight) if bias is None else (x, weight, bias),
-        [label + " dX", label + " dW"] if bias is None else [label + " dX", label + " dW", label + " db"],
-        saves=(
-            x if nw or (nx and tape.saves_linear_inputs) else None,
-            (weight.storage or SAVED_WEIGHT) if nx else None,
-        ),
+        inputs,
+        gradients,
+        saves=(saved_x, saved_weight),
         reverse=bias is None,
-        viewed=True,
+        viewed=True,  # dX is [tokens, inputs], and goes on as a view [batch, sequence, inputs]
         saves_first=True,
     )
 
@@ -158,10 +164,11 @@ def embedding(tape: Tape, weight: Parameter, rows: tuple[int, ...], dtype: str, 
 
 
 def magnitude_scaled(tape: Tape, x: Value, result: Value, weights: Weights, label: str) -> Value:
-    """Compute the output of a layer with a DoRA adapter. ``x``: in its dtype; ``result``: output of the base layer.
+    """Compute the output of a linear layer with a DoRA adapter, [..., outputs].
 
-    Whole weights are made in every forward, and variables hold them to its end: the identity matrix, its product with
-    both adapter matrices, the base weight in the adapter's dtype, and two more for their norm.
+    ``x``: the input in the adapter's dtype. ``result``: the output of the base layer. Each forward makes matrices of
+    the weight's size: the identity [inputs, inputs], its product with both LoRA matrices, the base weight in the
+    adapter's dtype, and two temporaries for the norm (peft DoraLinearLayer.forward, get_weight_norm).
     """
     down, up, magnitude = weights.lora_a, weights.lora_b, weights.magnitude
     if down is None or up is None or magnitude is None:
@@ -208,10 +215,10 @@ def _in_dtype_of(tape: Tape, weights: Weights, x: Value) -> Value:
 
 
 def adapted(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
-    """Run peft's forward of an adapter over a layer of bitsandbytes or AWQ.
+    """Run peft's forward of LoRA over a layer of bitsandbytes or AWQ (tuners/lora/bnb.py, awq.py).
 
     Under autocast the input is not cast to the adapter's dtype. The adapter's output is cast to the dtype of the base
-    layer's output before both are added.
+    layer's output before both are added; AWQ's layer casts before it scales, bitsandbytes' afterwards.
     """
     result = dense(tape, x, weights, label)
     if weights.lora_a is None or weights.lora_b is None:

@@ -25,7 +25,11 @@ from memcheck.models.vision import ClippedTowerAttention, TowerAttention
 
 
 def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
-    """RMSNorm in pieces, LayerNorm in one kernel unless a model writes its own."""
+    """Apply a norm as the family's transformers code computes it; without a norm, return ``x``.
+
+    RMSNorm is several operators unless Liger replaces it, LayerNorm is one kernel unless the family writes its own.
+    ``x``: [tokens, size]. ``name``: of the module, which its parameters begin with.
+    """
     if norm is None:
         return x
     tape = ctx.tape
@@ -34,8 +38,8 @@ def normalise(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> 
     if kind == "rmsnorm-t5":
         return rms_norm_unrounded(tape, x, weight)
     liger = ctx.setting.liger
-    reached = liger is not None and liger.rms_norm and (name != "qk_norm" or liger.head_norms)
-    if liger is not None and reached and kind.startswith("rmsnorm"):
+    replaced = liger is not None and liger.rms_norm and (name != "qk_norm" or liger.head_norms)
+    if liger is not None and replaced and kind.startswith("rmsnorm"):
         return liger_rms_norm(tape, x, weight, in_place=liger.norm_in_place)
     if kind.startswith("rmsnorm"):
         return rms_norm_pieces(
@@ -68,7 +72,7 @@ def _layer_norm(ctx: Context, norm: Norm, x: Value, affine: tuple[Parameter | No
 
 
 def activation(tape: Tape, x: Value, name: str) -> Value:
-    """Hugging Face's activation functions (transformers/activations.py): in one kernel, or in pieces."""
+    """Apply an activation function by its name in transformers/activations.py: one kernel, or operator by operator."""
     if name in ("gelu_new", "gelu_accurate"):
         return _new_gelu(tape, x)
     if name == "gelu_fast":
@@ -120,7 +124,10 @@ def _fast_gelu(tape: Tape, x: Value) -> Value:
 
 
 def _bloom_gelu(tape: Tape, x: Value) -> Value:
-    """BloomGelu: an autograd function that keeps its input and computes the tanh polynomial in pieces, twice."""
+    """Apply BloomGelu, an autograd Function that saves its input and computes the tanh polynomial in each direction.
+
+    ``x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))`` (modeling_bloom.py, bloom_gelu_forward).
+    """
     shape, dtype = x.shape, x.dtype
     half, scaled = tape.new(shape, dtype, "mul"), tape.new(shape, dtype, "mul")
     first = tape.new(shape, dtype, "mul")
@@ -133,7 +140,7 @@ def _bloom_gelu(tape: Tape, x: Value) -> Value:
 
 
 def under_autocast_fp32(tape: Tape, x: Value) -> Value:
-    """The value in fp32 where autocast runs an operator of its fp32 list, else the value itself."""
+    """Return ``x`` in fp32 if autocast is on: it casts the inputs of operators on its fp32 list."""
     return cast(tape, x, "fp32") if tape.autocast else x
 
 

@@ -26,11 +26,11 @@ MI300X, more than on any other supported GPU. They are below 5 MB and live insid
 def rms_norm_pieces(
     tape: Tape, x: Value, weight: Parameter | None, *, unit_offset: bool = False, weight_in_fp32: bool = False
 ) -> Value:
-    """transformers' LlamaRMSNorm: x in fp32, x ** 2, mean, rsqrt, product, back to x's dtype, weight.
+    """Run transformers' LlamaRMSNorm: x in fp32, x ** 2, mean, rsqrt, product, back to x's dtype, times weight.
 
-    ``unit_offset``: Gemma's order, where (1 + weight) multiplies in fp32 before the cast back. ``weight_in_fp32``: OLMo
-    2 and GPT-OSS, where the weight does. The fp32 product is a local variable of the module (``hidden_states``): it
-    lives until the result exists.
+    ``unit_offset``: as in Gemma, (1 + weight) multiplies in fp32 before the cast back. ``weight_in_fp32``: as in OLMo 2
+    and GPT-OSS, the weight does. The fp32 product is a local variable of the module (``hidden_states``): it lives until
+    the result exists.
     """
     source = x.dtype
     wide = cast(tape, x, "fp32")
@@ -49,9 +49,9 @@ def rms_norm_pieces(
 
 
 def rms_norm_unrounded(tape: Tape, x: Value, weight: Parameter | None) -> Value:
-    """T5LayerNorm: the variance of an fp32 copy, a product with the input as it came, a cast to the weight's dtype.
+    """Run T5LayerNorm: the variance of an fp32 copy, its product with the input, a cast to the weight's dtype.
 
-    The input's variable is assigned the fp32 product, so that nothing of the module holds it any longer.
+    The product is assigned to the input's variable (``hidden_states``), so that the module no longer holds the input.
     """
     wide = cast(tape, x, "fp32")
     variance = mean_rows(tape, power(tape, wide))
@@ -142,10 +142,10 @@ def fused_norm(
     *,
     extra: Storage | None = None,
 ) -> Value:
-    """``F.layer_norm`` / ``F.rms_norm`` in one kernel: keeps its input, rstd (and mean) per row in fp32.
+    """Run ``F.layer_norm`` or ``F.rms_norm`` in one kernel: saves its input, and rstd (and mean) per row in fp32.
 
-    aten/src/ATen/native/layer_norm.cpp and _fused_rms_norm. Under autocast layer_norm runs in fp32. ``extra``: a weight
-    made for the call.
+    ``kind``: ``layernorm...`` or ``rmsnorm...``. ``extra``: a weight that was computed for this call, and is saved,
+    too. Under autocast layer_norm runs in fp32. Source: aten/src/ATen/native/layer_norm.cpp and _fused_rms_norm.
     """
     if tape.autocast and kind.startswith("layernorm"):
         x = cast(tape, x, "fp32")
@@ -161,7 +161,10 @@ def fused_norm(
 
 
 def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: bool) -> Value:
-    """LigerRMSNormFunction: keeps its input and one fp32 figure per row; the result has the input's dtype."""
+    """Run LigerRMSNormFunction: saves its input and an fp32 rstd per row; the result has the input's dtype.
+
+    ``in_place``: backward writes the input's gradient over the result's gradient.
+    """
     out = tape.value(x.shape, x.dtype, "liger rms_norm")
     inputs = (x,) if weight is None else (x, tape.parameter(weight))
     if all(v.origin is None for v in inputs):

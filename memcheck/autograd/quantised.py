@@ -42,9 +42,8 @@ def product_of(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     if weights.peft_base_format == "fp8":
         return _fp8(tape, x, weights, label)
     source = x.dtype
-    if (
-        weights.compute_dtype is not None
-    ):  # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of what comes out
+    if weights.compute_dtype is not None:
+        # Linear4bit.forward: `x.to(compute_dtype)`, and `.to(inp_dtype)` of the output
         x = cast(tape, x, weights.compute_dtype, "4-bit input")
         return cast(tape, _product_4bit(tape, x, weights, label), source, "4-bit output")
     return _product_4bit(tape, x, weights, label)

@@ -10,7 +10,7 @@ Backward = Callable[[Storage], "list[Storage | None]"]
 
 
 class Gathered(Leaf):
-    """A tensor that several units read; each adds its gradient in place to a sum that is counted elsewhere."""
+    """A tensor that several units read, whose gradient is counted with another unit: adding to it is in place."""
 
     __slots__ = ()
 

@@ -67,90 +67,114 @@ class Shares(Record):
     """One plus what is held over the largest block of a step; None: not known of the kind."""
 
     def held_of(self, allocated: int, pools: Pools) -> Spread:
-        """Return the ratio of held to live bytes with memory to spare: small where every temporary block is small."""
-        if pools.before:
+        """Return the ratio of reserved bytes (``torch.cuda.memory_reserved``) to live bytes, with memory to spare.
+
+        ``allocated``: live bytes at the peak. What the allocator keeps in its cache is at most a measured multiple of
+        the step's largest block, so that the ratio is small if every temporary block is small.
+        """
+        if pools.before:  # the peak is in the optimizer
             return self.held_in_optimizer
         if self.of_block is None or not pools.largest:
             return self.held
-        median = min(self.held.median, 1 + (self.of_block.median - 1) * pools.largest / max(1, allocated))
+        by_largest_block = 1 + (self.of_block.median - 1) * pools.largest / max(1, allocated)
+        median = min(self.held.median, by_largest_block)
         return self.held._replace(low=min(self.held.low, median), median=median)
 
     def stuck_of(self, allocated: int, pools: Pools) -> Spread:
-        """Return the ratio, over ``allocated``, of what the allocator holds and cannot return in a step.
+        """Return the ratio to ``allocated`` (live bytes at the peak) of bytes that the allocator holds and cannot free.
 
-        It is that of the optimizer's lists of temporaries, or of the highest other moment, whichever needs more.
+        Two moments are compared, and the higher ratio is returned: the optimizer's step with its lists of temporaries,
+        and the highest moment of the rest of the step.
         """
         return self.higher(allocated, pools, self.before(pools))
 
     def higher(self, allocated: int, pools: Pools, elsewhere: Spread) -> Spread:
-        """Return the higher of two ratios over ``allocated``: ``elsewhere``, and that of the optimizer's lists.
+        """Return the higher of two ratios to ``allocated``: outside the optimizer's step, and in it.
 
-        Streams keep each other from no more than they hold: at most all that the other streams have held is idle, in
-        addition to the share of a step on one stream.
+        ``elsewhere``: what the allocator holds and cannot return outside the optimizer's step, over what is live there.
+        ``allocated``: live bytes at the peak of the whole step.
         """
         live = max(1, allocated)
-        unfilled_most = pools.unfilled_most / live
+        live_elsewhere = pools.before or live
+        gaps, most_gaps = (pools.unfilled or 0) / live, pools.unfilled_most / live
         if pools.others:
-            elsewhere = elsewhere.no_more_than(self.alone + pools.others / (pools.before or live))
-        outside_lists = elsewhere.over((pools.before or live) / live).beside(
-            (pools.unfilled or 0) / live, unfilled_most
-        )
+            # no stream may use another's free blocks: at most all that the other streams have held lies idle, in
+            # addition to what one stream alone cannot return
+            elsewhere = elsewhere.no_more_than(self.alone + pools.others / live_elsewhere)
+        outside_optimizer = elsewhere.over(live_elsewhere / live).beside(gaps, most_gaps)
         if not pools.lists:
-            return outside_lists
-        return self.optimizer.over(pools.lists / live).beside(unfilled_most, unfilled_most).or_higher(outside_lists)
+            return outside_optimizer
+        in_optimizer = self.optimizer.over(pools.lists / live).beside(most_gaps, most_gaps)
+        return in_optimizer.or_higher(outside_optimizer)
 
     def before(self, pools: Pools) -> Spread:
-        """What cannot be returned outside of the optimizer; without what resident blocks leave, if that is known."""
+        """Return the ratio, to live bytes, of what the allocator cannot return outside the optimizer's step.
+
+        Gaps that resident blocks leave in their segments are included only if they are not computed for this plan
+        (``pools.unfilled``); otherwise the caller adds the computed ones.
+        """
         return self.stuck if pools.unfilled is None else self.filled
 
 
 def shares(job: TrainingJob | InferenceJob) -> Shares:
-    """Look up the shares of a job, which do not depend on its batch."""
+    """Look up the measured ratios of reserved to live bytes for a job; they do not depend on its batch size."""
     return shares_of(residuals(), allocator_group(job))
 
 
 def shares_of(tables: Residuals, group: str) -> Shares:
-    """Look up the shares of one kind of step in given tables. ``group``: the name of the kind.
+    """Look up the measured ratios of reserved to live bytes for one group of steps, named by :func:`allocator_group`.
 
-    No allocator holds less than what is live, nor keeps less with memory to spare than it cannot return: a kind that
-    borrows either share from its neighbours is held to both.
+    Groups with few cases borrow from their neighbours, so two facts are enforced here: the allocator holds no less than
+    what is live, and no less with memory to spare than on the smallest GPU on which the step runs.
     """
     held = look_up(tables.reserved, group)[1]
     held = held._replace(median=max(1.0, held.median), high=max(1.0, held.high))
-    stuck, filled = (_below(look_up(table, stuck_group(group))[1], held) for table in (tables.tight, tables.filled))
-    optimizer_spreads = [table.get(optimizer_group(group)) for table in (tables.filled, tables.reserved)]
-    optimizer, held_in_optimizer = (
-        spread if spread is not None and spread.n >= ENOUGH else None for spread in optimizer_spreads
-    )
-    blocks = tables.held_blocks.get(group)
+    stuck = _between_one_and(held, look_up(tables.tight, stuck_group(group))[1])
+    filled = _between_one_and(held, look_up(tables.filled, stuck_group(group))[1])
+    optimizer = _with_enough_cases(tables.filled.get(optimizer_group(group)))
+    held_in_optimizer = _with_enough_cases(tables.reserved.get(optimizer_group(group)))
     adapters = what_trains(group)
+    allocator_setting = group.rpartition("/")[2]
     return Shares(
         stuck=stuck,
         held=held,
         filled=filled,
-        optimizer=filled if optimizer is None else _below(optimizer, filled),
+        optimizer=filled if optimizer is None else _between_one_and(filled, optimizer),
         held_in_optimizer=held_in_optimizer or held,
-        alone=look_up(tables.filled, f"one stream/plain{adapters}/{group.rpartition('/')[2]}")[1].median,
-        of_block=blocks if blocks is not None and blocks.n >= ENOUGH else None,
+        alone=look_up(tables.filled, f"one stream/plain{adapters}/{allocator_setting}")[1].median,
+        of_block=_with_enough_cases(tables.held_blocks.get(group)),
     )
 
 
-def _below(share: Spread, limit: Spread) -> Spread:
-    """Limit a share from above by another one, and from below by 1."""
-    median, high = (max(1.0, min(a, b)) for a, b in ((share.median, limit.median), (share.high, limit.high)))
-    return Spread(n=share.n or limit.n, low=min(max(1.0, share.low), median), median=median, high=high)
+def _with_enough_cases(spread: Spread | None) -> Spread | None:
+    """Return the spread if it is based on enough measured cases to be used by itself, else None."""
+    return spread if spread is not None and spread.n >= ENOUGH else None
+
+
+def _between_one_and(limit: Spread, ratio: Spread) -> Spread:
+    """Limit the low, median and high of ``ratio`` to at least 1, and to at most those of ``limit``."""
+    median = max(1.0, min(ratio.median, limit.median))
+    high = max(1.0, min(ratio.high, limit.high))
+    return Spread(n=ratio.n or limit.n, low=min(max(1.0, ratio.low), median), median=median, high=high)
 
 
 def optimizer_group(group: str) -> str:
-    """Return the name of the group of measured steps whose peak is in the optimizer, for a step of ``group``."""
-    streams, setting = group.partition("/")[0], group.rpartition("/")[2]
-    return f"{'sharded' if streams.startswith('sharded') else streams}{OPTIMIZER}/{setting}"
+    """Name the group of measured steps whose peak is in the optimizer, for a step of ``group``.
+
+    Example: ``sharded ends apart, compiled/default`` gives ``sharded, optimizer/default``. In the optimizer neither
+    recomputation nor the number of FSDP groups matters.
+    """
+    streams, allocator_setting = group.partition("/")[0], group.rpartition("/")[2]
+    if streams.startswith("sharded"):
+        streams = "sharded"
+    return f"{streams}{OPTIMIZER}/{allocator_setting}"
 
 
 def kept(shares: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:
-    """Compute the bytes beyond ``allocated`` that the allocator cannot return, and those of its cache.
+    """Compute two figures in bytes beyond ``allocated``: what the allocator cannot return, and its cache.
 
-    ``room``: bytes of the GPU that are left for both; the cache takes no more than that.
+    ``allocated``: live bytes at the peak. ``room``: bytes of the GPU that are left for both. The allocator empties its
+    cache before an allocation fails, so that the cache takes no more than that.
     """
     stuck = int(allocated * (shares.stuck_of(allocated, pools).median - 1))
     held = int((allocated + pools.apart) * shares.held_of(allocated, pools).median) - allocated
@@ -158,14 +182,18 @@ def kept(shares: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, 
 
 
 def stuck_group(group: str) -> str:
-    """Return the group whose *stuck* shares apply to a step of ``group``: equal lengths, eager, under FSDP2."""
+    """Return the name of ``group`` without what does not matter for bytes that the allocator cannot return.
+
+    These are varying sequence lengths, compilation, and FSDP1 instead of FSDP2.
+    """
     return group.replace(LENGTHS_VARY, "").replace(COMPILED_APART, "").replace(FSDP1_APART, "")
 
 
 def remainder_group(job: TrainingJob | InferenceJob) -> str:
-    """Name the kind of step under which needs were compared with the largest block; empty: no such step was replayed.
+    """Name the job's group in the table ``beyond``: what a step needs in addition to one more of its largest block.
 
-    On one stream, models with experts are a kind of their own: the blocks of routed tokens have sizes of their own.
+    Empty: no such step was replayed. On one stream, models with experts have a group of their own, because each expert
+    gets another number of tokens, and so blocks of another size.
     """
     if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model"):
         return ""
@@ -180,10 +208,11 @@ def remainder_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def blocks_group(job: TrainingJob | InferenceJob) -> str:
-    """Name the kind of step that cannot return at least a share of its largest block; empty: it is no such kind.
+    """Name the job's group in the table ``blocks``: steps that cannot return a share of their largest block.
 
-    In full steps of FSDP2 that gather twice a smaller flat buffer lies in the segment of the largest; with
-    recomputation on one stream it is states that lie in the logits' or in a layer's.
+    Empty: not such a step. Full training under FSDP2 that gathers again in backward leaves a smaller gather buffer in
+    the segment of the largest one. With recomputation on one stream, optimizer states lie in the segment of the logits
+    or of a layer.
     """
     group, layout = remainder_group(job), job.layout
     if group.startswith("one stream/recompute/") and not what_trains(group):
@@ -194,15 +223,16 @@ def blocks_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def has_experts(job: TrainingJob | InferenceJob) -> bool:
-    """Any block with routed experts."""
+    """Whether any block of the job's model has routed experts (a mixture of experts)."""
     architecture = job.architecture
     return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
 
 
 def allocator_group(job: TrainingJob | InferenceJob) -> str:
-    """Name the kind of plan as the caching allocator sees it.
+    """Name the group of measured steps that this job belongs to, by what the caching allocator sees of it.
 
-    The name is ``streams/recompute/allocator``, and ``streams/allocator`` for sharded plans.
+    The name is ``streams/recompute/allocator``, such as ``one stream/recompute/default``; sharded plans have
+    ``streams/allocator``, such as ``sharded/expandable``.
     """
     if isinstance(job, InferenceJob):
         return "serving"
@@ -222,25 +252,29 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def _adapters(job: TrainingJob) -> bool:
-    """Whether nothing large is trained, and nothing is made whole for a product, as 4-bit weights are."""
+    """Whether only LoRA matrices are trained, over 16-bit base weights: no large gradient, no dequantised weight."""
     return job.method == "lora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
 
 
 def _quantised(job: TrainingJob) -> bool:
-    """Nothing large is trained, over weights in 4 bits."""
+    """Whether only LoRA matrices are trained, over 4-bit base weights that are dequantised for each product."""
     return job.method == "qlora" and job.lora is not None and not job.lora.modules_to_save and not job.compile
 
 
 def what_trains(group: str) -> str:
-    """The part of a kind that says that nothing large is trained in it: ``ADAPTERS``, ``QUANTISED``, or nothing."""
-    return next((each for each in (ADAPTERS, QUANTISED) if each in group), "")
+    """Return ``ADAPTERS`` or ``QUANTISED`` if the group's name says that only adapters are trained; else empty."""
+    for adapters_only in (ADAPTERS, QUANTISED):
+        if adapters_only in group:
+            return adapters_only
+    return ""
 
 
 def _sharded(job: TrainingJob, *, apart: bool) -> str:
-    """FSDP2's streams, by its groups: embedding and head each with their own, or one root group.
+    """Name the streams of a sharded step: ``sharded`` or ``sharded ends apart``, with FSDP1 or compilation added.
 
-    Compiled steps have their own kind where published readings show it: what a compiler fuses is not traced.
-    torchtitan's graph_trainer keeps what its own passes decide, and has none.
+    ``apart``: FSDP2 gathers embedding and head in groups of their own; otherwise they are in the root's group. Compiled
+    steps have a group of their own where published readings show it. torchtitan's graph_trainer has none: its own
+    passes decide what is kept.
     """
     if not apart:
         return f"sharded{FSDP1_APART}" if uses_flat_parameters(job) else "sharded"

@@ -11,12 +11,15 @@ from memcheck.memory.residuals import look_up, residuals
 
 
 def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int | None) -> Intervals:
-    """The intervals of ``needed`` and of what is seen, in bytes. ``capacity``: None for a GPU without a limit."""
+    """Return the intervals, in bytes, of what a plan needs and of what ``nvidia-smi`` would show.
+
+    ``held``: the plan's predicted figures. ``capacity``: bytes of the GPU; None: no limit.
+    """
     return ends(residuals(), interval_kinds(job), held, capacity)
 
 
 def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
-    """Which errors the interval of ``needed`` is based on, and on how many cases."""
+    """Return the names of the measured groups that the interval of needed bytes is based on, and their fewest cases."""
     tables, group = residuals(), error_group(job)
     errors, own = look_up(tables.allocated, group, by_method=True)
     kept, allocator = look_up(tables.tight, stuck_group(allocator_group(job)))

@@ -66,7 +66,7 @@ RCCL_FURTHER_BYTES = 666 * MIB
 
 
 def exchanges(job: TrainingJob | InferenceJob) -> UsedGroups:
-    """The groups in which the ranks of a job exchange; a serving engine's are those of a device mesh."""
+    """Return the rule that lists a job's process groups: its framework's, or for serving a torch device mesh's."""
     return MESH if isinstance(job, InferenceJob) else stack_of(job.framework).exchanges(job)
 
 
@@ -143,7 +143,10 @@ def communicator_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple
 
 @lru_cache(maxsize=1024)
 def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """List name, bytes per rank and source of each communicator, of NCCL or, on AMD's GPUs, of RCCL."""
+    """List the communicators of a layout, NCCL's or on AMD GPUs RCCL's: name, bytes per rank and source of each.
+
+    NCCL's kernels have a row of their own, as have the buffers that the framework allocates for its collectives.
+    """
     process_groups = using.groups(layout)
     if not process_groups:
         return ()
@@ -153,19 +156,18 @@ def _terms(layout: Layout, using: UsedGroups, gpu: Gpu) -> tuple[tuple[str, int,
         rest = tuple((f"RCCL, {group.kind} group", RCCL_FURTHER_BYTES, source) for group in further)
         return ((f"RCCL, {first.kind} group", RCCL_FIRST_BYTES, source), *rest)
     kernels = ("NCCL kernels", KERNELS_BYTES, "NVIDIA/nccl#2366 less invoke-ai/InvokeAI#9413, RTX 3090")
-    rows = (
-        kernels,
-        *((f"NCCL, {group.kind} group", group_bytes(group, gpu), _source(group, gpu)) for group in process_groups),
-    )
-    return (*rows, *using.buffers(layout))
+    communicators = [
+        (f"NCCL, {group.kind} group", group_bytes(group, gpu), _source(group, gpu)) for group in process_groups
+    ]
+    return (kernels, *communicators, *using.buffers(layout))
 
 
 def _source(group: ProcessGroup, gpu: Gpu) -> str:
     """Say which connections of a group were counted, and from which files of NCCL: the source of a report's row."""
     connections = []
     if group.collectives:
-        one = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
-        trees = "" if one else " and trees"
+        rings_alone = group.small or group.kind == "expert" or group.local * group.nodes == 2 or group.local == 1
+        trees = "" if rings_alone else " and trees"
         connections.append(f"rings{trees} of {channels(group, gpu)} channels")
         if _multicast_bytes(group, gpu):
             connections.append(f"NVLink SHARP buffers of {group.local} heads")

@@ -28,7 +28,7 @@ COMPONENT = {
 
 
 def engine_estimate(job: InferenceJob, gpu: Gpu, *, inventory: bool = False) -> Estimate:
-    """The answer of the plan's engine, as the estimate of every pipeline rank on that GPU.
+    """Estimate a plan that a serving engine runs: what vLLM would allocate on every pipeline rank of that GPU.
 
     Raises:
         UnsupportedError: memcheck has no model of this architecture in the engine.
@@ -36,23 +36,25 @@ def engine_estimate(job: InferenceJob, gpu: Gpu, *, inventory: bool = False) -> 
     settings, a = job.engine, job.architecture
     if settings is None or not isinstance(a, Architecture):
         raise UnsupportedError("the plan names no engine", "add `engine: vllm`", "/inference")
-    low = sum(size for _, size, _ in context_terms(gpu))
-    high = low + sum(size for _, size, _ in communicator_terms(job, gpu))
+    context_bytes = sum(size for _, size, _ in context_terms(gpu))
+    with_nccl_bytes = context_bytes + sum(size for _, size, _ in communicator_terms(job, gpu))
     layer, tower = profile_run(job, a)
-    answer = verdict(a, settings, EngineGpu(gpu.memory_bytes, gpu.arch, (low, high)), Transients(layer, tower))
+    engine_gpu = EngineGpu(gpu.memory_bytes, gpu.arch, (context_bytes, with_nccl_bytes))
+    answer = verdict(a, settings, engine_gpu, Transients(layer, tower))
     ranks = tuple([_rank(i, terms, answer) for i, terms in enumerate(answer.ranks)])
     worst = max(ranks, key=lambda rank: rank.peak.allocated_bytes)
     allocated = worst.peak.allocated_bytes
     terms = answer.ranks[worst.pipeline_rank]
-    spread = _spread(answer, terms)
-    needed = (allocated + low - spread[0], allocated + high + spread[1])
+    less, more = _spread(answer, terms)
+    # whether NCCL has made its communicators by then is not known: the lower end leaves them out
+    needed = (allocated + context_bytes - less, allocated + with_nccl_bytes + more)
     components = dict(worst.peak.components_bytes)
-    components["context_and_nccl"] = components.get("context_and_nccl", 0) + high
+    components["context_and_nccl"] = components.get("context_and_nccl", 0) + with_nccl_bytes
     formulas = _formulas(answer, terms) if inventory else ()
     return Estimate(
         allocated_bytes=allocated,
         reserved_bytes=allocated,
-        device_bytes=allocated + high,
+        device_bytes=allocated + with_nccl_bytes,
         capacity_bytes=gpu.memory_bytes,
         interval_bytes=needed,
         needed_interval_bytes=needed,
@@ -71,12 +73,20 @@ def engine_estimate(job: InferenceJob, gpu: Gpu, *, inventory: bool = False) -> 
 
 
 def _pool_bytes(answer: EngineAnswer) -> int:
-    """Bytes of the KV cache: the expected pool, or one request where the engine does not boot with it."""
-    return max(answer.pool_bytes, 0) if answer.pool is not None else max(answer.request_bytes, answer.pool_bytes, 0)
+    """Return the bytes of the KV cache that vLLM allocates.
+
+    If the engine does not boot because its pool is smaller than one request, the bytes of that request.
+    """
+    if answer.pool is None:
+        return max(answer.request_bytes, answer.pool_bytes, 0)
+    return max(answer.pool_bytes, 0)
 
 
 def _rank(number: int, terms: tuple[Term, ...], answer: EngineAnswer) -> RankEstimate:
-    """The estimate of one rank: its weights, then all of its terms with the pool."""
+    """Return the estimate of one pipeline rank at two moments: weights loaded, and the KV cache allocated on top.
+
+    ``number``: the rank. ``terms``: what vLLM allocates on it besides the KV cache, with bytes.
+    """
     timeline = Timeline()
     for term in terms:
         if COMPONENT[term.name] == "parameters":
@@ -87,19 +97,26 @@ def _rank(number: int, terms: tuple[Term, ...], answer: EngineAnswer) -> RankEst
             timeline.hold(COMPONENT[term.name], term.expected_bytes)
     timeline.hold("kv_cache", _pool_bytes(answer))
     timeline.mark("serve", "the allocation of the pool")
-    held = next(term for term in terms if term.name == "weights")
-    return RankEstimate(pipeline_rank=number, instants=timeline.instants(), parameters=held.expected_bytes // 2)
+    weights = next(term for term in terms if term.name == "weights")
+    parameters = weights.expected_bytes // 2  # as if all were bf16
+    return RankEstimate(pipeline_rank=number, instants=timeline.instants(), parameters=parameters)
 
 
 def _spread(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[int, int]:
-    """How much less, and more, than expected a rank may hold. Within a share, the pool takes what the terms leave."""
-    settings = answer.settings
-    graphs = next((t for t in terms if t.name == "graphs"), None)
-    if settings.pool_bytes is None:
+    """Return how many bytes less, and more, than expected a rank may hold.
+
+    Both are 0 under ``gpu_memory_utilization``: the KV cache takes whatever the other terms leave of that share. Only a
+    KV cache of stated size leaves their errors visible.
+    """
+    if answer.settings.pool_bytes is None:
         return 0, 0
-    low = sum(t.expected_bytes - t.low_bytes for t in terms)
-    high = sum((t.expected_bytes if t.high_bytes is None else t.high_bytes) - t.expected_bytes for t in terms)
-    return low, high if graphs is not None else 0
+    less = more = 0
+    for term in terms:
+        less += term.expected_bytes - term.low_bytes
+        if term.high_bytes is not None:
+            more += term.high_bytes - term.expected_bytes
+    captures_graphs = any(term.name == "graphs" for term in terms)
+    return less, more if captures_graphs else 0
 
 
 def _largest(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[TensorGroup, ...]:
@@ -127,7 +144,7 @@ NAMES = {
 
 
 def _formulas(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[Formula, ...]:
-    """Each term with its interval and source, then the pool and one request."""
+    """Return a formula for each allocation of vLLM with its interval and source, then one for the KV cache."""
     found = [
         Formula(
             component=COMPONENT[t.name],
@@ -148,6 +165,7 @@ def _formulas(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[Formula, .
 
 
 def _length(settings: EngineSettings, answer: EngineAnswer) -> int:
+    """Return the tokens of the longest request: vLLM's own choice for the pool, else ``max_model_len``."""
     return answer.pool.length if answer.pool is not None else settings.length or settings.longest
 
 

@@ -28,11 +28,11 @@ def estimate(
     inventory: bool = False,
     every_rank: bool = True,
 ) -> Estimate:
-    """Predict the peak memory of every pipeline rank; the worst one is the answer.
+    """Predict the peak memory of a job on a GPU: the estimate of its worst pipeline rank, in bytes.
 
-    ``inventory``: also collect the largest live tensors at the peak (about twice the time). ``every_rank``: otherwise,
-    and without ``inventory``, the answer has the worst rank alone, and of that the highest instant; its figures stay
-    the same.
+    ``overhead``: a policy that states the overhead in place of the model's. ``inventory``: also collect the largest
+    live tensors at the peak, which takes twice the time. ``every_rank``: False leaves out the other ranks and all but
+    the highest instant, unless ``inventory`` asks for them. The figures of the worst rank stay the same.
 
     Raises:
         UnsupportedError: the job asks for something that has no memory model.
@@ -42,7 +42,7 @@ def estimate(
 
 
 class Estimator:
-    """Estimates jobs that differ in their batch alone: what follows from the rest is found once."""
+    """Estimates jobs that differ only in their batch, and keeps what does not depend on the batch."""
 
     __slots__ = ("_gpu", "_kinds", "_overhead", "_padded", "_surroundings", "_worst", "hosts")
 
@@ -111,9 +111,10 @@ class Estimator:
     def _answer(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], worst: RankEstimate
     ) -> Estimate:
-        """Add to the worst rank's live tensors what surrounds them, and return the estimate of the plan.
+        """Return the estimate of the plan, from the live tensors of its worst rank at each instant.
 
-        Added are what the caching allocator holds, the context and communicators, intervals, and host memory.
+        Added are the caching allocator's fragmentation and cache, CUDA context and communicators, the intervals, and
+        host memory.
         """
         from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 
@@ -163,14 +164,15 @@ class Estimator:
     def _host(
         self, job: TrainingJob | InferenceJob, ranks: tuple[RankEstimate, ...], outside: int
     ) -> tuple[HostMoment, ...]:
-        """Predict the host memory of one node at each moment from loading to saving; none for serving engines.
+        """Predict the host memory of one node at each moment from loading to saving; empty for serving.
 
-        ``outside``: bytes of a GPU that the caching allocator cannot use.
+        ``outside``: bytes of a GPU outside the caching allocator. Results are kept in ``hosts``, except under a flat
+        overhead, where ``outside`` changes with the batch.
         """
         if isinstance(job, InferenceJob):
             return ()
         offloaded = max([rank.host_bytes for rank in ranks]) * job.layout.gpus_per_node
-        accumulates = job.gradient_accumulation_steps > 1  # all that is read of the batch, in addition to what is kept
+        accumulates = job.gradient_accumulation_steps > 1  # with `offloaded`, all that host memory reads of the batch
         moments = self.hosts.get((accumulates, offloaded)) if self._overhead.kind != "flat" else None
         if moments is None:
             from memcheck.memory.host import host_moments
@@ -182,12 +184,15 @@ class Estimator:
 
 
 def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
-    """Widen an interval so that it holds ``count``, which may lie outside where a policy states the overhead."""
+    """Widen an interval in bytes so that it includes ``count``, which a flat overhead may put outside it."""
     return min(count, ends[0]), max(count, ends[1])
 
 
 def _counts(job: TrainingJob | InferenceJob) -> tuple[int, int]:
-    """Count the parameters of the whole model, and those that are trained; adapters are included in both."""
+    """Count the parameters of the whole model, and those that are trained; adapters are included in both.
+
+    Counts are cached by the identity of the architecture, which takes longer to hash than to count.
+    """
     if isinstance(job.architecture, Rough):
         return job.architecture.parameters, 0 if isinstance(job, InferenceJob) else job.architecture.parameters
     architecture = job.architecture

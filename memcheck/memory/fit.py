@@ -16,7 +16,11 @@ GIB = 2**30
 
 
 def on_gpu(needed_bytes: int, high_bytes: int, capacity_bytes: int, fail_above: float) -> str:
-    """The verdict on a GPU's memory; ``high_bytes`` is the upper end of the need's interval."""
+    """Return the verdict on one GPU: does not fit, above the plan's limit, uncertain, or fits.
+
+    ``needed_bytes``: the predicted need; ``high_bytes``: the upper end of its interval. ``fail_above``: the share of
+    the capacity that the plan may use, 0 to 1.
+    """
     if needed_bytes > capacity_bytes:
         return TOO_LARGE
     if capacity_bytes and needed_bytes / capacity_bytes > fail_above:
@@ -30,9 +34,10 @@ def within(count: int, capacity_bytes: int, fail_above: float) -> bool:
 
 
 def verdict_of(estimate: Estimate, fail_above: float, host_bytes: int | None = None) -> str:
-    """One of :data:`VERDICTS`: where the interval of the need lies, below the limit, around it or above it.
+    """Return one of :data:`VERDICTS`: whether the interval of the need is below the limit, includes it, or is above.
 
-    ``host_bytes``: the memory of a node; a plan that needs more of it does not fit.
+    ``fail_above``: the share of the GPU that the plan may use. ``host_bytes``: the memory of a node; a plan that needs
+    more of it does not fit. None: not checked.
     """
     if not on_host(estimate.host_bytes_per_node, host_bytes):
         return DOES_NOT_FIT
@@ -44,14 +49,14 @@ def verdict_of(estimate: Estimate, fail_above: float, host_bytes: int | None = N
 
 
 def verdict_in(needed: tuple[int, int], capacity_bytes: int, fail_above: float) -> str:
-    """One of :data:`VERDICTS` for an interval of bytes on one GPU."""
+    """Return one of :data:`VERDICTS` for an interval of needed bytes on one GPU: its low and its high end."""
     if not within(needed[0], capacity_bytes, fail_above):
         return DOES_NOT_FIT
     return FITS if within(needed[1], capacity_bytes, fail_above) else UNCERTAIN
 
 
 def gpu_fit(estimate: Estimate, fail_above: float) -> str:
-    """The verdict on an estimate's GPU memory, with the upper end of the need's interval."""
+    """Return the verdict on an estimate's GPU memory, as :func:`on_gpu` does; uncertain if row lengths are unknown."""
     if estimate.longest_row:
         return UNCERTAIN
     if estimate.engine is not None:
@@ -60,9 +65,9 @@ def gpu_fit(estimate: Estimate, fail_above: float) -> str:
 
 
 def _engine_fit(estimate: Estimate) -> str:
-    """The verdict on a serving engine's plan: its own answer, and whether a stated pool and the weights fit the GPU.
+    """Return the verdict on a serving engine's plan: whether vLLM boots, and whether a stated KV cache fits the GPU.
 
-    The engine takes its share of the GPU whatever it needs, so that no limit below the capacity applies.
+    vLLM always takes ``gpu_memory_utilization`` of the GPU, whatever it needs. So the GPU's capacity is the only limit.
     """
     if estimate.engine is None or estimate.engine.answer == "does_not_boot":
         return TOO_LARGE
@@ -73,7 +78,10 @@ def _engine_fit(estimate: Estimate) -> str:
 
 
 def hangs(estimate: Estimate, fail_above: float) -> bool:
-    """Whether a plan that passes would not if rows were padded that it leaves open."""
+    """Whether the verdict depends on padding: the plan is within its limit, and would not be with padded rows.
+
+    ``padded_bytes`` of an estimate is set only if the plan does not say whether rows are padded.
+    """
     allowed = min(fail_above, 1.0) * estimate.capacity_bytes
     return estimate.needed_bytes <= allowed < estimate.padded_bytes
 
@@ -84,7 +92,7 @@ def host_capacity(gib: float | None) -> int | None:
 
 
 def host_excess(estimate: Estimate, capacity_bytes: int | None) -> tuple[HostMoment, ...]:
-    """The moments of a run that need more than the memory of a node, the highest first."""
+    """Return the moments of a run that need more host memory than a node has, the highest first."""
     if capacity_bytes is None:
         return ()
     above = [moment for moment in estimate.host_moments if moment.bytes > capacity_bytes]
@@ -92,5 +100,5 @@ def host_excess(estimate: Estimate, capacity_bytes: int | None) -> tuple[HostMom
 
 
 def on_host(host_bytes: int, capacity_bytes: int | None) -> bool:
-    """Whether a node has what its processes need at most."""
+    """Whether a node's host memory holds ``host_bytes``; True if its capacity is not known."""
     return capacity_bytes is None or host_bytes <= capacity_bytes

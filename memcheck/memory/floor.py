@@ -13,7 +13,7 @@ from memcheck.models.types import Rough
 
 
 def states_floor(job: TrainingJob) -> int:
-    """Bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known."""
+    """Return the bytes of resident states on the fullest rank: no peak of the job is lower. 0: no bound is known."""
     if isinstance(job.architecture, Rough):
         return 0
     return stack_of(job.framework).states_floor(job, job.architecture)

@@ -41,10 +41,11 @@ from memcheck.models.types import Rough
 
 
 def host_moments(job: TrainingJob, total: int, trained: int, activations: int, room: int) -> tuple[HostMoment, ...]:
-    """Every moment in which the node's memory holds anything, in the order of a run.
+    """Return the host memory of one node, in bytes by component, at each moment of a run that needs any.
 
-    ``total`` and ``trained``: parameters of the whole model, adapters included. ``activations``: bytes that the GPUs of
-    a node keep in host memory during a step. ``room``: bytes of a GPU without its context.
+    The moments are load, init, step and save. ``total`` and ``trained``: parameters of the whole model, adapters
+    included. ``activations``: bytes that the GPUs of a node offload to host memory during a step. ``room``: bytes of a
+    GPU without its context.
     """
     return _moments(host_key(job), total, trained, activations, room)
 
@@ -68,6 +69,7 @@ def _moments(job: TrainingJob, total: int, trained: int, activations: int, room:
 
 
 def _where(job: TrainingJob) -> str:
+    """Say, for a report's row, how many processes of a node build the model in its host memory."""
     if job.initialization.place == "rank0":
         return "one process of the node making the model"
     processes = job.layout.gpus_per_node
@@ -83,22 +85,25 @@ def _sum(first: Components, second: Components) -> Components:
 
 
 def loading(job: TrainingJob, total: int, host: HostMemory) -> Components:
-    """Return the host bytes of one node while the model is initialized. ``total``: parameters of the model."""
+    """Return the host bytes of one node while the model is initialized; empty if it is built on GPUs or ``meta``.
+
+    ``total``: parameters of the model. One process builds it (``rank0``), or each process of the node.
+    """
     device = job.initialization.place
     if device not in ON_HOST:
         return ()
     processes = job.layout.gpus_per_node if device == "host" else 1
-    bytes_per_process = (
-        host.loaded(job, total) * DTYPE_BYTES[job.recipe.params] if not job.base_format else quantised(job)
-    )
+    full_bytes = host.loaded(job, total) * DTYPE_BYTES[job.recipe.params]
+    bytes_per_process = quantised(job) if job.base_format else full_bytes
     total_bytes = processes * bytes_per_process
     return (("parameters", total_bytes),) if total_bytes else ()
 
 
 def quantised(job: TrainingJob) -> int:
-    """Bytes of a whole model that was quantised on the GPU, layer by layer, and moved to host memory.
+    """Return the host bytes of a whole quantised model, without its adapters, in one process.
 
-    transformers pull request 29587: FSDP and DeepSpeed shard it from there.
+    transformers quantises it on the GPU layer by layer and moves it to host memory, from where FSDP and DeepSpeed
+    shard it (transformers pull request 29587).
     """
     from memcheck.frameworks.torch.whole_model import model_tensors
 
@@ -110,9 +115,10 @@ def quantised(job: TrainingJob) -> int:
 
 
 def saving(job: TrainingJob, total: int, trained: int, host: HostMemory) -> Saving:
-    """What happens, and what the processes of one node hold for it in addition to what is resident there.
+    """Return how a checkpoint is saved, in words, and the host bytes that one node needs for it by component.
 
-    ``total`` and ``trained``: parameters of the whole model.
+    Bytes of offloaded states, which are resident there anyway, are not included. ``total`` and ``trained``: parameters
+    of the whole model.
     """
     if job.checkpoint.state_dict == "none" or job.base_format:
         return NO_SAVING  # of a quantised model only the adapters are written

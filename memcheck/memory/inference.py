@@ -46,9 +46,14 @@ def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
 
 
 def weight_dtype(tensor: ParameterTensor, weights: str) -> str:
-    """Return the dtype in which a weight is stored: of a quantised model the head, and all but matrices, are bf16."""
-    matrix = tensor.linear or tensor.group in ("experts", "shared_experts")
-    return "bf16" if weights in QUANTIZED_MILLIBITS and (not matrix or tensor.group == "head") else weights
+    """Return the dtype in which a weight is stored. ``weights``: the plan's format.
+
+    Quantisation leaves the head, and all tensors that are not matrices, in bf16.
+    """
+    if weights not in QUANTIZED_MILLIBITS:
+        return weights
+    is_matrix = tensor.linear or tensor.group in ("experts", "shared_experts")
+    return weights if is_matrix and tensor.group != "head" else "bf16"
 
 
 def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) -> int:
@@ -57,9 +62,9 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
     ``dtype``: of the KV cache. ``tensor``: the degree of tensor parallelism.
     """
     mixer, item_bytes = block.mixer, DTYPE_BYTES[dtype]
-    if isinstance(block.second_mixer, LatentAttention):  # of a second attention
+    if isinstance(block.second_mixer, LatentAttention):  # two latent attentions of equal sizes, each with its cache
         return 2 * kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
-    if block.second_mixer is not None:  # attention's cache, and the state of the second mixer
+    if block.second_mixer is not None:  # attention and a state-space mixer in parallel: a KV cache and a state
         state = -(-block.second_mixer.state_bytes_per_sequence // tensor)
         return state + kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
     if isinstance(mixer, Attention):
@@ -119,7 +124,10 @@ def inference_ranks(job: InferenceJob, *, inventory: bool = False) -> tuple[Rank
 
 
 def _rank(job: InferenceJob, architecture: Architecture, stage: Part, rank: int, inventory: bool) -> RankEstimate:
-    """Predict the memory of one pipeline rank: at rest, and during the prefill of one sequence with a full cache."""
+    """Predict the memory of one pipeline rank at two moments: weights loaded, and a prefill with a full KV cache.
+
+    ``stage``: the layers and ends of the model that are on this rank. ``inventory``: also list the largest tensors.
+    """
     content = _tensors(job, architecture, stage, inventory)
     timeline = Timeline()
     timeline.hold("parameters", sum([times * weight.bytes for weight, times in content.weights]))
@@ -141,16 +149,21 @@ def _rank(job: InferenceJob, architecture: Architecture, stage: Part, rank: int,
 
 
 def _on_stage(architecture: Architecture, tensor: ParameterTensor, stage: Part) -> bool:
-    """Tell whether a tensor outside the layers is on a stage. A tied table is on the first and on the last one."""
-    if tensor.group == "head" or (
-        architecture.tie_word_embeddings and tensor.name == f"{architecture.paths.embedding}.weight"
-    ):
+    """Whether a tensor outside the layers is on a pipeline stage.
+
+    A table that is embedding and head at once (tied) is on the first and on the last stage.
+    """
+    tied_table = architecture.tie_word_embeddings and tensor.name == f"{architecture.paths.embedding}.weight"
+    if tensor.group == "head" or tied_table:
         return stage.head or (stage.embedding and tensor.group == "embedding")
     return stage.embedding or tensor.group not in ("embedding", "position")
 
 
 def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, inventory: bool) -> ServingRank:
-    """Collect weights, caches, working set and logits of one pipeline rank, with bytes; equal layers only once."""
+    """Collect weights, KV caches, prefill activations and logits of one pipeline rank, with bytes.
+
+    Equal layers are listed once, with their number.
+    """
     layout, blocks = job.layout, architecture.layers()[stage.first : stage.last]
     counts = Counter(map(id, blocks))
     distinct = list({id(block): block for block in blocks}.values())
@@ -158,7 +171,7 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     sizes = layer_bytes(job, architecture, stage.first, stage.last)
     for block in distinct:
         weights += [(weight, counts[id(block)]) for weight in _of_block(job, block)]
-        if sizes is None:
+        if sizes is None:  # memcheck does not know how an engine pages this model's cache: its size without paging
             bytes_per_sequence = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
             caches.append((block, rounded(job.batch_size * bytes_per_sequence), counts[id(block)]))
             continue
@@ -198,9 +211,9 @@ def profile_run(job: InferenceJob, architecture: Architecture) -> tuple[int, int
 
 
 def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Tape:
-    """Replay the layers of a vision tower without a graph, and return the tape of the one with the highest peak.
+    """Run the forward of each layer of a vision tower without a graph; return the tape of the highest one.
 
-    Its input are the pictures that fill a forward pass.
+    Its input are the pictures that fill one forward pass of the language model (``pass_tokens``).
     """
     from memcheck.job.images import filling
 
@@ -244,14 +257,15 @@ def _weight(tensor: ParameterTensor, shape: tuple[int, ...], weights: str) -> We
 
 
 def _product(shape: tuple[int, ...]) -> int:
-    """Count the elements of a tensor."""
+    """Count the elements of a tensor of this shape."""
     return prod(shape)
 
 
 def _working_set(job: InferenceJob, architecture: Architecture, blocks: list[Block], inventory: bool) -> Tape:
-    """Replay the layers without a graph on the tokens of the longest forward pass: a chunk of a prompt.
+    """Run the forward of each distinct layer without a graph; return the tape of the highest one.
 
-    Returns the tape of the layer with the highest peak: the activations of a prefill.
+    Its peak is what a prefill needs for activations. The input has the tokens of the longest forward pass: one chunk of
+    a prompt.
     """
     dtype = "fp32" if job.weights == "fp32" else "bf16"
     setting = Setting(

@@ -80,7 +80,7 @@ def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
 
 
 def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | None) -> Intervals:
-    """Compute the 95 % intervals of needed and seen bytes of a plan.
+    """Compute the 95 % intervals of a plan's needed bytes, and of the bytes that ``nvidia-smi`` would show (seen).
 
     ``tables``: measured errors and shares. ``kinds``: the plan's groups in them. ``figures``: the predicted bytes.
     ``capacity``: usable bytes of the GPU, above which nothing is seen unless the plan needs it; None: no limit.
@@ -88,32 +88,37 @@ def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | 
     allocated = figures.allocated
     error = look_up(tables.allocated, kinds.errors, by_method=True)[1]
     shares = shares_of(tables, kinds.allocator)
-    scale = max(allocated, SMALL_BYTES) / max(1, allocated)
+    scale = max(allocated, SMALL_BYTES) / max(1, allocated)  # errors are stored relative to SMALL_BYTES at least
     release_low, release_high = kinds.releases
-    off = max(release_low, (1 - error.low) * scale), max(release_high, (error.high - 1) * scale)
-    around = figures.outside.ends(tables)
-    needed = _ends(stuck_between(tables, kinds, figures, shares), off, allocated, around)
-    held_live = allocated + figures.pools.apart
-    held_off = off[0] * allocated / max(1, held_live), off[1] * allocated / max(1, held_live)
-    low, high = _ends(shares.held_of(allocated, figures.pools), held_off, held_live, around)
+    error_low = max(release_low, (1 - error.low) * scale)
+    error_high = max(release_high, (error.high - 1) * scale)
+    outside = figures.outside.ends(tables)
+    unreturnable = unreturnable_ratio_interval(tables, kinds, figures, shares)
+    needed = _interval_bytes(unreturnable, (error_low, error_high), allocated, outside)
+    # reserved bytes are a ratio of live bytes and the other streams' pools; only the former have the errors above
+    reserved_base = allocated + figures.pools.apart
+    live_share = allocated / max(1, reserved_base)
+    reserved_errors = error_low * live_share, error_high * live_share
+    low, high = _interval_bytes(shares.held_of(allocated, figures.pools), reserved_errors, reserved_base, outside)
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
     return Intervals(needed, (max(low, needed[0]), max(high, needed[1])))
 
 
-def stuck_between(tables: Residuals, kinds: Kinds, figures: PlanFigures, shares: Shares) -> Spread:
+def unreturnable_ratio_interval(tables: Residuals, kinds: Kinds, figures: PlanFigures, shares: Shares) -> Spread:
     """Return the ratio to ``allocated`` of bytes that the allocator holds and cannot return: low, median and high.
 
-    At the upper end that is one more block as large as the step's largest, and a remainder. Adapters leave less.
-    Sharded steps that gather twice leave a share of that block at least. A step that is highest in the optimizer has
-    less stuck there, and no less than its highest other moment needs.
+    The largest block of the step widens it (:func:`_widened_by_block`). The higher of two moments counts: the
+    optimizer's step, or the highest moment outside it.
     """
     pools, allocated = figures.pools, max(1, figures.allocated)
-    spread = _of_block(tables, kinds, pools.largest / (pools.before or allocated), shares.before(pools))
-    return shares.higher(allocated, pools, spread)
+    live_outside_optimizer = pools.before or allocated
+    largest_block = pools.largest / live_outside_optimizer
+    outside_optimizer = _widened_by_block(tables, kinds, largest_block, shares.before(pools))
+    return shares.higher(allocated, pools, outside_optimizer)
 
 
-def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
+def _widened_by_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
     """Widen the interval of the allocator's bytes that cannot be returned by the largest block of the step.
 
     In replays the allocator kept at most one more block as large as the step's largest. ``stuck``: low, median and high
@@ -123,34 +128,42 @@ def _of_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> S
     remainder, share = tables.beyond.get(kinds.remainder), tables.blocks.get(kinds.blocks)
     if remainder is None or remainder.n < ENOUGH or not block:
         return stuck
-    high, low = block + remainder.high, stuck.low
-    if share is not None and share.n >= ENOUGH:
+    low, high = stuck.low, block + remainder.high
+    if share is not None and share.n >= ENOUGH:  # steps that gather twice never return a share of the largest block
         high = min(high, 1 + block * (share.high - 1))
         low = max(low, 1 + block * (share.low - 1))
-    if what_trains(kinds.remainder):
+    if what_trains(kinds.remainder):  # adapters alone never left a whole block
         high = min(high, stuck.high)
     return stuck._replace(low=min(stuck.median, low), high=max(stuck.median, high))
 
 
-def _ends(share: Spread, off: tuple[float, float], live: int, outside: tuple[int, int]) -> tuple[int, int]:
+def _interval_bytes(
+    share: Spread, relative_errors: tuple[float, float], live: int, outside: tuple[int, int]
+) -> tuple[int, int]:
     """Compute both ends of an interval in bytes: predicted live bytes, the allocator's share, and bytes outside it.
 
-    ``share``: ratio of the allocator's bytes to live ones. ``off``: relative errors of live bytes, below and above.
-    ``live``: predicted live bytes. ``outside``: lowest and highest bytes outside the allocator. Errors of live bytes
-    and of the share are independent, and so added in quadrature.
+    ``share``: ratio of the allocator's bytes to live ones. ``relative_errors``: relative errors of live bytes, below
+    and above. ``live``: predicted live bytes. ``outside``: lowest and highest bytes outside the allocator. Errors of
+    live bytes and of the share are independent, and so added in quadrature.
     """
-    low = outside[0] + int(live * (share.median - _together(off[0], share.median - max(1.0, share.low))))
-    high = outside[1] + int(live * (share.median + _together(off[1], share.high - share.median)))
+    error_low, error_high = relative_errors
+    below = _in_quadrature(error_low, share.median - max(1.0, share.low))
+    above = _in_quadrature(error_high, share.high - share.median)
+    low = outside[0] + int(live * (share.median - below))
+    high = outside[1] + int(live * (share.median + above))
     return max(0, low), high
 
 
-def _together(error: float, spread: float) -> float:
+def _in_quadrature(error: float, spread: float) -> float:
     """Add two independent relative errors in quadrature; a negative ``spread`` counts as 0."""
     return float((error * error + max(0.0, spread) ** 2) ** 0.5)
 
 
 def error_group(job: TrainingJob | InferenceJob) -> str:
-    """``family/kind`` under which a plan's errors are recorded; compiled steps are a family of their own."""
+    """Name the group of measured errors that a plan belongs to: ``family/kind``, such as ``huggingface/sharded``.
+
+    The family is the framework. Compiled steps are a family of their own.
+    """
     if isinstance(job, InferenceJob):
         return "inference/serving"
     family = job.framework.measured_as or job.framework.name
@@ -160,13 +173,15 @@ def error_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def _kind(job: TrainingJob) -> str:
-    """Name the kind of a training job within its framework's errors: its adapters, or how it is parallelised."""
+    """Name the kind of a training job within its framework's measured errors: by adapters, model or parallelism."""
     layout = job.layout
     if job.method in ("lora", "qlora"):
-        apart = job.method == "qlora" and layout.zero_stage >= 2 and layout.shard_group > 1
-        return f"{job.method}{SHARDED_APART if apart else ''}"
+        shards_quantised = job.method == "qlora" and layout.zero_stage >= 2 and layout.shard_group > 1
+        return f"{job.method}{SHARDED_APART if shards_quantised else ''}"
     if job.framework.errors_by_model:
-        return "mixture of experts" if has_experts(job) else "dense, compiled loss" if _compiles_loss(job) else "dense"
+        if has_experts(job):
+            return "mixture of experts"
+        return "dense, compiled loss" if _compiles_loss(job) else "dense"
     if layout.pipeline > 1:
         return "pipeline"
     if layout.tensor > 1:

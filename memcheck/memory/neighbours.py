@@ -6,20 +6,23 @@ from memcheck.memory.residuals import COMPILED, ENOUGH, Spread, Table
 
 
 def borrowed(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
-    """Return the spread of a group that has too few measured cases, after the names of the groups it is based on.
+    """Return a spread for a group that has too few measured cases, after the names of the groups it is based on.
 
-    Names are paths, from the family to the detail. A group with few cases, or none, borrows the extremes of the widest
-    group that shares the longest part of its name, or else of all groups; ``by_method``: of a table by
-    ``family/kind``, those of every family's adapters, too, if it is of adapters.
+    A group's name is a path, from the family to the detail. The spread is widened to the extremes of a neighbour: the
+    widest group that shares the longest part of the path, or else the widest of all. ``by_method``: groups of adapters
+    are also widened by every family's adapters of the same method.
     """
     own, widest = table.get(group), _widest(table, group)
     if widest is None:
         return (group, own) if own is not None else ("no data", Spread(n=0, low=1.0, median=1.0, high=1.0))
     spread = own or table[widest]
-    lenders = [table[name] for name in (widest, *(_of_method(table, group) if by_method else ()))]
-    low, high = min(spread.low, *(name.low for name in lenders)), max(spread.high, *(name.high for name in lenders))
-    words = widest if own is None else f"{group} widened by {widest}"
-    return words, spread._replace(low=low, high=high)
+    neighbours = [table[widest]]
+    if by_method:
+        neighbours += [table[name] for name in _of_method(table, group)]
+    low = min(spread.low, *(neighbour.low for neighbour in neighbours))
+    high = max(spread.high, *(neighbour.high for neighbour in neighbours))
+    based_on = widest if own is None else f"{group} widened by {widest}"
+    return based_on, spread._replace(low=low, high=high)
 
 
 def _of_method(table: Table, group: str) -> list[str]:
@@ -31,7 +34,7 @@ def _of_method(table: Table, group: str) -> list[str]:
 
 
 def _method(group: str) -> str:
-    """Return the method in a group's name: ``qlora`` of ``huggingface/qlora, sharded``."""
+    """Return the last word of a group's name without its detail: ``qlora`` of ``huggingface/qlora, sharded``."""
     return group.rpartition("/")[2].partition(",")[0]
 
 
@@ -41,15 +44,11 @@ def _widest(table: Table, group: str) -> str | None:
     Groups of compiled steps are compared with each other alone. None: no group has enough cases.
     """
     path = group.split("/")
-    for length in range(len(path) - 1, -1, -1):
-        prefix = "/".join(path[:length])
-        near = [
-            name
-            for name, spread in table.items()
-            if name != group
-            and spread.n >= ENOUGH
-            and (name.startswith(f"{prefix}/") if prefix else name.startswith(COMPILED) == group.startswith(COMPILED))
-        ]
+    candidates = [name for name, spread in table.items() if name != group and spread.n >= ENOUGH]
+    for length in range(len(path) - 1, 0, -1):
+        prefix = "/".join(path[:length]) + "/"
+        near = [name for name in candidates if name.startswith(prefix)]
         if near:
             return max(near, key=lambda name: table[name].high)
-    return None
+    of_family = [name for name in candidates if name.startswith(COMPILED) == group.startswith(COMPILED)]
+    return max(of_family, key=lambda name: table[name].high, default=None)

@@ -72,18 +72,19 @@ class Slack(Record):
 
 
 class Surroundings(Record):
-    """What of the overhead does not depend on how much is allocated."""
+    """The overhead of a job that its batch does not change: bytes outside the allocator, and the allocator's ratios."""
 
     outside: OutsideBytes
     shares: Shares
-    """What the caching allocator holds over ``allocated``."""
+    """Ratios of what the caching allocator holds to live bytes."""
 
 
 def surroundings(job: TrainingJob | InferenceJob, gpu: Gpu) -> Surroundings:
     """Return the overhead that the batch of a job does not change: bytes outside the allocator, and its shares."""
     terms_by_kind = context_terms(gpu), library_terms(job, gpu), communicator_terms(job, gpu)
     context, libraries, communicators = (sum(size for _, size, _ in terms) for terms in terms_by_kind)
-    in_host = max(0, communicators - KERNELS_BYTES) if not gpu.peer_access else 0
+    # without peer access NCCL's buffers may be in host memory; its kernels are on the GPU anyway
+    in_host = 0 if gpu.peer_access else max(0, communicators - KERNELS_BYTES)
     outside = OutsideBytes(
         context=context,
         libraries=libraries,
@@ -102,10 +103,10 @@ def slack(
     known: Surroundings | None = None,
     pools: Pools = NO_POOLS,
 ) -> Slack:
-    """Return the bytes between allocated and device bytes: fragmentation, cache, and all outside the caching allocator.
+    """Return the bytes that a GPU holds besides live tensors: fragmentation, cache, and all outside the allocator.
 
-    ``known``: the result of :func:`surroundings`, if the caller has it. ``pools``: the allocator's pools in the rank's
-    step. Without them the step counts as one on a single stream.
+    ``allocated``: bytes of live tensors at the peak. ``known``: the result of :func:`surroundings`, if the caller has
+    it. ``pools``: the allocator's pools in the rank's step; without them the step counts as one on a single stream.
     """
     if overhead.kind == "flat":
         return Slack(0, NOTHING_OUTSIDE._replace(context=int(allocated * overhead.fraction)))
@@ -123,17 +124,20 @@ def context_terms(gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
     """List the driver's context and the kernels that a step loads into it: name, bytes and source of each."""
     mib, source = CONTEXT.get(gpu.arch or "", CONTEXT_UNKNOWN)
     context = ("driver context", mib * MIB, source)
-    if gpu.arch == "sm_75":
+    if gpu.arch == "sm_75":  # the T4's context was read after a step: kernels are included
         return (context,)
     return (context, ("kernels loaded by a step", KERNELS_MIB * MIB, "fitcheck's archive: 105 to 141 MiB on a T4"))
 
 
 def library_terms(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[tuple[str, int, str], ...]:
-    """List the workspaces of libraries and the pools of CUDA graphs: name, bytes and source of each."""
+    """List the workspaces of libraries and the pools of CUDA graphs: name, bytes and source of each.
+
+    A training process has a BLAS handle in the forward thread and one in the autograd thread.
+    """
     if isinstance(job, InferenceJob):
         return (_blas(gpu, threads=1),)
     terms = []
-    if not job.framework.transformer_engine:
+    if not job.framework.transformer_engine:  # TransformerEngine's workspaces are tensors of the step
         terms.append(_blas(gpu, threads=1 if isinstance(job.architecture, Rough) else 2))
     if str(job.option("cuda_graph_impl", "none")).lower() != "none":
         size = GRAPHS_PIPELINE_BYTES if job.layout.pipeline > 1 else GRAPHS_BYTES
@@ -146,7 +150,7 @@ def _blas(gpu: Gpu, *, threads: int) -> tuple[str, int, str]:
 
 
 def blas_bytes(gpu: Gpu) -> int:
-    """One workspace of ATen's BLAS handles."""
+    """Return the bytes of the workspace of one of ATen's BLAS handles on this GPU."""
     if (gpu.arch or "").startswith("gfx"):
         return HIPBLASLT_BYTES
     return CUBLAS_HOPPER_BYTES if gpu.arch in LARGE_WORKSPACE else CUBLAS_BYTES

@@ -15,7 +15,7 @@ FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"
 
 
 class OverheadTerm(Record):
-    """One line of the overhead."""
+    """One part of the difference between allocated and device bytes, with its source, for ``--formulas``."""
 
     name: str
     bytes: int
@@ -27,7 +27,10 @@ class OverheadTerm(Record):
 def items(
     job: TrainingJob | InferenceJob, gpu: Gpu, overhead: Overhead, allocated: int, pools: Pools = NO_POOLS
 ) -> tuple[OverheadTerm, ...]:
-    """List every term of the overhead of one rank: fragmentation, context, libraries, communicators."""
+    """List the terms of one rank's overhead in bytes: fragmentation, cache, context, libraries, communicators.
+
+    ``allocated``: bytes of live tensors at the peak. A plan's flat overhead is one term in place of all.
+    """
     if overhead.kind == "flat":
         source = f"the plan's policy: {overhead.fraction:.0%} of allocated"
         return (
@@ -52,22 +55,16 @@ def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, .
 def allocator_terms(
     job: TrainingJob | InferenceJob, allocated: int, room: int, pools: Pools = NO_POOLS
 ) -> tuple[OverheadTerm, OverheadTerm]:
-    """Return what the caching allocator holds beyond live blocks at the peak: its fragmentation, and its cache.
+    """Return the bytes that the caching allocator holds beyond live blocks: its fragmentation, and its cache.
 
-    It depends on what is freed before what: with recomputation, large logits and many short-lived activations share the
-    pool; FSDP takes gather buffers from streams of their own, whose blocks no other stream may use; expandable segments
-    give pages back between sizes.
-
-    Fragmentation proper, the free parts of segments that are in use, grows with what is allocated, on every GPU. Cache,
-    whole segments that are free, is returned to the driver before an allocation fails: it is what is left of the
-    difference to a step with memory to spare, and no more than there is ``room`` for. So it shrinks as a GPU fills.
+    Fragmentation, the free parts of segments that are in use, is a measured ratio of ``allocated``. Cache, whole
+    segments that are free, is returned to the driver before an allocation fails. It is the rest of what the allocator
+    was measured to hold with memory to spare, and no more than there is ``room`` for in bytes.
     """
     allocator_shares = shares(job)
     stuck, cache = kept(allocator_shares, allocated, room, pools)
-    where, stuck_ratio = (
-        f"({allocator_group(job)}; docs/internals/accuracy.md)",
-        allocator_shares.stuck_of(allocated, pools),
-    )
+    where = f"({allocator_group(job)}; docs/internals/accuracy.md)"
+    stuck_ratio = allocator_shares.stuck_of(allocated, pools)
     held_ratio = allocator_shares.held_of(allocated, pools)
     fixed = (
         f"{stuck_ratio.median - 1:.1%} of allocated, which cannot be returned: median of {stuck_ratio.n} steps {where}"

@@ -44,7 +44,7 @@ class Spread(Record):
         return self._replace(low=self.low * share, median=self.median * share, high=self.high * share)
 
     def beside(self, share: float, most: float) -> Spread:
-        """Return the spread with ``share`` added to its median, and the larger of ``share``, ``most`` to its high."""
+        """Return the spread with ``share`` added to its median; its high rises by ``most`` if that is larger."""
         return self._replace(median=self.median + share, high=self.high + max(share, most))
 
     def no_more_than(self, most: float) -> Spread:
@@ -88,7 +88,7 @@ _cache: list[Residuals] = []
 
 
 def residuals() -> Residuals:
-    """The tables of ``data/residuals.json``."""
+    """Return the tables of ``data/residuals.json``, which is read once."""
     if not _cache:
         path = os.path.join(os.path.dirname(__file__), "data", "residuals.json")
         _cache.append(read(read_own_json(path)))
@@ -96,8 +96,8 @@ def residuals() -> Residuals:
 
 
 def read(raw: Mapping[str, Any]) -> Residuals:
-    """The tables from their JSON form."""
-    return Residuals(*({k: _spread(v) for k, v in raw[name].items()} for name in Residuals._fields))
+    """Build the tables from the JSON object of ``data/residuals.json``."""
+    return Residuals(*({group: _spread(row) for group, row in raw[name].items()} for name in Residuals._fields))
 
 
 def _spread(row: Mapping[str, Any]) -> Spread:
@@ -112,9 +112,10 @@ that identity while the entry is there."""
 
 
 def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
-    """Return the name of the groups that a group's spread is based on, and the spread.
+    """Return the spread of a group in a table, after the names of the measured groups that it is based on.
 
-    ``by_method``: the table is by ``family/kind``; a group that it lacks also uses the adapters of every family.
+    A group with fewer than ``ENOUGH`` cases borrows from its neighbours. ``by_method``: the table's groups are
+    ``family/kind``; a group of adapters without cases also borrows from the adapters of every family.
     """
     known = _found.get((id(table), group))
     if known is None:

@@ -23,7 +23,11 @@ from memcheck.record import Record
 
 
 def rough_ranks(job: TrainingJob) -> tuple[RankEstimate, ...]:
-    """One estimate per pipeline rank."""
+    """Estimate every pipeline rank of a job whose model is ``rough``: known by its number of parameters.
+
+    Raises:
+        UnsupportedError: the method trains adapters, which needs the model's matrices.
+    """
     model = job.architecture
     if not isinstance(model, Rough):
         raise TypeError("rough_ranks needs a Rough model")
@@ -37,13 +41,13 @@ def rough_ranks(job: TrainingJob) -> tuple[RankEstimate, ...]:
 
 
 class RoughPart(Record):
-    """What one pipeline rank has of a rough model."""
+    """The part of a rough model on one pipeline rank."""
 
     parameters: int
-    """How many a pipeline rank has, before data-parallel ranks divide them."""
+    """Parameters of the rank, before data-parallel ranks divide them."""
     layers: int
     engine: EngineBuffers
-    """What an engine around the model lays out; all zero without one."""
+    """Buffers that an engine (DeepSpeed) allocates around the model; all zero without one."""
     gradients: int
     """Bytes that backward leaves for the optimizer, in addition to the engine's resident buffers."""
 
@@ -52,7 +56,7 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     """Estimate one pipeline rank of a rough model: its states, forward and backward, and the optimizer's step."""
     layout = job.layout
     local, layers = -(-model.parameters // (layout.tensor * layout.pipeline)), -(-model.layers // layout.pipeline)
-    layer = LocalTensor("weights", (-(-local // layers),), True, matrix=True)
+    layer = LocalTensor("weights", (-(-local // layers),), True, matrix=True)  # all of a layer's weights as one
     laid_out = engine_of(job, [(layer,)] * layers, recomputes=True)
     engine = laid_out if isinstance(laid_out, EngineBuffers) else EngineBuffers()
     gradients = rounded(-(-local // sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
@@ -81,22 +85,27 @@ def _rest(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
 
 
 def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, rank: int) -> None:
-    """Forward, the logits, and the highest moment of backward."""
+    """Count forward, logits and backward of one rank on the timeline, in bytes.
+
+    ``share``: the rank's part of the model. ``rank``: its number in the pipeline.
+    """
     layout, layers, engine, gradients = job.layout, share.layers, share.engine, share.gradients
-    compute = DTYPE_BYTES[job.recipe.compute]
+    recomputes = job.checkpointing.mode == "full"
+    item_bytes = DTYPE_BYTES[job.recipe.compute]
     tokens = job.micro_batch_size * -(-job.sequence_length // layout.context)
-    boundary = tokens * model.hidden_size * compute
-    per_layer = int(boundary * model.activation_multiplier) // layout.tensor
-    if sharding(job).parameters > 1:
-        ahead = 2 * -(-share.parameters // layers) * compute
-        timeline.hold("communication_buffers", rounded(max(ahead, engine.live_parameters)))
-    kept = layers * (boundary if job.checkpointing.mode == "full" else per_layer)
+    hidden_state = tokens * model.hidden_size * item_bytes
+    per_layer = int(hidden_state * model.activation_multiplier) // layout.tensor
+    if sharding(job).parameters > 1:  # the running layer is gathered, and the next one prefetched
+        two_layers = 2 * -(-share.parameters // layers) * item_bytes
+        timeline.hold("communication_buffers", rounded(max(two_layers, engine.live_parameters)))
+    kept = layers * (hidden_state if recomputes else per_layer)
     kept = int(kept * in_flight(rank, layout, job.gradient_accumulation_steps))
-    transient = per_layer if job.checkpointing.mode == "full" else 0
+    transient = per_layer if recomputes else 0  # the layer that is recomputed
     timeline.hold("activations", kept)
     timeline.mark("forward", "all layers")
     if model.vocab_size is not None and rank == layout.pipeline - 1:
         vocab = -(-model.vocab_size // layout.tensor)
+        # the standard loss has fp32 logits, log-probabilities and gradient: 3 x 4 bytes; fused ones half of it
         logits = tokens * vocab * (12 if job.loss.kind == "standard" else 6)
         earlier = gradients if job.gradient_accumulation_steps > 1 else 0
         timeline.hold("logits_and_loss", logits)
@@ -108,7 +117,7 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
     timeline.hold("gradients", gradients + buckets)
     timeline.hold("activations", transient)
     if layout.pipeline == 1 and job.gradient_accumulation_steps == 1:
-        # gradients appear while activations go; without knowing the layers, half of them are taken to be left
+        # gradients appear while activations go: taken is the moment at which half of the activations are left
         timeline.release("activations", kept // 2)
         timeline.mark("backward", "half-way through the layers")
         timeline.hold("activations", kept // 2)
@@ -119,7 +128,7 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
 
 
 def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
-    """The optimizer's step, with the copies of gradients that an engine makes for it."""
+    """Count the optimizer's step of one rank on the timeline, with the copies of gradients that an engine makes."""
     own_gradients = _own_part(share.engine)
     if own_gradients:
         timeline.release("gradients", share.gradients)
@@ -135,5 +144,8 @@ def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
 
 
 def _own_part(engine: EngineBuffers) -> int:
-    """Under ZeRO-1 the rank's own gradients, in addition to the whole model's, which go once they are reduced."""
+    """Return the bytes of the rank's own share of gradients under ZeRO-1; 0 under other stages.
+
+    ZeRO-1 has them in addition to the gradients of the whole model, which are freed once they are reduced.
+    """
     return engine.partition if engine.whole_gradients else 0

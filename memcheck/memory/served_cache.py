@@ -19,9 +19,10 @@ ARCH = "sm_90"
 
 
 def layer_bytes(job: InferenceJob, a: Architecture, first: int, last: int) -> dict[int, int] | None:
-    """Bytes of the cache of each layer from ``first`` to ``last`` (excluded), for all sequences of the job.
+    """Return the KV cache's bytes by layer number, from ``first`` to ``last`` (excluded), for all sequences of a job.
 
-    Padding belongs to the layers of its group. None: memcheck does not know how an engine keeps this model's cache.
+    vLLM pads all groups of layers to pages of one size: padding counts with the layers of its group. None: memcheck
+    does not know how vLLM keeps this model's cache.
     """
     version = known()[-1]
     settings = EngineSettings(
@@ -39,26 +40,31 @@ def layer_bytes(job: InferenceJob, a: Architecture, first: int, last: int) -> di
         groups = on_rank(grouped(layers, version), first, last)
     except UnsupportedError:
         return None
-    found: dict[int, int] = {}
-    width = max((_width(group) for group in groups), default=0)
+    bytes_by_layer: dict[int, int] = {}
+    padded_block_bytes = max((_block_bytes(group) for group in groups), default=0)
     for group in groups:
-        pages = max(_pages(cache, job, settings, version) for cache in group.caches)
-        total = pages * width
+        blocks = max(_blocks(cache, job, settings, version) for cache in group.caches)
+        group_bytes = blocks * padded_block_bytes
         for number, cache in zip(group.layers, group.caches, strict=False):
-            found[number] = found.get(number, 0) + total * cache.page_bytes // max(1, _width(group))
-    return found
+            share = group_bytes * cache.page_bytes // max(1, _block_bytes(group))
+            bytes_by_layer[number] = bytes_by_layer.get(number, 0) + share
+    return bytes_by_layer
 
 
-def _width(group: CacheGroup) -> int:
-    """Bytes of one block of all layers of a group that are on the rank."""
+def _block_bytes(group: CacheGroup) -> int:
+    """Return the bytes of one block (a page of each layer) of the layers of a group that are on the rank."""
     return sum(cache.page_bytes for cache in group.caches[: len(group.layers)])
 
 
-def _pages(cache: Cache, job: InferenceJob, settings: EngineSettings, version: Version) -> int:
-    """Blocks of one layer for all sequences. Of windows, the tokens in flight are those of all sequences together."""
-    each = request_pages(cache, job.context_length, settings, version)
+def _blocks(cache: Cache, job: InferenceJob, settings: EngineSettings, version: Version) -> int:
+    """Return the number of KV-cache blocks that one layer needs for all sequences of the job.
+
+    A sliding window has the window's tokens for each sequence, and the tokens of the passes in flight, which all
+    sequences share.
+    """
+    per_sequence = request_pages(cache, job.context_length, settings, version)
     if cache.kind not in WINDOWS:
-        return job.batch_size * each
-    alone = request_pages(cache, job.context_length, settings._replace(batched_tokens=0), version)
+        return job.batch_size * per_sequence
+    of_window = request_pages(cache, job.context_length, settings._replace(batched_tokens=0), version)
     in_flight = -(-(settings.pipeline + 1) * settings.batched_tokens // cache.block)
-    return max(each, min(job.batch_size * each, job.batch_size * alone + in_flight))
+    return max(per_sequence, min(job.batch_size * per_sequence, job.batch_size * of_window + in_flight))

@@ -125,7 +125,8 @@ def formulas(job: InferenceJob, rank: ServingRank) -> tuple[Formula, ...]:
 def _cache_formula(job: InferenceJob, block: Block, size: int) -> tuple[str, str, str]:
     """Return the formula, its numbers and its source for the cache of one layer, ``size`` bytes.
 
-    The tokens are those for which the layer has room: whole blocks, with the tokens in flight of a window, and padding.
+    The number of tokens is computed from the bytes: it includes the rest of the last block, the tokens in flight of a
+    sliding window, and padding.
     """
     mixer, item, sequences = block.mixer, DTYPE_BYTES[job.kv_cache], job.batch_size
     if isinstance(mixer, Attention):
@@ -142,13 +143,14 @@ def _cache_formula(job: InferenceJob, block: Block, size: int) -> tuple[str, str
 
 
 def _kind(block: Block) -> str:
+    """Say in words what a layer caches: keys and values, compressed ones (MLA), or a recurrent state."""
     if isinstance(block.mixer, Attention):
         return "keys and values in the window" if block.mixer.window else "keys and values"
     return "compressed keys and values" if isinstance(block.mixer, LatentAttention) else "recurrent state"
 
 
 def _cached(job: InferenceJob, block: Block) -> str:
-    """The shape of one layer's cache."""
+    """Return the shape and dtype of one layer's cache for all sequences, for reports."""
     mixer = block.mixer
     if isinstance(mixer, Attention):
         heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
