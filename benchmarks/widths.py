@@ -26,7 +26,7 @@ class Terms(NamedTuple):
     above: float
     """What it may hold more."""
     live: float
-    """What live tensors may be relative_errors by, both sides together."""
+    """What live tensors may be off by, both sides together."""
     context: float
     communicators: float
 
@@ -40,12 +40,12 @@ def terms(tables: Residuals, row: Row) -> Terms:
     nothing = OutsideBytes(0, 0, 0, read=row.outside.read)
     each = (nothing._replace(**{one: getattr(row.outside, one)}) for one in OUTSIDE)
     spans = [high - low for low, high in (bytes_.ends(tables) for bytes_ in each)]
-    relative_errors = max(0.0, 1 - errors.low) + max(0.0, errors.high - 1)
+    off = max(0.0, 1 - errors.low) + max(0.0, errors.high - 1)
     return Terms(
         row.pools.largest / needed,
         (stuck.median - max(1.0, stuck.low)) * allocated / needed,
         (stuck.high - stuck.median) * allocated / needed,
-        relative_errors * max(allocated, SMALL_BYTES) / needed,
+        off * max(allocated, SMALL_BYTES) / needed,
         *(span / needed for span in spans),
     )
 
@@ -63,7 +63,7 @@ def section(rows: Sequence[Row]) -> list[str]:
         "tensors, by how steps err and how the allocator sees them.",
         "*In one*: a single interval from live tensors to what may be seen, as it was before the cache stood apart,",
         "over what is seen. The other columns are medians, too: what the allocator may hold *below* and *above* its",
-        "share, what *live* tensors may be relative_errors by on both sides (added to the former in quadrature), what *context*",
+        "share, what *live* tensors may be off by on both sides (added to the former in quadrature), what *context*",
         "and communicators (*NCCL*) may; *block* is the largest block of the step, for comparison.",
         "",
         "| kind of plan | n | needed, median | widest | below | above | block | live | context | NCCL | in one |",

@@ -114,22 +114,28 @@ def with_adapters(
 
 
 def adapter_parameters(job: TrainingJob, architecture: Architecture) -> int:
-    """Count the elements of all adapters; a mixture has one adapter for all experts, or one each (mcore-bridge)."""
+    """Count the elements of all LoRA matrices of the model, before tensor parallelism divides them.
+
+    The experts of a layer share one adapter, or each has its own (mcore-bridge).
+    """
     if job.lora is None:
         return 0
     adapter = Adapter(job.lora.rank, job.lora.target_modules, job.recipe.params, quantized=False)
-    layers = ((whole_block(block, architecture.hidden_size), times) for block, times in architecture.blocks)
     backend = job.option(OPTION)
-    layers_with_adapters = (
-        (tensors_with_adapters(tensors, adapter, backend, 1, 1), times) for tensors, times in layers
-    )
-    return sum(times * t.numel for tensors, times in layers_with_adapters for t in tensors if t.trained)
+    count = 0
+    for block, times in architecture.blocks:
+        base_tensors = whole_block(block, architecture.hidden_size)
+        tensors = tensors_with_adapters(base_tensors, adapter, backend, 1, 1)
+        count += times * sum(t.numel for t in tensors if t.trained)
+    return count
 
 
 def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, tensor_ranks: int) -> Value:
-    """Add the LoRA adapter's output to a column-parallel layer's output ``base`` [tokens, outputs].
+    """Add the LoRA adapter's output to the output ``base`` of a column-parallel layer, [tokens, outputs].
 
-    ``x``: the input of all tokens. The first matrix gives rank / tp columns, which are gathered over the tensor ranks.
+    ``x``: the input of all tokens. ``outputs``: columns on this rank. ``tensor_ranks``: ranks that divide the layer.
+    LoRA A is column-parallel, too: its rank / tp columns are gathered before LoRA B (Megatron-Bridge,
+    ParallelLinearAdapter).
     """
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
     rank = adapter.rank // tensor_ranks
@@ -137,16 +143,16 @@ def column_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int,
     del x
     if tensor_ranks > 1:
         low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank))
-    # `x = x * (self.alpha / self.dim)`: not handed on unscaled, which CPython 3.10 would hold throughout the call.
+    # `x = x * (self.alpha / self.dim)`: the product is passed as a temporary; a variable would hold it during the call
     update = scale(tape, _product(ctx, low_rank, name + OUT, outputs), "adapter scaling")
     return add(tape, base, update, "adapter sum")
 
 
 def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, tensor_ranks: int) -> Value:
-    """Add the LoRA adapter's output to a row-parallel layer's output ``base``.
+    """Add the LoRA adapter's output to the output ``base`` of a row-parallel layer, [tokens, outputs].
 
-    ``x``: this rank's part of the input columns. The second matrix gives outputs / tp columns, which are gathered;
-    under sequence parallelism the rank then takes its own tokens.
+    ``x``: [tokens, inputs / tp]. ``outputs``: columns of all ranks. LoRA B is column-parallel: its outputs / tp columns
+    are gathered. Under sequence parallelism the rank then slices out its own tokens.
     """
     if is_bridged(ctx.setting):
         return bridged_row(ctx, x, base, name)
@@ -179,10 +185,11 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
 
 
 def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:
-    """Compute the normalised input of TE's fused layer for all tokens [tokens, hidden], which the adapter takes too.
+    """Compute the normalised input of TE's LayerNormLinear for all tokens, [tokens, hidden]: the adapter reads it, too.
 
-    The rank's own tokens are saved as well, as the layer does not clear what it returns
-    (``clear_tensor_data(ln_out)``). Backward adds the layer's own gradient and the adapter's into a third tensor.
+    Saved are ``x``, the norm's statistics, and this rank's normalised tokens: TE clears them otherwise, but not if the
+    layer returns them (``clear_tensor_data(ln_out)``). Backward adds the layer's gradient and the adapter's into a
+    third tensor.
     """
     tape, gathers_input = ctx.tape, scatters(ctx)
     if spec is None:

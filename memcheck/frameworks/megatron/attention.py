@@ -129,9 +129,10 @@ def hidden_dropout(ctx: Context, p: float) -> float:
 
 
 def _gather_qkv(tape: Tape, mixed: Value, width: int) -> Value:
-    """All-gather qkv where there are fewer key-value heads than tensor ranks; each rank then takes a slice.
+    """All-gather the projected q, k and v if there are fewer key-value heads than tensor ranks.
 
-    ``width``: columns of the qkv of all ranks.
+    ``mixed``: this rank's columns, [tokens, width / tp]. Returns [tokens, width], of which each rank then uses a slice.
+    Backward pads the slice's gradient with zeros to ``width`` before it is reduce-scattered.
     """
     shape, dtype = mixed.shape, mixed.dtype
     full_shape = (shape[0], width)

@@ -71,11 +71,11 @@ def bridged_column(ctx: Context, x: Value, base: Value, name: str, outputs: int)
 
 
 def normalised_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm) -> Value:
-    """Compute a layer that normalises first, and add the output of its adapter, which takes this rank's normalised
-    tokens.
+    """Compute TE's LayerNormLinear, and add the output of its LoRA adapter, [tokens, outputs / tp].
 
-    TE's fused node (``layernorm_linear.py``, return_layernorm_output) runs backward when both of its outputs have their
-    gradients; that of the product is live meanwhile. The adapter's gradient is added after the reduce-scatter.
+    ``projection``: the layer's weight. ``spec``: the norm. The layer also returns its normalised input for the adapter
+    (``layernorm_linear.py``, return_layernorm_output). Its backward runs when both outputs have their gradients: that
+    of the product is live until then. The adapter's gradient is added after the reduce-scatter.
     """
     tape, gathers_input = ctx.tape, scatters(ctx)
     shape, dtype = x.shape, x.dtype
@@ -87,7 +87,7 @@ def normalised_column(ctx: Context, x: Value, projection: Projection, label: str
     stats = [tape.new(shape[:-1], "fp32", label + " rstd")]
     if spec.kind.startswith("layernorm"):
         stats.append(tape.new(shape[:-1], "fp32", label + " mean"))
-    saved = (x.storage, *stats, normalised.storage)  # what it hands on is not cleared
+    saved = (x.storage, *stats, normalised.storage)  # TE does not clear a normalised input that it returns
     del stats
 
     def normalise(grad: Storage) -> list[Storage | None]:

@@ -141,32 +141,27 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
 
 
 def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> StateBytes:
-    """Return the resident bytes of the trained parameters that share an optimizer: the dense ones, or the experts.
+    """Return one rank's resident bytes of parameters, gradients, master weights and optimizer states.
 
-    With the distributed optimizer each rank holds a shard of master weights and states.
+    ``tensors``: the trained parameters of one optimizer: the dense ones, or the experts (``expert``). The distributed
+    optimizer keeps parameters and gradients in padded buffers, and a shard of master weights and states. Without it all
+    tensors are whole. ``on_device_share``: the fraction of states that optimizer offload leaves on the GPU.
     """
     if job.optimizer.name == "muon":
         return muon_bytes(job, tensors, expert=expert)
     element_bytes = dtypes(job)
     on_device = on_device_share(job)
     if not distributed(job):
-        numel = elements(tensors)
+        parameters = master_weights = states = 0
+        for t in tensors:
+            parameters += t.times * rounded(t.numel * element_bytes.parameter)
+            master_weights += t.times * rounded(int(t.numel * element_bytes.master))
+            states += t.times * sum([rounded(t.numel * item_bytes) for item_bytes in element_bytes.states])
         return StateBytes(
-            parameters=sum([t.times * rounded(t.numel * element_bytes.parameter) for t in tensors]),
-            gradients=rounded(numel * element_bytes.gradient),
-            master_weights=int(
-                on_device * sum([t.times * rounded(int(t.numel * element_bytes.master)) for t in tensors])
-            ),
-            optimizer_states=int(
-                on_device
-                * sum(
-                    [
-                        t.times * rounded(t.numel * state_item_bytes)
-                        for t in tensors
-                        for state_item_bytes in element_bytes.states
-                    ]
-                )
-            ),
+            parameters=parameters,
+            gradients=rounded(elements(tensors) * element_bytes.gradient),
+            master_weights=int(on_device * master_weights),
+            optimizer_states=int(on_device * states),
         )
     ranks = optimizer_ranks(job, expert=expert)
     numel = padded_elements(tensors, ranks, high_bandwidth=bool(job.option("ddp_pad_buckets_for_high_nccl_busbw")))
@@ -196,17 +191,17 @@ def has_fp8_weights(job: TrainingJob) -> bool:
 
 
 def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | None = None) -> int:
-    """Return the bytes that the optimizer's step allocates and frees.
+    """Return the temporary bytes of the optimizer's step on one rank.
 
-    ``gradient``: the dtype of main gradients where Megatron-FSDP has its own. Half-precision main gradients are copied
-    to fp32 (optimizer.py, _copy_model_grads_to_main_grads), unless the optimizer is precision-aware and takes them as
-    they are. That one copies the states that are not fp32 to fp32 and back, those of a whole parameter group at once
-    (TransformerEngine ``pytorch/optimizers/fused_adam.py``, step: ``unscaled_lists``). Experts with groups of their own
-    (extensions/transformer_engine.py, ``use_expert_pgs``) have an optimizer of their own, and the two step one after
-    the other. Shards of weights in fp8 are all cast to bf16 before they are quantized (TransformerEngine
-    ``pytorch/tensor/utils.py``, quantize_master_weights).
+    ``gradient``: the dtype of main gradients where Megatron-FSDP has its own; None: the plan's. Three kinds of copies
+    are made: main gradients in 16 bits are copied to fp32 (optimizer.py, _copy_model_grads_to_main_grads); TE's
+    precision-aware Adam copies states to fp32 instead; shards of fp8 weights are cast to bf16 before they are quantized
+    (TransformerEngine ``pytorch/tensor/utils.py``, quantize_master_weights).
     """
     if job.option("use_precision_aware_optimizer"):
+        # fused_adam.py, step: `unscaled_lists` holds the states of a whole parameter group. Experts whose process
+        # groups
+        # differ (`use_expert_pgs`) have an optimizer of their own, which steps after the dense one
         layout = job.layout
         copies = [_unscaled_state_bytes(job, tensors, expert=expert) for expert in (False, True)]
         separate_optimizers = layout.expert > 1 or layout.expert_tensor != layout.tensor
@@ -326,59 +321,59 @@ def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
 def fullest_shard(
     matrices: tuple[tuple[int, int, int], ...], world: int, smallest_bucket: int, alignment: int = 1
 ) -> tuple[int, int]:
-    """Return the elements of one rank's part of the buffer, and of the matrices of the fullest rank.
+    """Return the elements of one rank's shard of the layer-wise Muon buffer, and those of the fullest rank's matrices.
 
-    ``matrices``: (elements, rows, count), which are taken to lie layer by layer. ``smallest_bucket``: elements; 0 for
-    one bucket. Source: LayerWiseDistributedOptimizer._compute_per_buffer_param_layout.
+    Whole matrices are assigned to ranks, so that shards are padded to the largest one. ``matrices``: (elements, rows,
+    number of layers), in the order in which they repeat in each layer. ``world``: ranks that share the optimizer.
+    ``smallest_bucket``: elements; 0 for one bucket. ``alignment``: elements to which shards are padded.
+    Source: LayerWiseDistributedOptimizer._compute_per_buffer_param_layout.
     """
-    order = [
-        (numel, rows)
-        for i in range(max(matrix[2] for matrix in matrices))
-        for numel, rows, times in matrices
-        if i < times
-    ]
+    in_model_order: list[tuple[int, int]] = []
+    for layer in range(max(times for _, _, times in matrices)):
+        in_model_order += [(numel, rows) for numel, rows, times in matrices if layer < times]
     divisor = math.lcm(64, math.lcm(world, 128, alignment) // world)
-    ranks = min(world, len(order))  # further ranks get no matrix
-    loads, rank_elements, shard = [0.0] * ranks, [0] * ranks, 0
-    for bucket in _buckets(order[::-1], world, smallest_bucket, divisor):
-        assigned, largest_part = assign_bucket(
-            bucket, loads, sum(numel for numel, _ in bucket) / world * RANK_SHARE_LIMIT
-        )
+    ranks = min(world, len(in_model_order))  # further ranks get no matrix
+    work_of_rank, elements_of_rank, shard = [0.0] * ranks, [0] * ranks, 0
+    for bucket in _buckets(in_model_order[::-1], world, smallest_bucket, divisor):
+        mean_elements = sum(numel for numel, _ in bucket) / world
+        assigned, largest_shard = assign_bucket(bucket, work_of_rank, mean_elements * RANK_SHARE_LIMIT)
         for rank, numel in assigned.items():
-            rank_elements[rank] += numel
-        shard += _round_up(largest_part, divisor)
-    return shard, max(rank_elements)
+            elements_of_rank[rank] += numel
+        shard += _round_up(largest_shard, divisor)
+    return shard, max(elements_of_rank)
 
 
 def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float) -> tuple[dict[int, int], int]:
-    """Assign a bucket's matrices to ranks; return the elements per rank and the padded size of the largest part.
+    """Assign the matrices of a bucket to ranks; return the elements of each rank, and the largest rank's padded size.
 
-    A matrix goes to the rank with the least work that has room below ``cap``; if no rank has, to the one with the
-    smallest part. ``loads``: the work of each rank so far, which is added to. Of equal ranks the first is taken.
+    ``bucket``: (elements, rows) of each matrix; the costliest is assigned first. It goes to the rank with the least
+    work whose size stays below ``cap`` elements; if there is none, to the rank with the smallest size. ``loads``: the
+    work of each rank so far, to which this bucket's is added. Of equal ranks the first is taken.
     """
-    part_ends, elements = [0] * len(loads), dict[int, int]()
+    sizes, elements = [0] * len(loads), dict[int, int]()  # sizes are padded: each matrix begins at a multiple of 64
     by_load = [(load, rank) for rank, load in enumerate(loads)]
     heapify(by_load)
-    by_cursor = [(0, rank) for rank in range(len(loads))]
+    by_size = [(0, rank) for rank in range(len(loads))]
     for numel, rows in sorted(bucket, key=_newton_schulz_cost, reverse=True):
-        while part_ends[by_cursor[0][1]] != by_cursor[0][0]:
-            heappop(by_cursor)
-        rank, skipped = by_cursor[0][1], list[tuple[float, int]]()
-        while _round_up(by_cursor[0][0], 64) + numel <= cap:  # somebody has room
+        while sizes[by_size[0][1]] != by_size[0][0]:  # an entry from before the rank got more
+            heappop(by_size)
+        smallest_size, rank = by_size[0]
+        skipped = list[tuple[float, int]]()
+        while _round_up(smallest_size, 64) + numel <= cap:  # some rank has room
             load, rank = heappop(by_load)
             if loads[rank] != load:
                 continue
-            if _round_up(part_ends[rank], 64) + numel <= cap:
+            if _round_up(sizes[rank], 64) + numel <= cap:
                 break
             skipped.append((load, rank))
         for entry in skipped:
             heappush(by_load, entry)
-        part_ends[rank] = _round_up(part_ends[rank], 64) + numel
+        sizes[rank] = _round_up(sizes[rank], 64) + numel
         loads[rank] += _newton_schulz_cost((numel, rows))
         elements[rank] = elements.get(rank, 0) + numel
         heappush(by_load, (loads[rank], rank))
-        heappush(by_cursor, (part_ends[rank], rank))
-    return elements, max(part_ends)
+        heappush(by_size, (sizes[rank], rank))
+    return elements, max(sizes)
 
 
 def _newton_schulz_cost(matrix: tuple[int, int]) -> int:
@@ -390,30 +385,30 @@ def _newton_schulz_cost(matrix: tuple[int, int]) -> int:
 def _buckets(
     order: list[tuple[int, int]], ranks: int, smallest_bucket: int, divisor: int
 ) -> list[list[tuple[int, int]]]:
-    """Split matrices into buckets, each a list of (elements, rows) in backward order.
+    """Split the matrices of the layer-wise Muon buffer into buckets, each a list of (elements, rows).
 
-    A bucket is closed when it has enough elements and the next matrix would enlarge its largest rank's part.
-    ``smallest_bucket``: elements; 0 for one bucket. ``divisor``: elements to which a rank's part is padded.
+    ``order``: (elements, rows) of each matrix in backward order. ``ranks``: those that share the optimizer. A bucket is
+    closed when it has enough elements and the next matrix would enlarge its largest shard. ``smallest_bucket``:
+    elements; 0 for one bucket. ``divisor``: elements to which a shard is padded.
     """
     if not smallest_bucket:
         return [order]
     buckets: list[list[tuple[int, int]]] = [[]]
-    part_sizes, largest_part, elements, largest_matrix = [0] * min(ranks, len(order)), 0, 0, 0
+    shard_sizes = [0] * min(ranks, len(order))  # a heap: the smallest shard comes first
+    largest_shard = elements = largest_matrix = 0
     for numel, rows in order:
-        is_full = bool(buckets[-1]) and elements >= max(
-            smallest_bucket, int(ranks * largest_matrix * BUCKET_FILL_FLOOR)
-        )
-        if is_full and _round_up(part_sizes[0], 64) + numel > _round_up(largest_part, divisor):
+        enough = max(smallest_bucket, int(ranks * largest_matrix * BUCKET_FILL_FLOOR))
+        is_full = bool(buckets[-1]) and elements >= enough
+        if is_full and _round_up(shard_sizes[0], 64) + numel > _round_up(largest_shard, divisor):
             buckets.append([])
-            part_sizes, largest_part, elements, largest_matrix = [0] * len(part_sizes), 0, 0, 0
+            shard_sizes = [0] * len(shard_sizes)
+            largest_shard = elements = largest_matrix = 0
         buckets[-1].append((numel, rows))
-        part_size = _round_up(heappop(part_sizes), 64) + numel
-        heappush(part_sizes, part_size)
-        largest_part, elements, largest_matrix = (
-            max(largest_part, part_size),
-            elements + numel,
-            max(largest_matrix, numel),
-        )
+        shard_size = _round_up(heappop(shard_sizes), 64) + numel
+        heappush(shard_sizes, shard_size)
+        largest_shard = max(largest_shard, shard_size)
+        elements += numel
+        largest_matrix = max(largest_matrix, numel)
     return buckets
 
 

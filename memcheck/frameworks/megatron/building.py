@@ -56,33 +56,33 @@ def buffer_layout_components(job: TrainingJob, resident: ResidentTensors, chunks
 
 
 def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
-    """Return the bytes per component at the peak of the copy into DDP's buffers; empty where nothing is copied.
+    """Return the bytes by component at the peak of Megatron's start, when parameters are copied into DDP's buffers.
 
-    ``chunks``: the tensors of each model chunk. Each group's buffers are allocated before its own parameters are freed.
+    Empty: nothing is copied. ``chunks``: the tensors of each model chunk. The dense parameters of a chunk, and its
+    experts, are a group each: its parameter and gradient buffers are allocated before its old tensors are freed.
     """
     if not distributed(job) or not code_of(job.framework.style).remaps:
         return {}
     element_bytes = dtypes(job).parameter
-    groups = [
-        tuple([t for t in tensors if t.trained and t.expert == expert])
-        for tensors in chunks
-        for expert in (False, True)
-    ]
-    group_sizes: dict[tuple[Counted, ...], tuple[int, StateBytes]] = {}  # chunks are often alike
-    for group in filter(None, groups):
+    parameters = 0
+    groups: list[tuple[Counted, ...]] = []
+    for tensors in chunks:
+        parameters += sum([t.times * rounded(t.numel * element_bytes) for t in tensors if not t.trained])
+        groups += [tuple([t for t in tensors if t.trained and t.expert == expert]) for expert in (False, True)]
+    groups = [group for group in groups if group]
+    group_sizes: dict[tuple[Counted, ...], tuple[int, StateBytes]] = {}  # many chunks are equal
+    for group in groups:
         if group not in group_sizes:
-            unpacked_bytes = sum([t.times * rounded(t.numel * element_bytes) for t in group])
-            group_sizes[group] = unpacked_bytes, group_bytes(job, list(group), expert=group[0].expert)
-    parameters = sum(
-        [t.times * rounded(t.numel * element_bytes) for tensors in chunks for t in tensors if not t.trained]
-    )
-    parameters += sum([group_sizes[group][0] for group in groups if group])
+            old_bytes = sum([t.times * rounded(t.numel * element_bytes) for t in group])
+            group_sizes[group] = old_bytes, group_bytes(job, list(group), expert=group[0].expert)
+    parameters += sum([group_sizes[group][0] for group in groups])
     gradients = peak = 0
     peak_components: dict[str, int] = {}
-    for group in filter(None, groups):
-        unpacked_bytes, buffers = group_sizes[group]
-        parameters, gradients = parameters + buffers.parameters, gradients + buffers.gradients
+    for group in groups:
+        old_bytes, buffers = group_sizes[group]
+        parameters += buffers.parameters
+        gradients += buffers.gradients
         if parameters + gradients > peak:
             peak, peak_components = parameters + gradients, {"parameters": parameters, "gradients": gradients}
-        parameters -= unpacked_bytes  # the group's own are freed
+        parameters -= old_bytes  # the tensors that were copied are freed
     return peak_components

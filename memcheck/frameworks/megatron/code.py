@@ -19,7 +19,10 @@ from memcheck.models.types import Architecture
 def always(
     job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device
 ) -> Components:
-    """Workspaces, tables and the batch."""
+    """Return bytes by component that are live all step on a rank: workspaces, rotary tables and the batch.
+
+    ``held``: the layers, tensors and ends of the model on the rank.
+    """
     return workspaces(job, architecture, setting, held, device).components()
 
 

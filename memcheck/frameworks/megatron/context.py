@@ -65,9 +65,10 @@ def ring_ranks(setting: Setting) -> int:
 
 
 def context_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
-    """Compute the attention of this rank's queries over the whole sequence: [tokens, heads * v_dim].
+    """Compute the attention of this rank's queries over the whole sequence under context parallelism.
 
-    ``cp_comm_type`` selects the exchange; each queries, keys and values tensor is [tokens, width].
+    ``query``, ``key``, ``value``: this rank's tokens, [tokens, heads * head width]. ``widths``: number of heads and
+    their widths. ``cp_comm_type`` selects the exchange. Returns [tokens, heads * v_dim].
     """
     kind = exchange(ctx.setting)
     if kind == "all_gather":
@@ -84,10 +85,11 @@ def context_attention(ctx: Context, widths: AttentionWidths, query: Value, key: 
 
 
 def _attention_backward(tape: Tape, widths: AttentionWidths, query: Value, key: Value, value: Value) -> list[Storage]:
-    """Allocate what one call of the backward kernel makes, and return dQ, dK and dV.
+    """Allocate the tensors of one call of the attention backward kernel, and return dQ, dK and dV.
 
-    dQ is accumulated in fp32 (cuDNN's workspace, FlashAttention's dq_accum). A kernel that expands grouped heads writes
-    dK and dV per query head first.
+    ``query``, ``key``, ``value``: give their shapes and dtypes. dQ is accumulated in fp32 (cuDNN's workspace,
+    FlashAttention's dq_accum). If ``widths.expands``, the kernel writes dK and dV for each query head before it sums
+    them over the heads that share a key.
     """
     tokens = query.shape[0]
     accumulator = tape.new((tokens, widths.heads * widths.qk_dim), "fp32", "dQ accumulator")
@@ -103,10 +105,11 @@ def _attention_backward(tape: Tape, widths: AttentionWidths, query: Value, key: 
 
 
 def _full_sequence_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
-    """Compute attention over the whole sequence for this rank's heads, after an all-to-all or without context ranks.
+    """Compute attention over the whole sequence with one kernel: without context ranks, or after an all-to-all.
 
-    A share of the heads has the same sizes as a share of the sequence. Saves q, k, v, the output and softmax
-    statistics.
+    After an all-to-all the rank has 1/cp of the heads for all tokens: as many elements as all heads for 1/cp of the
+    tokens, so that the shapes of ``query``, ``key`` and ``value`` are used unchanged. Saves q, k, v, the output and
+    softmax statistics.
     """
     tape = ctx.tape
     out = tape.value((query.shape[0], widths.heads * widths.v_dim), query.dtype, "attention output")
@@ -122,9 +125,10 @@ def _full_sequence_attention(ctx: Context, widths: AttentionWidths, query: Value
 
 
 def _ring_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
-    """Compute attention in a ring: each step has its own buffer of k and v, its own output and statistics.
+    """Compute ring attention (``cp_comm_type: p2p``), in which k and v of all ranks pass by: [tokens, heads * v_dim].
 
-    Saves q, the last buffer of k and v, the summed output and its statistics.
+    Each step allocates a buffer of k and v, an output and statistics. Saves q, the last buffer of k and v, the summed
+    output and its statistics. Source: TransformerEngine context_parallel.py, AttnFuncWithCPAndKVP2P.
     """
     tape, steps = ctx.tape, ring_ranks(ctx.setting)
     tokens, kv_elements = query.shape[0], key.numel + value.numel
@@ -155,10 +159,10 @@ def _ring_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Va
 
 
 def _all_gather_attention(ctx: Context, widths: AttentionWidths, query: Value, key: Value, value: Value) -> Value:
-    """Compute attention of this rank's queries over gathered keys and values, in two halves: [tokens, heads * v_dim].
+    """Compute attention over gathered keys and values (``cp_comm_type: all_gather``): [tokens, heads * v_dim].
 
-    ``cp_comm_type: all_gather``: each context rank has one early and one late part of the sequence. Saves the local
-    query, key, value and the output; backward gathers keys and values again.
+    For balance under the causal mask each context rank has one early and one late chunk of the sequence, and runs the
+    kernel once for each. Saves the local query, key, value and the output; backward gathers keys and values again.
     """
     tape, ranks = ctx.tape, ctx.setting.context_parallel
     tokens = query.shape[0]

@@ -92,9 +92,10 @@ def _fused(ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value)
 def _saving_kernel(
     ctx: Context, kernel: Kernel, query: Value, key: Value, value: Value, *, grouped_backward: bool
 ) -> Value:
-    """Run a fused attention kernel that saves q, k, v, the output and fp32 softmax statistics.
+    """Run a fused attention kernel, which saves q, k, v, the output and fp32 softmax statistics.
 
-    Context parallelism exchanges tokens around it.
+    Context parallelism exchanges tokens before and after it. ``grouped_backward``: backward writes dK and dV for each
+    query head, and then sums over the heads that share a key.
     """
     widths = AttentionWidths(
         heads=kernel.heads,

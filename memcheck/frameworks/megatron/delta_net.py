@@ -82,10 +82,10 @@ def chunks(ctx: Context, context_ranks: int) -> int:
 
 
 def convolution(ctx: Context, x: Value, weight: Parameter, context_ranks: int = 1) -> Value:
-    """Compute the causal convolution with SiLU, which saves its input [tokens, channels].
+    """Compute the causal convolution with SiLU (fla's causal_conv1d), which saves its input [tokens, channels].
 
-    Backward computes the convolution again, and sums the weight's gradient over chunks in fp32. ``context_ranks``:
-    ranks that divide the channels, each of which copies its own out of the weight.
+    Backward computes the convolution again, and sums the weight's gradient over chunks of tokens in fp32.
+    ``context_ranks``: ranks among which the channels are divided; each copies its slice of the weight.
     """
     tape = ctx.tape
     local_shape = (weight.shape[0] // context_ranks, *weight.shape[1:])
@@ -118,21 +118,19 @@ def l2norm(ctx: Context, x: Value, heads: int) -> Value:
 def gated_delta_rule(
     ctx: Context, heads: Heads, inputs: tuple[Value, Value, Value, Value, Value], context_ranks: int = 1
 ) -> Value:
-    """Compute the chunked gated delta rule: [tokens, heads * value].
+    """Compute fla's chunked gated delta rule (chunk_gated_delta_rule): [tokens, heads * value].
 
     ``inputs``: queries and keys [tokens, heads * key], values [tokens, heads * value], decay (fp32) and beta [tokens,
-    heads]. Saves its inputs, the decay summed within chunks in place of the decay, and the inverse of each chunk.
-    Backward computes the states between chunks again, and their gradients. ``context_ranks``: those that divide the
-    heads, each with all tokens of the sequence.
+    heads]. ``heads``: their number, and their key and value widths. Saves its inputs except the decay, the decay's sum
+    within each chunk, and each chunk's inverse matrix. Backward computes the states between chunks again, and their
+    gradients. ``context_ranks``: ranks that divide the heads; each has all tokens of the sequence.
     """
     tape = ctx.tape
     query, key, value, _, beta = inputs
     tokens, dtype = query.shape[0], query.dtype
-    key_shape, value_shape, head_shape = (
-        (tokens, heads.number * heads.key),
-        (tokens, heads.number * heads.value),
-        (tokens, heads.number),
-    )
+    key_shape = (tokens, heads.number * heads.key)
+    value_shape = (tokens, heads.number * heads.value)
+    head_shape = (tokens, heads.number)
     state_shape = (chunks(ctx, context_ranks), heads.number, heads.key, heads.value)
     summed_decay = tape.new(head_shape, "fp32", "decay summed in chunks")
     inverses = tape.new((tokens, heads.number, CHUNK), dtype, "inverses of chunks")

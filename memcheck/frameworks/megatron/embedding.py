@@ -40,16 +40,17 @@ def megatron_embedding_curve(
     *,
     inventory: bool = False,
 ) -> Curve:
-    """Replay the embedding and return its memory curve. Its output belongs to the first layer.
+    """Run the embedding's forward and backward on a tape, and return its memory curve in bytes.
 
-    ``saved_bytes`` of the curve is what the embedding keeps besides its output. ``forward``: :func:`embedding_forward`,
-    or another framework's.
+    The output counts with the first layer, so that ``saved_bytes`` is what the embedding saves in addition to it.
+    ``forward``: another framework's forward in place of :func:`embedding_forward`. ``inventory``: list each tensor.
     """
     tape = Tape(inventory=inventory)
     ctx = Context(tape, setting)
     output = (forward or embedding_forward)(ctx, embedding)
     forward_high = high(tape)
     output_spec = (output.shape, output.dtype)
+    # `decoder_input` of GPTModel.forward holds the output to its end
     kept_output_bytes = output.storage.bytes if embedding.waits and output.storage is not None else 0
     output.storage = None
     saved = turn(tape)

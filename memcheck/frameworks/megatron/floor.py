@@ -13,9 +13,9 @@ from memcheck.models.types import Architecture
 
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
-    """Return the bytes that are allocated at every instant of a step on the fullest rank; 0 where no bound is known.
+    """Return the bytes of the model's states on the fullest pipeline rank: a lower bound of every instant of a step.
 
-    These are the model's states. They include the gradients, whose contiguous buffers exist all step.
+    Gradients are included, since Megatron's contiguous gradient buffers exist all step. 0: no bound is known.
     """
     if job.freeze or job.option("mtp_num_layers") or job.method != "full":
         return 0
@@ -25,18 +25,23 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
         id(block): tuple(block_tensors(block, job, architecture.hidden_size)) for block, _ in architecture.blocks
     }
     chunks_by_rank = stages(architecture.num_layers, job)
-    contents = [
-        tuple([(c.embedding, c.head, tuple([id(layers[i]) for i in c.layers])) for c in rank])
-        for rank in chunks_by_rank
-    ]
+    contents = []
+    for chunks in chunks_by_rank:
+        described = [
+            (chunk.embedding, chunk.head, tuple([id(layers[number]) for number in chunk.layers])) for chunk in chunks
+        ]
+        contents.append(tuple(described))
     for rank in ranks_with_highest_peak(job, contents):
-        units: list[tuple[LocalTensor, ...]] = []
         chunks = chunks_by_rank[rank]
-        shares = architecture.tie_word_embeddings and any(c.embedding for c in chunks) and any(c.head for c in chunks)
+        has_both_ends = any(chunk.embedding for chunk in chunks) and any(chunk.head for chunk in chunks)
+        shares_table = architecture.tie_word_embeddings and has_both_ends
+        units: list[tuple[LocalTensor, ...]] = []
         for chunk in chunks:
-            units += [tuple(embedding_tensors(architecture, job))] if chunk.embedding else []
-            units += [tensors_by_block[id(layers[i])] for i in chunk.layers]
-            units += [tuple(head_tensors(architecture, job, shares=shares))] if chunk.head else []
-        tensors = counted(units)
-        highest_bytes = max(highest_bytes, sum(n_bytes for _, n_bytes in code.resident(job, tensors).components))
+            if chunk.embedding:
+                units.append(tuple(embedding_tensors(architecture, job)))
+            units += [tensors_by_block[id(layers[number])] for number in chunk.layers]
+            if chunk.head:
+                units.append(tuple(head_tensors(architecture, job, shares=shares_table)))
+        resident = code.resident(job, counted(units))
+        highest_bytes = max(highest_bytes, sum(n_bytes for _, n_bytes in resident.components))
     return highest_bytes

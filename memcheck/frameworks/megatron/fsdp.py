@@ -121,15 +121,16 @@ def gradient_dtype(job: TrainingJob) -> str:
 
 
 def _outer_gradient_elements(units: list[Unit]) -> list[int]:
-    """Return for each unit the elements of the gradient bucket of all parameters outside layers, while it is allocated.
+    """Return for each unit the elements of the root's gradient bucket that are live in the unit's backward.
 
-    It is allocated for the first of them, and freed when all have arrived (param_and_grad_buffer.py, get_main_grad,
-    get_ready_bucket_group_for_reduction). The head's curve counts it: it is asked for when the head's product is done.
+    Megatron-FSDP has one bucket for the parameters outside layers (embedding, norms, head). It is allocated for the
+    first gradient of them, and freed when all have arrived (param_and_grad_buffer.py, get_main_grad,
+    get_ready_bucket_group_for_reduction). In the head it is 0: the head's own curve counts the bucket.
     """
     sizes = [0 if unit.kind == "block" else _elements(unit) for unit in units]
-    last = max((i for i, size in enumerate(sizes) if size), default=-1)
-    total = sum(sizes)
-    return [total if i <= last and unit.kind != "head" else 0 for i, unit in enumerate(units)]
+    last_outer = max((i for i, size in enumerate(sizes) if size), default=-1)
+    bucket_elements = sum(sizes)
+    return [bucket_elements if i <= last_outer and unit.kind != "head" else 0 for i, unit in enumerate(units)]
 
 
 def unit_size(job: TrainingJob, units: list[Unit]) -> int:
@@ -162,11 +163,15 @@ class GatheredLayer(Record):
 
 
 def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
-    """Return for each unit the bytes of parameters gathered for it and ahead of it, and of unreduced gradients."""
+    """Return for each unit what Megatron-FSDP adds to its forward and to its backward, in bytes.
+
+    Forward: the parameters gathered for the unit, and those prefetched for later layers. Backward: the same for earlier
+    layers, and gradients that are not reduced yet. ``units``: of one model chunk in forward order.
+    """
     limit = unit_size(job, units)
     gathers = strategy(job) == "optim_grads_params"
     gradient_item_bytes = DTYPE_BYTES[gradient_dtype(job)]
-    blocks = [i for i, u in enumerate(units) if u.kind == "block"]
+    blocks = [i for i, unit in enumerate(units) if unit.kind == "block"]
     layer_by_id = {}
     for tensors in {id(units[i].tensors): units[i].tensors for i in blocks}.values():
         counted_tensors = counted([tensors])
@@ -177,9 +182,8 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     if job.option("fsdp_double_buffer") or job.option("nccl_ub"):
         return _double_buffered(units, layers, gradient_item_bytes)
     unit_extras: list[Extra] = []
-    gradients = [
-        *accumulate((layers[b].gradient for b in reversed(blocks)), initial=0)
-    ]  # summed over the last 0, 1, 2, ... layers
+    # gradient bytes of the last 0, 1, 2, ... layers together
+    gradients_of_last = [*accumulate((layers[block].gradient for block in reversed(blocks)), initial=0)]
     layers_done = 0
     outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
@@ -191,21 +195,19 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
         # the first pre-backward hook of a unit starts the prefetch: none has run yet under the head
         prefetches = unit.kind in ("block", "embedding")
         backward = layer.parameter + _prefetched_bytes(earlier_layers, limit // 2) if prefetches else 0
-        unreduced = min(gradient_item_bytes * (limit + layer.elements), gradients[len(blocks) - layers_done])
-        unit_extras.append(
-            Extra(
-                rounded(forward),
-                rounded(backward + layer.gradient + unreduced + gradient_item_bytes * outer_elements[i]),
-            )
-        )
+        # later layers' gradients that are not reduced yet: at most the limit and one layer more
+        most_unreduced = gradient_item_bytes * (limit + layer.elements)
+        unreduced = min(most_unreduced, gradients_of_last[len(blocks) - layers_done])
+        root_bucket = gradient_item_bytes * outer_elements[i]
+        unit_extras.append(Extra(rounded(forward), rounded(backward + layer.gradient + unreduced + root_bucket)))
     return unit_extras
 
 
 def _double_buffered(units: list[Unit], layers: dict[int, GatheredLayer], gradient_item_bytes: int) -> list[Extra]:
-    """Return the extras under ``fsdp_double_buffer``: two buffers for parameters and two for gradients
-    (FixedPoolAllocator).
+    """Return for each unit what Megatron-FSDP adds in bytes under ``fsdp_double_buffer`` (FixedPoolAllocator).
 
-    The pools fit the size that most units have. Other units are gathered, and their gradients made, outside the pools.
+    It keeps two buffers for parameters and two for gradients, which fit the most frequent size of a layer. Layers of
+    another size are gathered, and their gradients allocated, outside these buffers. ``layers``: by number of the unit.
     """
     sizes = list(layers.values())
     empty = GatheredLayer(0, 0, 0)
@@ -213,7 +215,7 @@ def _double_buffered(units: list[Unit], layers: dict[int, GatheredLayer], gradie
     pool = min(2, sizes.count(common)) * (common.parameter + common.gradient)
     unit_extras: list[Extra] = []
     for i, outer_elements in enumerate(_outer_gradient_elements(units)):
-        unpooled_neighbours = [layers[b] for b in (i - 1, i, i + 1) if layers.get(b, common) != common]
+        unpooled_neighbours = [layers[other] for other in (i - 1, i, i + 1) if layers.get(other, common) != common]
         unpooled = layers[i] if layers.get(i, common) != common else empty
         forward = pool + sum(layer.parameter for layer in unpooled_neighbours[:2])
         unit_extras.append(

@@ -35,9 +35,10 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
 
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
-    """Whether Megatron fuses the activation with the bias (bias_swiglu_fusion, bias_gelu_fusion).
+    """Whether one fused kernel computes bias and activation of an MLP (bias_swiglu_fusion, bias_gelu_fusion).
 
-    ``arguments.py`` sets both from ``bias_activation_fusion``. GeLU without a gate is only fused if there is a bias.
+    ``gated``: the activation multiplies gate and up (GLU). ``activation``: its name in the model's config.
+    ``arguments.py`` sets both options from ``bias_activation_fusion``. GeLU without a gate is only fused with a bias.
     """
     if gated and activation in ("silu", "swish"):
         return bool(setting.option("bias_swiglu_fusion", True))
@@ -48,8 +49,8 @@ def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool)
 def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, activation: str) -> Value:
     """Compute the activation of a dense MLP: one fused kernel that saves its input, or separate operators.
 
-    ``x``: [tokens, width], where a gated MLP has gate and up side by side and returns half the width. ``bias``: of the
-    linear layer before it, which is added first.
+    ``x``: [tokens, width]; a ``gated`` MLP has gate and up in it, one after the other, and returns half the width.
+    ``bias``: of the linear layer before, which is added first. ``activation``: its name in the model's config.
     """
     if fuses_activation(ctx.setting, gated, activation, bias is not None):
         return _fused(ctx, x, bias, gated=gated)

@@ -61,9 +61,10 @@ def with_inventory(job: TrainingJob, estimate: RankEstimate, rank: Rank, schedul
 
 
 def states(job: TrainingJob) -> tuple[State, ...]:
-    """List the resident states of a rank by kind; the bytes are those of ``buffers`` and ``fsdp.state_bytes``.
+    """List the resident states of a rank: parameters, gradients, master weights and optimizer states, with dtypes.
 
-    Each kind is divided over two numbers of ranks: those of dense parameters, and those of experts.
+    Each has two numbers of ranks that share it: for dense parameters, and for experts. States of 0 bytes are left out.
+    The bytes are those of ``buffers`` and ``fsdp.state_bytes``.
     """
     sharded = fsdp.is_sharded(job)
     names = fsdp.sharded_dtype_names(job) if sharded else buffers.dtype_names(job)
@@ -105,7 +106,11 @@ def _shards_parameters(job: TrainingJob) -> bool:
 
 
 def _saving_units(rank: Rank, step: SchedulePeaks, index: int) -> list[UnitsInFlight]:
-    """List the units whose saved tensors are live at an instant's peak, and for how many micro-batches."""
+    """List the units whose saved tensors are live at an instant's peak, and for how many micro-batches.
+
+    ``step``: the peaks of the rank's step. ``index``: of the instant. In its own chunk the running pass has saved the
+    tensors of the units before the one that runs.
+    """
     name, running_unit = step.tops[index][0], step.moment(index).operation.rpartition(" in ")[2]
     if name not in ("forward", "loss", "backward"):
         return []
@@ -128,7 +133,11 @@ def _ledger(
     unit_peak: Peak | None,
     saving_units: list[UnitsInFlight],
 ) -> tuple[TensorGroup, ...]:
-    """List the groups of equal tensors live at the peak, the largest first: states, saved tensors, temporaries."""
+    """List the groups of equal tensors live at the peak, the largest first: states, saved tensors, temporaries.
+
+    ``unit_peak``: the peak of the unit that runs; None outside a pass. ``saving_units``: units whose saved tensors are
+    live. Frozen parameters have no other state than themselves.
+    """
     groups: dict[tuple[str, str, str], list[int]] = {}
 
     def add_group(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
@@ -169,22 +178,29 @@ def _shape(shape: tuple[int, ...]) -> str:
 def _formulas(
     job: TrainingJob, rank: Rank, peak: Instant, unit_peak: Peak | None, saving_units: list[UnitsInFlight]
 ) -> tuple[Formula, ...]:
-    """Write the arithmetic of each component that is live at the peak."""
+    """Write the arithmetic of each component that is live at the peak, for ``--formulas``.
+
+    ``unit_peak``: the peak of the unit that runs; None outside a pass. ``saving_units``: units whose saved tensors are
+    live.
+    """
     at_peak = peak.components_bytes
-    tensors = [(t, times) for alike, times in _distinct_tensors(rank) for t in alike]
+    tensors = [(t, times) for equal_tensors, times in _distinct_tensors(rank) for t in equal_tensors]
     formulas = [
         _state_formula(job, row, tensors, at_peak[row.component]) for row in states(job) if at_peak.get(row.component)
     ]
     if peak.operation == BUILDING:
         copied = "; once more in the tensors that have not been copied into them yet"
-        formulas = [f._replace(formula=f.formula + copied) if f.component == "parameters" else f for f in formulas]
+        for i, formula in enumerate(formulas):
+            if formula.component == "parameters":
+                formulas[i] = formula._replace(formula=formula.formula + copied)
     if at_peak.get("activations"):
         activations = activation_formulas(saving_units, peak, at_peak["activations"], FRAMEWORK.style.source)
         formulas += [_with_recompute_note(job, formula) for formula in activations]
     persistent = dict(rank.always)
     for component in ("logits_and_loss", "temporaries"):
         if at_peak.get(component):
-            rows = tuple(r for r in (unit_peak.inventory if unit_peak is not None else ()) if r[4] == component)
+            live_tensors = unit_peak.inventory if unit_peak is not None else ()
+            rows = tuple(row for row in live_tensors if row[4] == component)
             workspace_bytes = persistent.get(component, 0)
             numbers = f"live during {peak.operation}" + (
                 f"; {workspace_bytes:,} B of workspaces always" if workspace_bytes else ""
@@ -207,7 +223,11 @@ def _formulas(
 
 
 def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor, int]], n_bytes: int) -> Formula:
-    """Write one kind of state as elements / ranks x bytes."""
+    """Write the formula of one resident state: elements / ranks x bytes, for dense parameters and for experts.
+
+    ``row``: the state, such as master weights. ``tensors``: parameters of the rank, with the number of equal ones.
+    ``n_bytes``: the state's bytes at the peak.
+    """
     terms = []
     for expert, ranks in ((False, row.ways), (True, row.expert_ways)):
         includes_frozen = row.component == "parameters"
@@ -217,7 +237,11 @@ def _state_formula(job: TrainingJob, row: State, tensors: list[tuple[LocalTensor
             terms.append(f"{elements:,} {noun}" + (f" / {ranks} ranks" if ranks > 1 else ""))
     bytes_per_element = " + ".join(f"{size:g} B ({dtype})" for dtype, size in zip(row.dtypes, row.sizes, strict=True))
     numbers = f"({' + '.join(terms)}) x " if len(terms) > 1 else f"{''.join(terms)} x "
-    source = SHARDED if fsdp.is_sharded(job) else DISTRIBUTED if buffers.distributed(job) else PLAIN
+    source = PLAIN
+    if fsdp.is_sharded(job):
+        source = SHARDED
+    elif buffers.distributed(job):
+        source = DISTRIBUTED
     return Formula(
         row.component,
         "elements / ranks that share them x bytes; contiguous buffers padded to the ranks",

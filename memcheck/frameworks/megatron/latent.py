@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import cat
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, Gradient, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.megatron.attention import attention_dropout, rotary
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
@@ -104,18 +104,17 @@ def latent_attention(
 def _rotate(
     ctx: Context, attention: LatentAttention, heads: int, query_states: Value, kv: Value, k_rotary: Value
 ) -> tuple[Value, Value, Value]:
-    """Rotate queries and keys, and assemble them from their parts: [tokens, heads * dim] of query, key and value.
+    """Apply rotary embeddings in multi-latent attention; return query, key and value, each [tokens, heads * head
+    width].
 
-    ``query_states``: [tokens, heads * (nope + rope dims)]. ``kv``: the output of the kv up projection. ``k_rotary``:
-    the part of the keys that all heads share. TE's fused kernel rotates queries in place; otherwise each step is an
-    operator.
+    ``heads``: on this rank. ``query_states``: [tokens, heads * (nope + rope dims)]. ``kv``: the output of the kv up
+    projection. ``k_rotary``: the rotary part of the keys, which all heads share. TE's fused kernel rotates queries in
+    place; otherwise each step is an operator.
     """
     tape = ctx.tape
     rows = query_states.shape[0]
-    key_shape, value_shape = (
-        (rows, heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)),
-        (rows, heads * attention.v_head_dim),
-    )
+    key_shape = (rows, heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim))
+    value_shape = (rows, heads * attention.v_head_dim)
     if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
         query_states = operator(
             tape, Value(query_states.storage, query_states.shape, query_states.dtype), query_states, GRAD_UNCHANGED
@@ -135,19 +134,23 @@ def _rotate(
 
 
 def _fused_key_value(
-    ctx: Context, both: Value, k_rotary: Value, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
+    ctx: Context, kv: Value, k_rotary: Value, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
 ) -> tuple[Value, Value]:
-    """fused_apply_mla_rope_for_kv: new k and v; keeps cos and sin only."""
-    tape, dtype = ctx.tape, both.dtype
-    key, value = tape.new(key_shape, dtype, "key"), tape.new(value_shape, dtype, "value")
-    rotary_shape = k_rotary.shape
-    carrier = operator(tape, Value(None, (), dtype), (both, k_rotary), ["d_kv", (rotary_shape, dtype, "d_k_pos_emb")])
+    """Run ``fused_apply_mla_rope_for_kv``: return new keys and values of the shapes given, saving cos and sin alone.
+
+    ``kv``: the output of the kv up projection. ``k_rotary``: the keys' rotary part, which all heads share. Its backward
+    runs once, when both outputs have their gradients.
+    """
+    tape, dtype = ctx.tape, kv.dtype
+    key_storage, value_storage = tape.new(key_shape, dtype, "key"), tape.new(value_shape, dtype, "value")
+    gradients: list[Gradient] = ["d_kv", (k_rotary.shape, dtype, "d_k_pos_emb")]
+    carrier = operator(tape, Value(None, (), dtype), (kv, k_rotary), gradients)
     if carrier.origin is not None:
         carrier.origin.view_gradients = []  # type: ignore[union-attr]
 
-    def passes(grad: Storage) -> list[Storage | None]:
+    def pass_on(grad: Storage) -> list[Storage | None]:
         return [grad]
 
-    k = tape.record(Value(key, key_shape, dtype), (carrier,), passes)
-    v = tape.record(Value(value, value_shape, dtype), (carrier,), passes)
-    return k, v
+    key = tape.record(Value(key_storage, key_shape, dtype), (carrier,), pass_on)
+    value = tape.record(Value(value_storage, value_shape, dtype), (carrier,), pass_on)
+    return key, value

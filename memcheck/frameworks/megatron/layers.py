@@ -38,7 +38,10 @@ def megatron_block(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def _fused_norm(ctx: Context, block: Block, half: str) -> Norm | None:
-    """The norm that the next linear layer computes; None where it is a module of its own."""
+    """Return the norm that TE fuses with the linear layer after it; None: the norm is a module by itself.
+
+    ``half``: ``attention`` or ``mlp``, whose input norm is asked for.
+    """
     if not uses_te(ctx.setting):
         return None
     if half == "attention":
@@ -78,7 +81,11 @@ def _attention_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ..
 
 
 def _own_norm(ctx: Context, spec: Norm | None, x: Value, modules: tuple[str, ...]) -> tuple[Value, Discarded | None]:
-    """A norm that is a module of its own; ``layernorm`` in recompute_modules drops its output after use."""
+    """Run a norm that is not fused with a linear layer, and return its output.
+
+    ``modules``: Megatron's ``recompute_modules``. If ``layernorm`` is among them, the output is dropped after its use
+    and recomputed in backward; the second result does so.
+    """
     if "layernorm" not in modules or spec is None:
         return norm(ctx, spec, x), None
     dropped = Discarded(ctx)

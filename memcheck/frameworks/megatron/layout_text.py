@@ -22,10 +22,10 @@ _WORDS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def stages_of_layout(layout: object) -> list[str]:
-    """Return one text of letters for each stage of a layout, over all ranks and virtual stages.
+    """Return the letters of each pipeline stage of ``pipeline_model_parallel_layout``, over all ranks and chunks.
 
-    Letters: E embedding, t layer, m prediction layer, L loss. ``layout``: such a text as ``Et*3|(tt|)*29m|L``, where |
-    ends a stage, or a list of words for each stage. The result is empty for anything else.
+    Letters: E embedding, t layer, m prediction layer (MTP), L loss. ``layout``: a text such as ``Et*3|(tt|)*29m|L``, in
+    which | ends a stage, or a list of words for each stage. Empty: it is neither.
 
     Raises:
         UnsupportedError: repetitions make it longer than any model is deep.

@@ -58,7 +58,11 @@ class Projection(Record):
 def projection(
     ctx: Context, name: str, outputs: int, inputs: int, *, bias: bool = False, adds: bool = True
 ) -> Projection:
-    """Register the weight [outputs, inputs] of a linear layer, and its bias."""
+    """Register the weight [outputs, inputs] of a linear layer on this rank, and its bias.
+
+    ``adds``: the layer adds its bias itself; otherwise the bias is returned and added later, fused with other
+    operators.
+    """
     weight = ctx.parameter(name, (outputs, inputs))
     return Projection(weight, ctx.parameter(name + ".bias", (outputs,)) if bias else None, adds)
 
@@ -97,10 +101,11 @@ def _output_saving_norm(ctx: Context, x: Value, weight: Parameter | None, bias: 
 
 
 def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None = None) -> Value:
-    """Compute a column-parallel linear layer, with the norm before it where TE fuses the two, and its LoRA adapter.
+    """Compute a column-parallel linear layer, with its LoRA adapter and with the norm before it if TE fuses the two.
 
-    ``x``: [this rank's tokens, inputs]. Returns [tokens, outputs / tp]; under sequence parallelism the tokens of the
-    whole tensor group. ``spec``: the norm before the layer (TELayerNormColumnParallelLinear).
+    ``x``: [this rank's tokens, inputs]. ``projection``: weight and bias. ``spec``: the norm before the layer
+    (TELayerNormColumnParallelLinear); None: there is none. Returns [tokens, outputs / tp]; under sequence parallelism
+    the tokens of the whole tensor-parallel group.
     """
     if ctx.setting.adapter is not None:
         from memcheck.frameworks.megatron.adapters import adapted_column, column_adapter, wraps
@@ -110,11 +115,10 @@ def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Nor
             if uses_te(ctx.setting) and spec is not None:
                 return adapted_column(ctx, x, projection, label, spec)
             x = norm(ctx, spec, x)
-            base = (
-                _te_column(ctx, x, projection, label, None)
-                if uses_te(ctx.setting)
-                else _local_column(ctx, x, projection, label)
-            )
+            if uses_te(ctx.setting):
+                base = _te_column(ctx, x, projection, label, None)
+            else:
+                base = _local_column(ctx, x, projection, label)
             if is_bridged(ctx.setting):
                 return bridged_column(ctx, x, base, projection.weight.name, projection.weight.shape[0])
             gathered = gather_sequence(ctx, x, label + " adapter all-gather") if scatters(ctx) else x
@@ -126,10 +130,11 @@ def column(ctx: Context, x: Value, projection: Projection, label: str, spec: Nor
 
 
 def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec: Norm | None) -> Value:
-    """Compute TE's column-parallel layer: norm, gather and product in one autograd function.
+    """Compute TE's column-parallel layer: norm, all-gather and product in one autograd function.
 
-    Saves x, the normalised input (in fp8 where TE multiplies in fp8) and the norm's statistics per row. Under sequence
-    parallelism it saves this rank's shard of the input and gathers it again in backward.
+    ``spec``: the norm; None: TELinear without one. Saves x, the product's input (normalised, in fp8 if TE multiplies in
+    fp8) and the norm's statistics per row. Under sequence parallelism it saves this rank's tokens of the input and
+    gathers them again in backward. Source: TransformerEngine pytorch/module/layernorm_linear.py.
     """
     tape = ctx.tape
     gathers_input = scatters(ctx)
@@ -139,9 +144,8 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
     stats = []
     product_input = x.storage
     input_dtype = "fp8" if quantizes(ctx.setting) else dtype
-    if (
-        spec is not None or input_dtype != dtype
-    ):  # the norm's kernel writes fp8 itself; without a norm the input is cast
+    if spec is not None or input_dtype != dtype:
+        # the norm's kernel writes fp8 itself; without a norm the input is cast
         product_input = tape.new(x_shape, input_dtype, label + " input")
     if spec is not None:
         rows = x_shape[:-1]
@@ -163,22 +167,19 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: gather the input again, dX, dW and bias gradient, then reduce-scatter and the norm's backward."""
-        gathered = (
-            [tape.new(gathered_shape, input_dtype, label + " all-gather")]
-            if gathers_input and needs_weight_grad
-            else []
-        )
-        if gathered and input_dtype != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
-            gathered.append(
-                tape.new(gathered_shape, input_dtype, label + " all-gather by columns")
-            )  # MXFP8 gathers these alone
+        gathered = []
+        if gathers_input and needs_weight_grad:
+            gathered.append(tape.new(gathered_shape, input_dtype, label + " all-gather"))
+            if input_dtype != dtype and ctx.setting.option("fp8_recipe") != "mxfp8":
+                # dW reads fp8 columns: MXFP8 gathers only these, other recipes make them out of the gathered rows
+                gathered.append(tape.new(gathered_shape, input_dtype, label + " all-gather by columns"))
         cast = gradient_in_fp8(ctx, grad, label)
         dx = tape.new(gathered_shape, dtype, label + " dX")
         reduced = tape.new(x_shape, dtype, label + " reduce-scatter") if gathers_input else dx
         dw = _weight_gradient(ctx, weight, label)
         db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and projection.adds_bias else None
         del gathered, cast
-        saved[1] = None  # clear_tensor_data(ln_out)
+        saved[1] = None  # clear_tensor_data(ln_out): the product's input is freed before the norm's backward
         input_gradient: Storage | None = reduced
         norm_gradients: list[Storage | None] = []
         if spec is not None:
@@ -195,10 +196,10 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
 
 
 def _local_column(ctx: Context, x: Value, projection: Projection, label: str) -> Value:
-    """Compute the local spec's column-parallel layer: product and bias, without a fused norm.
+    """Compute Megatron's own ColumnParallelLinear (local spec): product, then bias, without a fused norm.
 
     Saves the input if the weight is trained. Under sequence parallelism the input is gathered into the global memory
-    buffer.
+    buffer, which allocates nothing here (tensor_parallel/layers.py).
     """
     tape = ctx.tape
     gathers_input = scatters(ctx)
@@ -220,11 +221,8 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
         dw = _weight_gradient(ctx, weight, label)
         db = tape.new(bias.shape, bias.dtype, label + " db") if bias is not None and adds_bias else None
         del dx
-        return (
-            [reduced if needs_input_grad else None, dw, db]
-            if adds_bias
-            else [reduced if needs_input_grad else None, dw]
-        )
+        input_gradient = reduced if needs_input_grad else None
+        return [input_gradient, dw, db] if adds_bias else [input_gradient, dw]
 
     inputs = [x, tape.parameter(weight)]
     if bias is not None and adds_bias:
@@ -253,11 +251,12 @@ def gradient_in_fp8(ctx: Context, grad: Storage, label: str) -> list[Storage]:
 
 
 def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_input: bool = False) -> Value:
-    """Compute a row-parallel layer: reduce-scattered under sequence parallelism, otherwise all-reduced in place.
+    """Compute a row-parallel layer with its LoRA adapter: [tokens, outputs]; under sequence parallelism [tokens / tp,
+    ...].
 
-    ``x``: [tokens, inputs / tp]. Its bias is left to the bias-dropout-add after it. ``keeps_input``: in fp8 too the
-    layer saves the input that its producer saves anyway (set_save_original_input: linear_proj after the attention,
-    except under delayed scaling).
+    ``x``: [tokens, inputs / tp]. The partial sums are reduce-scattered under sequence parallelism, otherwise
+    all-reduced in place. The bias is added later, by the fused bias-dropout-add. ``keeps_input``: under fp8 the layer
+    saves ``x`` itself, which the attention saves anyway, and no fp8 copy (set_save_original_input of linear_proj).
     """
     tape = ctx.tape
     scattered = scatters(ctx)
@@ -300,10 +299,10 @@ def _saved_input(ctx: Context, x: Value, label: str, *, keeps_input: bool) -> St
 
 
 def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Value:
-    """Compute a linear layer that every tensor rank holds whole and applies to its own tokens.
+    """Compute a linear layer that tensor parallelism does not divide (``parallel_mode="duplicated"``).
 
-    ``parallel_mode="duplicated"``: x [tokens, inputs] becomes [tokens, outputs]. Saves the input if the weight is
-    trained.
+    Each tensor rank applies the full weight to its own tokens: ``x`` [tokens, inputs] becomes [tokens, outputs]. Saves
+    the input if the weight is trained. The LoRA adapter's output is added if there is one.
     """
     tape = ctx.tape
     x_shape, dtype = x.shape, x.dtype

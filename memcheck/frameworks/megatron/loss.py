@@ -65,9 +65,10 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
 
 
 def _with_gradient(tape: Tape, logits: Value, kernel: str) -> Value:
-    """TE's Triton kernels make the gradient in forward, or in backward over a copy of the logits.
+    """Compute TE's Triton cross entropy, which saves the gradient of the logits or what it is computed from.
 
-    An fp32 one is cast to the logits' dtype while the function still holds it, as in :func:`_on_fp32_copy`.
+    ``kernel``: ``te`` computes an fp32 gradient in forward; backward casts it to the logits' dtype. ``te in place``
+    writes it over the logits. Any other computes it in backward over a copy of the logits. Returns the loss per token.
     """
     shape, dtype = logits.shape, logits.dtype
     rows = shape[:-1]

@@ -201,9 +201,9 @@ def _reduce_scatter(tape: Tape, x: Value, rows: int, dtype: str, label: str) -> 
 
 
 def _into_global_buffer(tape: Tape, x: Value, rows: int) -> Value:
-    """All-gather tokens into Megatron's global memory buffer, which allocates nothing here.
+    """All-gather tokens of all ranks, [rows, hidden], into Megatron's global memory buffer.
 
-    The buffer is counted with the rank's workspaces.
+    Nothing is allocated: the buffer is counted with the rank's workspaces. Backward reduce-scatters into a new tensor.
     """
     return operator(tape, Value(None, (rows, *x.shape[1:]), x.dtype), x, "reduce-scatter tokens' gradient")
 
@@ -331,9 +331,9 @@ class _FlexCombine(_Combine):
 def _dispatch_flex(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched:
     """Send each token once to every rank that has one of its experts, and copy it there (flex dispatcher, DeepEP).
 
-    Every rank of an expert-tensor group has a part of the expert, so the routing map names all of them
-    (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``). With n expert ranks a token
-    reaches ``n * (1 - (1 - 1 / n) ** top_k)`` of them on average.
+    ``probs``: the router's probabilities. With n expert ranks a token reaches ``n * (1 - (1 - 1 / n) ** top_k)`` of
+    them on average. All ranks of an expert-tensor group hold a slice of each expert, so that a token is sent to all of
+    them (``_DeepepManager``: ``router_topk=self.tp_size * self.config.moe_router_topk``).
     """
     tape, setting = ctx.tape, ctx.setting
     expert_ranks, expert_tensor_ranks = setting.expert_parallel, setting.expert_tensor_parallel

@@ -205,10 +205,10 @@ def rank_peaks(
 def _rank_contents(
     job: TrainingJob, architecture: Architecture, rank_chunks: tuple[tuple[Chunk, ...], ...]
 ) -> list[Hashable]:
-    """Describe each pipeline rank by its layers, its neighbours, and whether a forward follows a backward.
+    """Return a key for each pipeline rank: ranks with equal keys differ only in the number of micro-batches in flight.
 
-    Ranks of equal description differ only in the number of micro-batches in flight. Only in a forward after a backward
-    are gradients still live.
+    The key has the rank's layers, whether it is the first or the last, and whether its schedule has a steady phase
+    (1F1B). Only there does a forward follow a backward, with the received gradient still live.
     """
     layers = tuple(map(id, architecture.layers()))
     micro_batches, last = job.gradient_accumulation_steps, len(rank_chunks) - 1
@@ -248,17 +248,18 @@ class _RankBuilder:
         """Whether the number of a layer decides more than its name."""
 
     def outline(self, rank: int, chunks: tuple[Chunk, ...]) -> RankContents:
-        """Return what ``rank`` holds and runs, without its schedule."""
+        """Return what a pipeline rank holds and runs, without its schedule; ranks with equal contents share it.
+
+        ``rank``: its number in the pipeline. ``chunks``: the parts of the model on it.
+        """
         embedding, head = any(chunk.embedding for chunk in chunks), any(chunk.head for chunk in chunks)
         units = tuple(tuple(self._units(chunk, embedding, head)) for chunk in chunks)
         sends_back, sends_on = rank > 0, rank < self.job.layout.pipeline - 1
-        unit_runs = tuple(
-            [
-                tuple([(id(u.first_curve), id(u.tensors), times) for u, times in runs_of(chunk_units_of)])
-                for chunk_units_of in units
-            ]
-        )
-        key = (unit_runs, embedding, head, sends_back, sends_on)
+        unit_runs = []
+        for units_of_chunk in units:
+            equal_units = [(id(unit.first_curve), id(unit.tensors), times) for unit, times in runs_of(units_of_chunk)]
+            unit_runs.append(tuple(equal_units))
+        key = (tuple(unit_runs), embedding, head, sends_back, sends_on)
         contents = self.outlines.get(key)
         if contents is None:
             contents = self.outlines[key] = self._outline(key, chunks, units)
@@ -303,22 +304,21 @@ class _RankBuilder:
     def _outline(
         self, key: tuple[object, ...], chunks: tuple[Chunk, ...], units: tuple[tuple[Unit, ...], ...]
     ) -> RankContents:
-        """Build what a rank holds: tensors, parameter count, workspaces, and buffers sent between stages.
+        """Build what a pipeline rank holds: tensors, parameter count, workspaces, and buffers sent between stages.
 
-        A tensor that several units share as one object is counted once, times its number of units.
+        ``key``: of :meth:`outline`, which says where the rank is in the pipeline. ``units``: of each chunk. Equal
+        layers share one tuple of tensors, which is listed once with the number of layers.
         """
         job, architecture = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
-        all_units = [unit for chunk in units for unit in chunk]
+        all_units = [unit for units_of_chunk in units for unit in units_of_chunk]
         unit_runs = runs_of(all_units)
-        tensors_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
+        tuples_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
         for unit, times in unit_runs:
-            tensors_by_id[id(unit.tensors)] = (
-                unit.tensors,
-                tensors_by_id.get(id(unit.tensors), (unit.tensors, 0))[1] + times,
-            )
-        tensors = [(t, count) for of_unit, count in tensors_by_id.values() for t in of_unit]
-        layers = [self.alike.layers[i] for c in chunks for i in c.layers]
+            _, count = tuples_by_id.get(id(unit.tensors), (unit.tensors, 0))
+            tuples_by_id[id(unit.tensors)] = unit.tensors, count + times
+        tensors = [(t, count) for tensors_of_unit, count in tuples_by_id.values() for t in tensors_of_unit]
+        layers = [self.alike.layers[number] for chunk in chunks for number in chunk.layers]
         distinct_layers = dict(zip(map(id, layers), layers, strict=True))
         blocks = Blocks(list(distinct_layers.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
@@ -347,14 +347,17 @@ class _RankBuilder:
 
 
 def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
-    """Forward and backward passes of one rank in the order of Megatron's pipeline schedule."""
+    """List the forward and backward passes of one pipeline rank in the order of Megatron's schedule.
+
+    ``chunks``: model chunks of the rank (virtual stages).
+    """
     # overlap_moe_expert_parallel_comm runs a layer's backward in parallel with the next micro-batch's forward of
     # another layer (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
     return runs(_pipeline_place(job, rank, chunks), job.gradient_accumulation_steps)
 
 
 def _pipeline_place(job: TrainingJob, rank: int, chunks: int) -> Place:
-    """The place of a rank in the pipeline schedule, with its virtual stages and their group size."""
+    """Return the place of a rank in the pipeline schedule, with its number of model chunks and their group size."""
     pipeline = job.layout.pipeline
     group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
     place = Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
@@ -404,9 +407,10 @@ class MegatronWorst:
 def _ranks_of(
     job: AnyBatch, device: Device, micro_batch_size: int, sequence_length: int, steps: int
 ) -> tuple[MegatronRank, ...]:
-    """Walk the steps of the ranks that can have the highest peak; jobs that differ in other sizes share them.
+    """Return the recorded steps of the pipeline ranks that can have the highest peak.
 
-    ``steps``: micro-batches, as many as :func:`distinct_micro_batches` leaves.
+    ``micro_batch_size``, ``sequence_length``, ``steps``: sizes of the batch; ``steps`` are micro-batches per step, as
+    many as :func:`distinct_micro_batches` leaves. Jobs that differ in nothing else share the result.
     """
     sized = job.of(micro_batch_size, sequence_length, steps)
     return rank_peaks(sized, job.architecture, device, every_rank=False)

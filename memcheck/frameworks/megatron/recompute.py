@@ -19,10 +19,10 @@ def checkpoint(
 ) -> Value:
     """Run ``function`` without a graph, keep its inputs, and run it again in backward (``tensor_parallel.checkpoint``).
 
-    ``distribute`` (distribute_saved_activations): keep the first input as this tensor rank's 1/tp of it, and gather it
-    again. ``routed``: the layer has an MoE dispatcher, which keeps the routing probabilities (``self.local_probs``,
-    ``self.probs``) until its next forward. They hold the graph of the recompute, whose leaf is the first input, with
-    its gradient. Unlike torch's non-reentrant checkpoint the recomputed output stays alive during the inner backward.
+    ``distribute`` (distribute_saved_activations): keep 1/tp of the first input on this tensor rank, and gather it
+    again. ``routed``: the layer has an MoE dispatcher, whose ``self.probs`` live until its next forward. They refer to
+    the graph of the recompute, and so keep the first input and its gradient. The recomputed output stays alive during
+    the inner backward, unlike in torch's non-reentrant checkpoint.
     """
     tape = ctx.tape
     enabled, tape.grad_enabled = tape.grad_enabled, False
@@ -54,9 +54,9 @@ def checkpoint(
         first = recompute_inputs[0].storage if routed else None
         recompute_inputs.clear()
         tape.component = "temporaries"
-        incoming = list(
-            box
-        )  # the checkpoint's own arguments hold the incoming gradient to the end: none is added to it
+        # arguments of CheckpointFunction.backward hold the incoming gradient to the end: nothing is added in place to
+        # it
+        incoming = list(box)
         for gradient in incoming:
             gradient.holders += 1
         recomputed_output = result.storage
@@ -68,9 +68,8 @@ def checkpoint(
             leaves[0].grad.holders += 1
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
-    if not any(
-        spec[3] for spec in input_specs
-    ):  # trained weights inside: the checkpoint takes part in backward all the same
+    if not any(spec[3] for spec in input_specs):
+        # no input needs a gradient, but weights inside do: the checkpoint takes part in backward all the same
         inputs = (Value(None, (), out.dtype, Leaf()),)
     result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[spec[0] for spec in input_specs])
     if isinstance(result.origin, Node):
@@ -119,28 +118,34 @@ class Discarded:
         return _join_backward(self, outs, inputs)
 
     def discard(self, after: Value) -> Value:
-        """Empty the outputs now; make them again when the gradient of ``after`` arrives."""
+        """Free the outputs' memory now, and recompute them in backward when the gradient of ``after`` arrives.
+
+        Source: Megatron-core tensor_parallel/random.py, CheckpointWithoutOutput.discard_output_and_register_recompute.
+        Returns ``after`` with the hook attached.
+        """
         tape = self.ctx.tape
-        again, kept = self.again, self.storages
+        recompute, outputs = self.again, self.storages
         self.again, self.storages = None, []
-        if again is None or after.origin is None:
+        if recompute is None or after.origin is None:
             return after
-        for storage, _ in kept:
+        for storage, _ in outputs:
             resize(storage, 0)
 
         def run(grad: Storage) -> list[Storage | None]:
-            again()
-            for storage, n_bytes in kept:
+            recompute()
+            for storage, n_bytes in outputs:
                 resize(storage, n_bytes)
             return [grad]
 
-        return tape.record(Value(after.storage, after.shape, after.dtype), (after,), run, saves=[s for s, _ in kept])
+        saved = [storage for storage, _ in outputs]
+        return tape.record(Value(after.storage, after.shape, after.dtype), (after,), run, saves=saved)
 
 
 def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Value, ...]) -> tuple[Value, ...]:
     """Attach one backward to all outputs of a checkpoint, which runs when every output has its gradient.
 
-    It recomputes the outputs if they have not been recomputed, and returns the inputs' gradients.
+    ``owner``: the checkpoint. ``outs``: its outputs, which are returned with the backward attached. ``inputs``: get the
+    gradients. The backward recomputes the outputs if that has not happened yet.
     """
     tape = owner.ctx.tape
     arrived: list[Storage | None] = [None] * len(outs)

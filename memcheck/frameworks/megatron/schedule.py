@@ -69,10 +69,11 @@ def settled(position: Place, micro_batches: int) -> int:
 
 @lru_cache(maxsize=1024)
 def runs(position: Place, micro_batches: int) -> tuple[PassRun, ...]:
-    """Return the forwards and backwards of a rank in order, as runs of equal passes.
+    """Return the forwards and backwards of a pipeline rank in order, as runs of equal passes.
 
-    Groups of ``group`` micro-batches run through one chunk after another, so that the schedule repeats itself after
-    ``group * chunks`` passes, except for its ends. The repetition is cut, and what is left is as long as the warm-up.
+    ``micro_batches``: per step. Groups of ``position.group`` micro-batches go through one chunk after the other, so
+    that the schedule repeats itself after ``group * chunks`` passes. Repetitions without a new peak are left out: the
+    groups of the warm-up, and a few after it, are enough.
     """
     chunks, group = position.chunks, position.group
     if position.forwards_first:
@@ -109,19 +110,23 @@ def _split_passes(passes: Iterable[tuple[int, int]], micro_batches: int) -> tupl
 
 
 def _alternate(forwards: Passes, backwards: Passes) -> list[PassRun]:
-    """Alternate one forward and one backward while there are forwards; then run the backwards that are left (1F1B)."""
+    """Pair each forward with a backward, as 1F1B does; when no forward is left, run the remaining backwards.
+
+    ``forwards``, ``backwards``: runs in order, as (chunk, number of passes).
+    """
     alternated: list[PassRun] = []
     forward_runs, backward_runs = iter(forwards), list(reversed(backwards))
-    chunk, size = next(forward_runs, (None, 0))
+    chunk, forwards_left = next(forward_runs, (None, 0))
     while backward_runs:
-        backward_chunk, passes = backward_runs.pop()
-        n = min(size, passes) if size else passes
-        alternated.append(PassRun(chunk if size else None, backward_chunk, n))
-        if n < passes:
-            backward_runs.append((backward_chunk, passes - n))
-        size -= n if size else 0
-        if not size:
-            chunk, size = next(forward_runs, (None, 0))
+        backward_chunk, backwards_left = backward_runs.pop()
+        passes = min(forwards_left, backwards_left) if forwards_left else backwards_left
+        alternated.append(PassRun(chunk if forwards_left else None, backward_chunk, passes))
+        if passes < backwards_left:
+            backward_runs.append((backward_chunk, backwards_left - passes))
+        if forwards_left:
+            forwards_left -= passes
+        if not forwards_left:
+            chunk, forwards_left = next(forward_runs, (None, 0))
     return alternated
 
 
@@ -157,14 +162,13 @@ interleaved schedule (``input_tensor``) holds it, which nothing overwrites while
 
 @lru_cache(maxsize=512)
 def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chunk_saves: bool) -> tuple[InFlight, ...]:
-    """Return for every kind of pass the moments that can be its fullest, whatever the chunks save, forwards first.
+    """Return the passes of a schedule at which live memory can be highest, whatever bytes the chunks save.
 
-    ``kinds``: for each chunk the rank's first that is equal to it. From one repetition of a run to the next the bytes
-    change by a constant, and once more by the gradients that are live from the first backward on. So the maximum lies
-    at its first, its second or its last repetition, or where the last input of the warm-up begins to stay. A moment
-    that holds no more of any kind of chunk than an earlier one, and has no more of them empty, is never fuller. Where
-    every chunk saves something, one that holds no less of any kind than an earlier one, and more of some, is always
-    fuller.
+    Forwards come first. ``kinds``: for each chunk the number of the first equal chunk of the rank; the search is per
+    kind of pass (forward or backward of equal chunks). Within a run the bytes change by a constant per repetition. So
+    only its first, second and last repetitions are candidates, and the one from which the warm-up's last input is kept.
+    A candidate is dropped if another one has at least as many micro-batches in flight of every kind, and at least as
+    many idle chunks. ``every_chunk_saves``: more micro-batches in flight then always mean more bytes.
     """
     counts, in_flight_by_kind = [0] * len(kinds), [0] * len(kinds)
     waits = False
@@ -173,10 +177,9 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     number, kind_slice = 0, slice(1, 1 + len(kinds))
 
     def propose(a_pass: Pass, passes_done: tuple[int, int], run: PassRun, waits: int) -> None:
-        """Add a moment to those of its kind of pass, unless an earlier one is at least as full; drop those it exceeds.
+        """Add a pass to the candidates of its kind, unless an earlier one is at least as high; drop those it exceeds.
 
-        ``passes_done``: forwards and backwards of ``run`` that are over. ``waits``: what else is live
-        (:class:`InFlight`).
+        ``passes_done``: forwards and backwards of ``run`` that are over. ``waits``: see :class:`InFlight`.
         """
         nonlocal number
         counts_now, now_by_kind = list(counts), list(in_flight_by_kind)
@@ -242,7 +245,11 @@ One with as much of everything that both have, ``all(map(ge, one, other))``, hol
 
 
 def _idle_chunks(counts: Sequence[int], kinds: Sequence[int], passing: Pass) -> tuple[int, ...]:
-    """Count the chunks of each kind with nothing in flight; after the first backward they hold what they kept."""
+    """Count the chunks of each kind that have no micro-batch in flight, without the chunk of the running pass.
+
+    ``counts``: micro-batches in flight of each chunk. ``kinds``: as in :func:`candidates`. ``passing``: the running
+    pass.
+    """
     idle = [0] * len(kinds)
     if 0 in counts:
         for chunk, count in enumerate(counts):

@@ -32,7 +32,7 @@ class Chunk(Record):
 
 
 def stages(num_layers: int, job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
-    """Chunks of every pipeline rank.
+    """Return the model chunks of every pipeline rank: which layers, and which ends of the model, each one has.
 
     Raises:
         UnsupportedError: there are too many prediction layers or chunks, or a written layout does not fit the ranks.
@@ -70,7 +70,10 @@ class _PipelineSplit(Record):
 def _chunks_by_rank(
     num_layers: int, ranks: int, virtual_stages: int, options: tuple[tuple[str, object], ...]
 ) -> tuple[tuple[Chunk, ...], ...]:
-    """The chunks of every pipeline rank, without a job: equal layouts share them. ``ranks``: pipeline-parallel size."""
+    """Return the model chunks of every pipeline rank, cached by the sizes that decide them.
+
+    ``ranks``: pipeline-parallel size. ``virtual_stages``: chunks per rank. ``options``: the plan's Megatron options.
+    """
     job = _PipelineSplit(Layout(pipeline=ranks, virtual_stages=virtual_stages), options)
     return tuple(map(tuple, _cut_into_chunks(num_layers, job)))
 
@@ -123,10 +126,10 @@ def _first_stated(job: _PipelineSplit, *names: str) -> int | None:
 
 
 def _layers_per_chunk(num_layers: int, job: _PipelineSplit, ranks: int, virtual: int) -> list[list[int]]:
-    """Layers of each rank in each virtual stage: ``counts[virtual_stage][rank]``.
+    """Return the number of layers of each chunk: ``counts[virtual_stage][rank]``.
 
-    Source: transformer_block.py, get_num_layers_to_build. ``ranks``: pipeline-parallel size; ``virtual``: chunks of a
-    rank.
+    ``ranks``: pipeline-parallel size; ``virtual``: chunks of a rank. The plan may state the layers of the first and the
+    last rank. Source: Megatron-core transformer_block.py, get_num_layers_to_build.
     """
     first_stage = _first_stated(job, "decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
     last_stage = _first_stated(job, "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
@@ -135,9 +138,11 @@ def _layers_per_chunk(num_layers: int, job: _PipelineSplit, ranks: int, virtual:
         middle_ranks = ranks - (first_stage is not None) - (last_stage is not None)
         middle_layers = num_layers - (first_stage or 0) - (last_stage or 0)
         even = _divide_evenly(middle_layers, middle_ranks) if middle_ranks else []
-        layers_of_rank = (
-            ([first_stage] if first_stage is not None else []) + even + ([last_stage] if last_stage is not None else [])
-        )
+        layers_of_rank = even
+        if first_stage is not None:
+            layers_of_rank = [first_stage, *layers_of_rank]
+        if last_stage is not None:
+            layers_of_rank = [*layers_of_rank, last_stage]
         return [[_even_share(layers, virtual, stage) for layers in layers_of_rank] for stage in range(virtual)]
     # The embedding and the loss may each count as a layer, which their stage then lacks.
     embedding = bool(job.option("account_for_embedding_in_pipeline_split"))
@@ -160,8 +165,10 @@ def _even_share(count: int, parts: int, index: int) -> int:
 
 
 def _from_layout(layout: object, ranks: int, job: _PipelineSplit) -> list[list[Chunk]]:
-    """Chunks of each rank from ``pipeline_model_parallel_layout``: t is a layer, E the embedding, L the loss, m a
-    prediction layer.
+    """Return the chunks of each pipeline rank that ``pipeline_model_parallel_layout`` states.
+
+    Letters: t is a layer, E the embedding, L the loss, m a prediction layer (MTP). Stages are dealt out to ``ranks`` in
+    turn.
 
     Raises:
         UnsupportedError: the number of stages is no multiple of the pipeline ranks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from math import inf
 
 from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder, layer_groups
@@ -133,35 +133,38 @@ class SchedulePeaks:
 
 
 def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
-    """Return an upper bound in bytes of every instant of a step: all that a pass can find live, and the pass itself.
+    """Return an upper bound, in bytes, of every instant of a pipeline rank's step, without recording the step.
 
-    Infinite where Megatron-FSDP gathers parameters around units.
+    It adds up the saved tensors of all micro-batches in flight, the peak of the running pass, and the largest other
+    tensors. ``schedule``: the rank's passes in order. Infinite under Megatron-FSDP, which gathers parameters.
     """
     if rank.extras:
         return inf
     chunk_bytes = [_chunk_bytes(units) for units in rank.chunks]
-    saved = [chunk[0] + rank.cached_output for chunk in chunk_bytes]
+    saved = [saved_bytes + rank.cached_output for saved_bytes, *_ in chunk_bytes]
     in_flight = highest = 0
     for forward, backward, times in schedule:
-        saved_by_forward = 0 if forward is None else saved[forward]
-        change_per_run = saved_by_forward - (0 if backward is None else saved[backward])
+        # `in_flight` changes by a constant each time: the first or the last repetition is the highest
+        change = 0 if forward is None else saved[forward]
+        change -= 0 if backward is None else saved[backward]
         if forward is not None:
-            highest = max(highest, max(in_flight, in_flight + (times - 1) * change_per_run) + chunk_bytes[forward][1])
+            _, forward_peak, _, _ = chunk_bytes[forward]
+            highest = max(highest, max(in_flight, in_flight + (times - 1) * change) + forward_peak)
         if backward is not None:
-            highest = max(
-                highest, max(in_flight + change_per_run, in_flight + times * change_per_run) + chunk_bytes[backward][2]
-            )
-        in_flight += times * change_per_run
-    idle_bytes = sum([chunk[3] + 2 * rank.held_input for chunk in chunk_bytes])
+            _, _, backward_peak, _ = chunk_bytes[backward]
+            highest = max(highest, max(in_flight + change, in_flight + times * change) + backward_peak)
+        in_flight += times * change
+    idle_bytes = sum([kept_when_idle + 2 * rank.held_input for *_, kept_when_idle in chunk_bytes])
     boundary_bytes = rank.input_gradient + rank.output_gradient + rank.forward_only + rank.cached_output
     return highest + idle_bytes + boundary_bytes + (3 + rank.exchanged) * rank.held_input
 
 
 def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
-    """Return four byte counts of a chunk: saved, peak of its forward, peak of its backward, kept while idle (an upper
-    bound).
+    """Return four byte counts of a model chunk: saved tensors, forward peak, backward peak, and what it keeps when
+    idle.
 
-    Backward walks the units in reverse and releases what each unit has saved.
+    The last three are upper bounds. ``units``: in forward order. Backward runs them in reverse, and frees what each has
+    saved.
     """
     live = forward = backward = lingers = 0
     for unit in units:
@@ -177,9 +180,10 @@ def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
 
 
 def _form_and_sizes(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, ...]]:
-    """Split a rank into its form, its sizes in bytes, and the highest points of its units' curves.
+    """Split a rank's step into its form (which terms are not zero), the terms' bytes, and the peaks of its units.
 
-    The sizes are in the order in which :func:`recorded` numbers them. Ranks of equal form share one recorded step.
+    Ranks of equal form share one recorded step, which is evaluated with the bytes of each. The bytes are in the order
+    in which :func:`recorded` numbers them.
     """
     first_number: dict[tuple[int, Extra], int] = {}
     sizes: list[int] = []
@@ -210,15 +214,22 @@ def _form_and_sizes(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, 
 
 
 def _group_equal_units(units: Sequence[Unit], extras: Sequence[Extra] | None) -> list[tuple[Unit, Extra, int]]:
-    """Group consecutive units with the same curve and the same extras, as (first unit, extras, count)."""
+    """Group consecutive units with the same memory curve and the same extras, as (first unit, extras, count).
+
+    ``extras``: what Megatron-FSDP adds to each unit; None: nothing.
+    """
     if extras is None:
         counted_units = [(unit, NO_EXTRA, times) for unit, times in runs_of(units)]
     else:
         counted_units = [(unit, extra, 1) for unit, extra in zip(units, extras, strict=True)]
-    groups = [
-        list(group) for _, group in groupby(counted_units, key=lambda entry: (id(entry[0].first_curve), entry[1]))
-    ]
-    return [(*group[0][:2], sum([times for _, _, times in group])) for group in groups]
+    grouped: list[tuple[Unit, Extra, int]] = []
+    for unit, extra, times in counted_units:
+        if grouped and grouped[-1][0].first_curve is unit.first_curve and grouped[-1][1] == extra:
+            first, _, count = grouped[-1]
+            grouped[-1] = first, extra, count + times
+        else:
+            grouped.append((unit, extra, times))
+    return grouped
 
 
 NO_EXTRA = Extra(0, 0)
@@ -249,10 +260,10 @@ class _Edges(Record):
 
 @lru_cache(maxsize=2048)
 def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
-    """Record a step for all sizes: each pass at every moment of the schedule at which it can be the fullest.
+    """Record a rank's step once for all ranks of this form: each pass where its memory can be highest (``candidates``).
 
-    Cached by form and schedule. Instants: "init", then "forward", "loss" and "backward" of the passes, then
-    "optimizer".
+    The record holds numbers of sizes, not bytes. Its instants are "init", then "forward", "loss" and "backward" of the
+    passes, then "optimizer". Cached by form and schedule.
     """
     size_index, peak_index = 1, 0
     unit_groups: list[_UnitGroup] = []
@@ -315,10 +326,11 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
 def _hold_in_flight(
     recorder: Recorder, chunks: list[list[_UnitGroup]], kinds: Sequence[int], edges: _Edges, moment: InFlight
 ) -> None:
-    """Record what is live during a pass: tensors of micro-batches in flight, idle chunks, and boundary tensors.
+    """Record what is live when a pass begins: saved tensors of micro-batches in flight, and tensors sent between
+    stages.
 
-    The graph of the backward before a forward of the only chunk lives until its output's variable is overwritten, and
-    its leaf is that backward's input.
+    ``moment``: the pass, with the micro-batches in flight of each chunk. ``kinds``: as in ``candidates``. ``edges``:
+    the tensors at the stage's ends.
     """
     if not moment.first:
         idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.of.chunk]
@@ -330,6 +342,7 @@ def _hold_in_flight(
         if _sends_on(chunks[moment.of.chunk]):
             recorder.hold("activations", edges.cached_output)  # of the micro-batch that passes
     elif len(chunks) == 1 and not moment.first:
+        # the last backward's graph lives until the variable of its output is assigned; its leaf is the received input
         recorder.hold("communication_buffers", edges.held_input)
     counts: dict[int, int] = {}
     for kind, count in zip(kinds, moment.counts, strict=True):
@@ -354,9 +367,9 @@ def _sends_on(chunk: Sequence[_UnitGroup]) -> bool:
 
 
 def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges: _Edges, idle: Sequence[int]) -> None:
-    """Record what chunks with nothing in flight keep of their last pass: the input, its gradient, and what lingers.
+    """Record what chunks without a micro-batch in flight keep of their last one: the received input and its gradient.
 
-    ``idle``: the kind of each idle chunk.
+    ``idle``: the kind of each such chunk (as in ``candidates``). Layers may keep tensors until backward ends.
     """
     for kind in dict.fromkeys(idle):
         times = idle.count(kind)
@@ -368,7 +381,11 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges
 
 
 def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
-    """Record a forward through one chunk, unit by unit. ``where``: the numbers of the moment and of the chunk."""
+    """Record a forward through one model chunk, unit by unit, with the peak of each.
+
+    ``unit_ranges``: equal units in a row, as first and last index. ``where``: a label, the numbers of candidate and
+    chunk.
+    """
     for index, end, units in unit_ranges:
         before = recorder.here
         recorder.hold("communication_buffers", units.extra.forward)
@@ -383,9 +400,10 @@ def _forward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[
 
 
 def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list[_UnitRange], where: str) -> None:
-    """Record a backward through one chunk in reverse order, whose forward has kept its tensors.
+    """Record a backward through one model chunk, in reverse order; each unit frees what its forward has saved.
 
-    ``where``: the numbers of the moment and of the chunk.
+    ``unit_ranges``: equal units in a row, as first and last index. ``where``: a label, the numbers of candidate and
+    chunk.
     """
     for units in chunk:
         recorder.hold_bundle(units.curve.saved_bytes, units.times)

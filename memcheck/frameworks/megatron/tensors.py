@@ -100,7 +100,7 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
 
 
 def _latent(attention: LatentAttention, tensor_ranks: int, hidden: int) -> list[LocalTensor]:
-    """Tensors of multi-latent attention on one tensor rank. The two down projections are whole on every rank."""
+    """List the tensors of multi-latent attention on one tensor rank; the down projections are not divided."""
     prefix = "self_attention."
     query_rows = attention.heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim) // tensor_ranks
     tensors: list[LocalTensor] = []

@@ -23,10 +23,9 @@ CONTEXT = {"p2p": "engine", "a2a": "ulysses", "all_gather": "gather", "a2a+p2p":
 
 
 def ranks(num_layers: int, job: TrainingJob, pipeline_ranks: int) -> list[list[tuple[Part, int]]]:
-    """Return for each pipeline rank its parts of the model, each with its number of prediction layers
-    (``mtp_num_layers``).
+    """Return for each pipeline rank its parts of the model, each with its number of prediction layers (MTP).
 
-    The options decide how layers are divided (``stages.py``).
+    Megatron's options decide how ``num_layers`` layers are divided (``stages.py``).
     """
     if pipeline_ranks == 1:
         predictions = int(str(job.option("mtp_num_layers") or 0))

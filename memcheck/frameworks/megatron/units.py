@@ -176,7 +176,8 @@ def _layer_units(
 ) -> tuple[list[Unit], Setting]:
     """Build the units of a chunk's layers, and return the setting of the units after them.
 
-    After the first trained layer every input needs a gradient. Consecutive equal layers are one unit object.
+    ``layer_numbers``: the chunk's layers. ``shared_layers``: units that were built for other chunks of the job. After
+    the first trained layer every input needs a gradient. Equal layers share one unit object, and so one replay.
     """
     adapter, frozen = setting.adapter, frozen_layers(job.freeze)
     units: list[Unit] = []
@@ -354,8 +355,9 @@ def _require_head_covered(architecture: Architecture, head: MegatronHead, settin
 
 @lru_cache(maxsize=1024)
 def _layers_curve(blocks: tuple[Block, ...], setting: Setting, recompute: bool, inventory: bool) -> Curve:
-    """The memory curve of consecutive layers, forward and backward. ``inventory``: with the name of every
-    allocation.
+    """Replay consecutive layers forward and backward, and return their memory curve in bytes.
+
+    ``recompute``: they are checkpointed as one. ``inventory``: also list every live tensor by name.
     """
     rows = setting.batch * setting.sequence
     if setting.sequence_parallel:
@@ -382,7 +384,10 @@ def _head_curve(head: MegatronHead, setting: Setting, inventory: bool) -> Curve:
 def _prediction_layers(
     job: TrainingJob, architecture: Architecture, chunk: Chunk, setting: Setting, inventory: bool, *, embeds: bool
 ) -> list[Unit]:
-    """Units of the multi-token-prediction layers (MTP) of a chunk."""
+    """Build the units of a chunk's multi-token-prediction layers (MTP).
+
+    ``embeds``: the rank has no other copy of the embedding's table, which they look up tokens in.
+    """
     from memcheck.frameworks.megatron.prediction import prediction_units
 
     return prediction_units(job, architecture, chunk.mtp, setting, embeds=embeds, inventory=inventory)

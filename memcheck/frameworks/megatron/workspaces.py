@@ -145,17 +145,18 @@ def _gathers_tokens(setting: Setting) -> bool:
 
 
 def _dummy_gradients(setting: Setting, contents: ChunkContents) -> int:
-    """Estimate the bytes of TE's dummy weight gradients: one per shape of the weights that fuse dW into main_grad.
+    """Estimate the bytes of TE's dummy weight gradients (``get_dummy_wgrad``): one tensor per shape of a weight.
 
-    A tied table is one of them where the output layer is on its rank (tensor_parallel/layers.py).
+    Linear layers that add dW to main_grad in their product return such a tensor to autograd. A tied table is one of
+    them if the output layer is on its rank (tensor_parallel/layers.py).
     """
     if not fuses_wgrad(setting):
         return 0
     trained = [t for t, _ in contents.tensors if t.matrix and t.trained]
-    name_parts = ["linear", "output_layer"]
+    fusing_names = ["linear", "output_layer"]
     if contents.head and not any("output_layer" in t.name for t, _ in contents.tensors):
-        name_parts.append("word_embeddings")
-    shapes = {t.shape for t in trained if any(word in t.name for word in name_parts)}
+        fusing_names.append("word_embeddings")
+    shapes = {t.shape for t in trained if any(name in t.name for name in fusing_names)}
     element_bytes = DTYPE_BYTES[setting.param_dtype]
     return sum(rounded(rows * columns * element_bytes) for rows, columns in shapes)
 

@@ -123,10 +123,15 @@ def table_adapters(lora: Lora, architecture: Architecture) -> tuple[LocalTensor,
 
 
 def adapts_stream(lora: Lora, architecture: Architecture) -> bool:
-    """Whether an adapter stands between the table and the first layer, whose input then wants a gradient."""
-    return any(
-        _adapters(lora, t) for t in _projections(architecture) if not any(name in t.name for name in BESIDE_STREAM)
-    )
+    """Whether a LoRA adapter wraps a projection between the embedding table and the first layer.
+
+    If so, the first layer's input needs a gradient.
+    """
+    for tensor in _projections(architecture):
+        is_on_stream = not any(name in tensor.name for name in BESIDE_STREAM)
+        if is_on_stream and _adapters(lora, tensor):
+            return True
+    return False
 
 
 def _projections(architecture: Architecture) -> list[ParameterTensor]:
@@ -139,29 +144,24 @@ def _projections(architecture: Architecture) -> list[ParameterTensor]:
 
 
 def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) -> tuple[LocalTensor, ...]:
-    """Return the adapters on the layer before the head, and on the head if the targets name it.
+    """List the LoRA tensors on one rank of the layers around the head: a transform, a pooler, and the head itself.
 
-    ``all-linear`` leaves the head out. ``tensor_parallel``: number of tensor-parallel ranks. A layer that pools for
-    labels has adapters unless peft trains it whole. A layer whose result is unused has adapters that never get a
-    gradient.
+    ``tensor_parallel``: number of tensor-parallel ranks. peft's ``all-linear`` leaves the head out, so that it has an
+    adapter only if the targets name it.
     """
-    adapters = [
-        adapter_tensor
-        for t in architecture.head_layer.tensors
-        if architecture.head_layer.activation and t.linear
-        for adapter_tensor in _adapters(lora, t)
-    ]
+    adapters: list[LocalTensor] = []
+    if architecture.head_layer.activation:  # a dense layer before the head
+        for t in architecture.head_layer.tensors:
+            adapters += _adapters(lora, t) if t.linear else ()
     if architecture.task is not None:
-        adapters += [
-            adapter_tensor
-            for t in task_tensors(architecture)
-            if t.linear and not is_saved(t.name)
-            for adapter_tensor in _adapters(lora, t)
-        ]
-        unread = (adapter_tensor for t in architecture.task.idle if t.linear for adapter_tensor in _adapters(lora, t))
-        adapters += [adapter_tensor._replace(trained=False) for adapter_tensor in unread]
+        for t in task_tensors(architecture):  # a pooler, unless it is one of modules_to_save
+            adapters += _adapters(lora, t) if t.linear and not is_saved(t.name) else ()
+        for t in architecture.task.idle:  # nothing reads the output of these layers: no gradient reaches their adapters
+            unread = _adapters(lora, t) if t.linear else ()
+            adapters += [adapter_tensor._replace(trained=False) for adapter_tensor in unread]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
-    if architecture.head and HEAD in ((targets,) if isinstance(targets, str) else targets):
+    target_names = (targets,) if isinstance(targets, str) else targets
+    if architecture.head and HEAD in target_names:
         shape = (-(-architecture.vocab_size // tensor_parallel), head_width(architecture))
         adapters += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
     return tuple(adapters)

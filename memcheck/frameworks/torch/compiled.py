@@ -61,9 +61,10 @@ class _Sizes(Record):
 
 
 def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated: bool = False) -> Value:
-    """One node for the whole block. ``mode``: ``none`` | ``selective``.
+    """Run a dense transformer block that torch.compile has made one graph: one autograd node for all of it.
 
-    ``repeated``: keys and values are copied to every query head, and kept as that.
+    ``x``: [tokens, hidden], as is the result. ``mode``: recompute, ``none`` or ``selective``. ``repeated``: keys and
+    values are repeated for every query head, and saved so.
     """
     tape, attention, mlp = ctx.tape, block.mixer, block.mlp
     if not isinstance(attention, Attention) or not isinstance(mlp, Mlp):
@@ -126,9 +127,10 @@ def _gated_matrices(mlp: Mlp) -> list[ParameterTensor]:
 
 
 def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
-    """Allocate the forward graph's buffers.
+    """Allocate the buffers of a compiled block's forward, in the order of its graph.
 
-    Returns the buffers that live until the block's output exists, and those that are kept for the backward.
+    ``sizes``: columns of each tensor. Returns the buffers that live until the block's output exists, and those that are
+    saved for backward by name: with ``mode`` ``selective`` only those that the backward graph cannot recompute cheaply.
     """
 
     def new(columns: int, label: str, dtype: str = sizes.dtype) -> Storage:
@@ -163,53 +165,58 @@ def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tupl
 def _backward(
     tape: Tape, sizes: _Sizes, weights: list[Parameter], saved: dict[str, Storage], box: list[Storage]
 ) -> list[Storage | None]:
-    """Allocate and free the backward graph's buffers, and return the gradients of the input and of all weights.
+    """Run a compiled block's backward: MLP, second norm, attention, first norm; return the gradients of x and weights.
 
-    Every saved tensor is freed after its last use, because AOTAutograd passes boxed arguments.
+    ``weights``: both norms, wqkv, wo, w1, w3, w2. ``saved``: the forward's tensors by name, each freed after its last
+    use, because AOTAutograd passes boxed arguments; what is not there is recomputed. ``box``: holds the output
+    gradient.
     """
 
     def new(columns: int, label: str) -> Storage:
         return tape.new((sizes.tokens, columns), sizes.dtype, label)
 
-    def gradient(i: int) -> Storage:
+    def weight_gradient(i: int) -> Storage:
         return tape.new(weights[i].shape, weights[i].dtype, weights[i].name + " dW")
 
-    def again(name: str, columns: int) -> Storage:
+    def saved_or_recomputed(name: str, columns: int) -> Storage:
         return saved.pop(name) if name in saved else new(columns, f"{name}, again")
 
-    norm1, norm2 = gradient(0), gradient(1)
-    projected, hidden = again("wo", sizes.hidden), again("hidden", sizes.hidden)
-    third, product = again("w3", sizes.width), again("product", sizes.width)
-    w2 = gradient(6)
-    inner = new(sizes.width, "w2 dX")
+    norm1_gradient, norm2_gradient = weight_gradient(0), weight_gradient(1)
+    projected = saved_or_recomputed("wo", sizes.hidden)
+    hidden = saved_or_recomputed("hidden", sizes.hidden)
+    up = saved_or_recomputed("w3", sizes.width)
+    product = saved_or_recomputed("product", sizes.width)
+    w2_gradient = weight_gradient(6)
+    product_gradient = new(sizes.width, "w2 dX")
     del product
-    d1, d3 = new(sizes.width, "w1 gradient"), new(sizes.width, "w3 gradient")
-    del inner, third
+    gate_gradient, up_gradient = new(sizes.width, "w1 gradient"), new(sizes.width, "w3 gradient")
+    del product_gradient, up
     saved.pop("w1")
-    w3 = gradient(5)
-    through3 = new(sizes.hidden, "w3 dX")
-    del d3
-    w1 = gradient(4)
-    through1 = new(sizes.hidden, "w1 dX")
-    del d1, hidden
-    residual = new(sizes.hidden, "norm backward")
+    w3_gradient = weight_gradient(5)
+    through_w3 = new(sizes.hidden, "w3 dX")
+    del up_gradient
+    w1_gradient = weight_gradient(4)
+    through_w1 = new(sizes.hidden, "w1 dX")
+    del gate_gradient, hidden
+    residual_gradient = new(sizes.hidden, "norm backward")
     box.clear()
-    del through1, through3, projected
-    wo = gradient(3)
-    inner = new(sizes.query, "wo dX")
-    q = again("q", sizes.query)
-    k, v = again("k", sizes.keys), again("v", sizes.keys)
+    del through_w1, through_w3, projected
+    wo_gradient = weight_gradient(3)
+    attention_gradient = new(sizes.query, "wo dX")
+    q = saved_or_recomputed("q", sizes.query)
+    k, v = saved_or_recomputed("k", sizes.keys), saved_or_recomputed("v", sizes.keys)
     saved.pop("qkv", q)
-    dq, dk, dv = (new(c, "attention backward") for c in (sizes.query, sizes.keys, sizes.keys))
-    del inner, q, k, v
+    qkv_gradients = [new(columns, "attention backward") for columns in (sizes.query, sizes.keys, sizes.keys)]
+    del attention_gradient, q, k, v
     del saved["attention"], saved["logsumexp"]
-    dqkv = new(sizes.projected, "qkv gradient")
-    del dq, dk, dv
-    normed = again("normed", sizes.hidden)
-    wqkv = gradient(2)
-    through = new(sizes.hidden, "wqkv dX")
-    del normed, dqkv
-    dx = new(sizes.hidden, "block input gradient")
-    del through, residual
+    joined_gradient = new(sizes.projected, "qkv gradient")
+    del qkv_gradients
+    normed = saved_or_recomputed("normed", sizes.hidden)
+    wqkv_gradient = weight_gradient(2)
+    through_wqkv = new(sizes.hidden, "wqkv dX")
+    del normed, joined_gradient
+    input_gradient = new(sizes.hidden, "block input gradient")
+    del through_wqkv, residual_gradient
     saved.clear()
-    return [dx, norm1, norm2, wqkv, wo, w1, w3, w2]
+    mlp_gradients = [w1_gradient, w3_gradient, w2_gradient]
+    return [input_gradient, norm1_gradient, norm2_gradient, wqkv_gradient, wo_gradient, *mlp_gradients]

@@ -90,10 +90,10 @@ class ReplicatedHooks(DataParallel):
 
 
 def unused_gradients(job: TrainingJob, units_and_counts: Iterable[tuple[tuple[LocalTensor, ...], int]]) -> int:
-    """Return the bytes that DDP's buckets reserve for gradients of modules that never run.
+    """Return the bytes that DDP's gradient buckets reserve for parameters of modules that never run.
 
-    ``units_and_counts``: the tensors of each kind of unit, and how many units are of it. Source: reducer.cpp,
-    initialize_buckets.
+    ``units_and_counts``: the tensors of each distinct unit, and the number of equal units. Source: reducer.cpp,
+    initialize_buckets, which reserves space for every parameter that requires a gradient.
     """
     unused = [(t, count) for tensors, count in units_and_counts for t in tensors if t.waits]
     return sum(count * t.numel * DTYPE_BYTES[t.dtype or job.recipe.gradients] for t, count in unused)

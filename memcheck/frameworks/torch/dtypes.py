@@ -63,20 +63,19 @@ def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[Local
 
 @lru_cache(maxsize=4096)
 def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...], *, trained: bool) -> tuple[LocalTensor, ...]:
-    """Return the tensors with dtype fp32 for those whose name has a part in ``names``, and for all trained ones if
-    ``trained``.
+    """Return the tensors, of which some are stored in fp32.
 
-    Adapters have a dtype of their own, which stays.
+    ``names``: substrings of the names of these; a tensor that has a dtype already, such as an adapter, keeps it.
+    ``trained``: all trained tensors are in fp32.
     """
     if not (names or trained):
         return tensors
-    in_fp32 = tuple(
-        t._replace(dtype="fp32")
-        if (trained and t.trained) or (t.dtype is None and any(name in t.name for name in names))
-        else t
-        for t in tensors
-    )
-    return tensors if in_fp32 == tensors else in_fp32
+    with_dtypes = []
+    for t in tensors:
+        is_named = t.dtype is None and any(name in t.name for name in names)
+        with_dtypes.append(t._replace(dtype="fp32") if is_named or (trained and t.trained) else t)
+    in_fp32 = tuple(with_dtypes)
+    return tensors if in_fp32 == tensors else in_fp32  # an equal tuple is shared by its identity
 
 
 def stream_dtype(setting: Setting) -> str:

@@ -51,7 +51,9 @@ def encoder_units(
 ) -> EncoderUnits:
     """Return the units of an encoder in forward order: its input, its layers, its last norm.
 
-    ``table_trained``: the embedding is trained. A layer has a graph if it or anything before it is trained.
+    ``base``: the setting of the decoder. ``table_trained``: the embedding is trained. ``adds``: some micro-batch adds
+    to existing gradients. Equal consecutive layers are one unit with a count; they differ if their inputs need
+    gradients or not, which begins after the first trained module.
     """
     narrowed = bool(encoder.channels) and casts_inputs(job, job.recipe.params)
     setting = encoder_setting(job, encoder, base)._replace(casts_batch_features=narrowed)
@@ -75,13 +77,8 @@ def encoder_units(
             count = 1 if own_run else layers_left - has_last
             runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
             input_needs_grad, index, layers_left = output_grad, index + count, layers_left - count
-    runs.append(
-        (
-            _end(job, encoder, setting._replace(needs_input_gradient=input_needs_grad), adds=adds, inventory=inventory),
-            1,
-            0,
-        )
-    )
+    end_setting = setting._replace(needs_input_gradient=input_needs_grad)
+    runs.append((_end(job, encoder, end_setting, adds=adds, inventory=inventory), 1, 0))
     return EncoderUnits(tuple(runs), input_needs_grad or setting.trained)
 
 
@@ -100,9 +97,10 @@ def _source(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    """Return the unit that makes the input of the encoder's first layer, by look-up or by convolutions.
+    """Return the unit that computes the input of the encoder's first layer: an embedding, or convolutions of audio.
 
-    Its variable ``inputs_embeds`` counts as ``returned``.
+    ``table_trained``: the embedding is trained. ``adds``: some micro-batch adds to existing gradients. Bytes of masks,
+    and of the variable ``inputs_embeds``, are in ``extra_output_bytes``: they live while the layers run.
     """
     code = encoder_code(setting.style)
     hooked = not table_trained and is_hooked(job, architecture)
@@ -243,15 +241,16 @@ def encoded_bytes(setting: Setting) -> int:
 
 
 def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, table_trained: bool, mode: str) -> Unit:
-    """Return the unit of the decoder's embedding, whose backward follows that of all layers with shared biases.
+    """Return the decoder's embedding unit with the gradients that are pending until its backward.
 
-    ``table_trained``: its table is trained. The gradient of a table that the encoder shares waits in AccumulateGrad's
-    buffer for the encoder's gradient. ``mode``: the recompute mode.
+    ``unit``: the embedding without them. Position biases are shared by all layers, so that their gradient is complete
+    only after the last layer's backward. The gradient of a table that the encoder shares (``table_trained``) waits in
+    AccumulateGrad's buffer for the encoder's gradient. ``base``: the decoder's setting. ``mode``: the recompute mode.
     """
     encoder = architecture.encoder
     biases, zeros = shared_biases(architecture.blocks[0][0], base)
-    waiting_gradients = (biases if base.trained else 0) + (zeros if mode != "none" else 0)
-    kept_zeros = zeros if mode != "none" else 0
+    kept_zeros = zeros if mode != "none" else 0  # the gradient of a recompute's unused output of biases
+    waiting_gradients = (biases if base.trained else 0) + kept_zeros
     fresh = unit.first_curve._replace(
         taken_gradient_bytes=waiting_gradients, until_backward_ends=unit.first_curve.until_backward_ends + kept_zeros
     )

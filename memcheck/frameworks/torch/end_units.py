@@ -36,7 +36,11 @@ _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
 def embedding_unit(
     job: TrainingJob, architecture: Architecture, base: Setting, trained: bool, tied: bool, adds: bool, inventory: bool
 ) -> Unit:
-    """Return the unit of the embedding. ``trained``: some tensor of it is; ``tied``: the head uses its table."""
+    """Return the embedding's unit: its tensors on one rank, and its memory curves.
+
+    ``base``: the setting that all units share. ``trained``: some tensor of the embedding is. ``tied``: the head uses
+    its table. ``adds``: some micro-batch adds to existing gradients, so that it has a second curve.
+    """
     vocab = -(-architecture.table_rows // base.tensor_parallel)
     adapter = placement_of(job, "projector").adapter if architecture.embedders else None
     embedding = Embedding(
@@ -140,11 +144,12 @@ def head_unit(
     graph_and_inputs: tuple[int, int],
     inventory: bool,
 ) -> Unit:
-    """Return the unit of final norm, head and loss.
+    """Return the unit of final norm, head and loss: its tensors on one rank, and its memory curves.
 
-    ``gradient_dtype``: dtype to which autograd casts the gradient of the head's weights where the root's forward has
-    not used them. ``graph_and_inputs``: bytes of the layers' graph that outlive a backward, and bytes of layers' inputs
-    that nothing saved.
+    ``base``: the setting that all units share. ``part``: layers and ends of the rank. ``adds``: some micro-batch adds
+    to existing gradients. ``gradient_dtype``: dtype to which autograd casts the gradient of the head's weights if the
+    root's forward has not used them. ``graph_and_inputs``: bytes of the layers' graph that outlive a backward, and
+    bytes of layers' inputs that nothing saved.
     """
     head = head_of(job, architecture, base, part, gradient_dtype, graph_and_inputs)
     tensors = head_unit_tensors(job, architecture, setting_placement(base), embeds=part.embedding)
@@ -161,9 +166,9 @@ def head_of(
     gradient_dtype: str | None,
     graph_and_inputs: tuple[int, int],
 ) -> Head:
-    """Return the description of final norm, head and loss, from which the unit is replayed.
+    """Describe final norm, head and loss of a job, for their replay.
 
-    ``gradient_dtype``, ``graph_and_inputs``: see :func:`head_unit`.
+    ``base``, ``part``, ``gradient_dtype``, ``graph_and_inputs``: see :func:`head_unit`.
     """
     tied = is_tied(architecture, base.tensor_parallel) and part.embedding and not saves_copy(job, TABLE, HEAD)
     trained = (base.trained and not is_head_frozen(job, architecture)) or saves_copy(job, HEAD)

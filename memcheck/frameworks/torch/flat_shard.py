@@ -226,35 +226,33 @@ def flat_parameter_numel(tensors: Iterable[LocalTensor], element_bytes: int, ran
 
 
 def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
-    """Return how many elements of a tensor are updated on the rank that updates most elements of its unit.
+    """Return the number of a tensor's elements that FSDP1's optimizer updates on the fullest rank of its unit.
 
-    A rank has a contiguous part of the flat parameter, not a part of each tensor. If some tensors are frozen, that part
-    may lie in trained ones alone. ``unit``: the tensors of its layer; ignored for embedding, norm and head.
+    A rank holds a contiguous slice of the unit's flat parameter, not a slice of each tensor. If some tensors are
+    frozen, the fullest rank's slice may consist of trained elements alone. ``unit``: the tensors of the layer; ignored
+    for embedding, norm and head, which share a flat parameter.
     """
     ranks, architecture, unit_tensors = job.layout.shard_group, job.architecture, tuple(unit)
     even_share = -(-tensor.numel // ranks)
     if not isinstance(architecture, Architecture) or not (job.freeze or mixes_adapters(job)):
         return even_share
-    if mixes_adapters(job):
-        numel_by_rank = _numel_by_rank(
-            job, _tensors_outside_layers(job, architecture) if is_end(tensor) else unit_tensors
+    if mixes_adapters(job):  # frozen and trained tensors alternate: taken is the rank that updates most
+        flat_tensors = _tensors_outside_layers(job, architecture) if is_end(tensor) else unit_tensors
+        numels_by_rank = next(
+            numels for flat_tensor, numels in _numel_by_rank(job, flat_tensors) if flat_tensor.name == tensor.name
         )
-        return next(
-            rank_numels[rank_with_most_updates(job)]
-            for flat_tensor, rank_numels in numel_by_rank
-            if flat_tensor.name == tensor.name
-        )
+        return numels_by_rank[rank_with_most_updates(job)]
     if is_end(tensor) or tensor.part:
         has_frozen = any(word in ENDS or word in PARTS for word in job.freeze)
         total, stepped = _numel_outside_layers(job._replace(freeze=effective_freeze(job)), architecture, job.freeze)
     else:
         stepped_numels = [t.numel for t in unit_tensors if is_stepped(job, t)]
-        has_frozen, total, stepped = (
-            len(stepped_numels) < len(unit_tensors),
-            sum(t.numel for t in unit_tensors),
-            sum(stepped_numels),
-        )
-    return -(-tensor.numel * min(-(-total // ranks), stepped) // stepped) if has_frozen and stepped else even_share
+        has_frozen = len(stepped_numels) < len(unit_tensors)
+        total, stepped = sum(t.numel for t in unit_tensors), sum(stepped_numels)
+    if not (has_frozen and stepped):
+        return even_share
+    most_updated = min(-(-total // ranks), stepped)  # a slice that has trained elements alone
+    return -(-tensor.numel * most_updated // stepped)
 
 
 @lru_cache(maxsize=256)
@@ -291,25 +289,27 @@ def rank_with_most_updates(job: TrainingJob) -> int:
 
 
 def _numel_by_rank(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tuple[LocalTensor, tuple[int, ...]]]:
-    """Return each tensor of a unit with the number of its elements in each rank's part of the flat parameter.
+    """Return each tensor of an FSDP1 unit with the number of its elements on each rank.
 
-    A module's own parameters come before those of the modules inside it (_flat_param.py,
-    ``_init_flat_param_and_metadata``): peft's adapters after the layer that they wrap, LitGPT's before it.
+    Each rank holds a contiguous slice of the flat parameter. In it a module's own parameters come before those of its
+    submodules (_flat_param.py, ``_init_flat_param_and_metadata``): peft's adapters follow the layer that they wrap,
+    LitGPT's precede it.
     """
     ranks = job.layout.shard_group
     order = list(unit)
     if job.framework.adapters.own:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
-    numel_per_rank, offset = -(-sum(t.numel for t in unit) // ranks), 0
+    slice_numel, begin = -(-sum(t.numel for t in unit) // ranks), 0
     numels = []
     for t in order:
-        begin, end = offset, offset + t.numel
-        offset = end
-        rank_numels = [
-            max(0, min(end, (rank + 1) * numel_per_rank) - max(begin, rank * numel_per_rank)) for rank in range(ranks)
-        ]
+        end = begin + t.numel
+        rank_numels = []
+        for rank in range(ranks):
+            overlap = min(end, (rank + 1) * slice_numel) - max(begin, rank * slice_numel)
+            rank_numels.append(max(0, overlap))
         numels.append((t, tuple(rank_numels)))
+        begin = end
     return numels
 
 
@@ -321,28 +321,32 @@ def _layer_of(tensor: LocalTensor) -> str:
 def updated_pieces(
     job: TrainingJob, unit_counts: list[tuple[tuple[LocalTensor, ...], int]], *, upper_bound: bool
 ) -> list[tuple[LocalTensor, int]]:
-    """Return each tensor that the optimizer steps on, as one dimension, with the elements that a rank updates.
+    """Return each tensor that FSDP1's optimizer steps on, flattened, with the number of its elements on one rank.
 
-    ``upper_bound``: return the largest number of elements that one rank may hold of each tensor. That is the whole
-    tensor if the rank's part of the flat parameter is that long. Otherwise return the rank's even share. Embedding,
-    norm and head share one flat parameter. They are the units that occur once.
+    ``unit_counts``: the tensors of each distinct unit, and the number of equal units. Units that occur once are
+    embedding, norm and head, which share one flat parameter. ``upper_bound``: count the most elements that any rank may
+    hold of each tensor: all of it, if a rank's slice of the flat parameter is that long.
     """
     ranks = job.layout.shard_group
-    numel_outside_layers = sum(t.numel for tensors, count in unit_counts for t in tensors if count == 1)
+    numel_outside_layers = sum(sum(t.numel for t in tensors) for tensors, count in unit_counts if count == 1)
+    divides_evenly = has_adapter_units(job)  # each adapter is an FSDP unit by itself
     pieces: list[tuple[LocalTensor, int]] = []
     for tensors, count in unit_counts:
-        numel_per_rank = -(-(numel_outside_layers if count == 1 else sum(t.numel for t in tensors)) // ranks)
+        flat_numel = numel_outside_layers if count == 1 else sum(t.numel for t in tensors)
+        slice_numel = -(-flat_numel // ranks)
         for t in tensors:
-            has_even_shares = has_adapter_units(job)  # each adapter is a unit of its own
-            numel = (
-                min(t.numel, numel_per_rank) if upper_bound and not has_even_shares else updated_numel(job, t, tensors)
-            )
-            pieces += count * [(t._replace(shape=(t.numel,), matrix=False), numel)] if is_stepped(job, t) else []
+            in_one_slice = min(t.numel, slice_numel)
+            numel = in_one_slice if upper_bound and not divides_evenly else updated_numel(job, t, tensors)
+            if is_stepped(job, t):
+                pieces += count * [(t._replace(shape=(t.numel,), matrix=False), numel)]
     return pieces
 
 
 def _gathered_element_bytes(tensor: LocalTensor, recipe: Recipe, casts_every_tensor: bool) -> int:
-    """Bytes of an element as it is gathered."""
+    """Return the bytes per element of a tensor after FSDP1's all-gather; bitsandbytes' 4-bit weights are packed bytes.
+
+    ``casts_every_tensor``: tensors with a dtype of their own are cast to the compute dtype, too.
+    """
     if tensor.dtype in FOUR_BITS:
         return 1
     return DTYPE_BYTES[recipe.compute if tensor.dtype is None or casts_every_tensor else tensor.dtype]

@@ -18,9 +18,10 @@ from memcheck.models.types import Architecture, Block
 
 
 def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:
-    """Return the forward pass without gradients that each micro-batch runs in addition to its own; None without one.
+    """Return the bytes of the forward pass without gradients that each micro-batch runs before its own; None: no such.
 
-    It runs a reference or teacher (``companions``), or the trained model with its adapters off.
+    Its model is a reference or teacher (``auxiliary_models``), or the trained model with its adapters disabled.
+    ``base``: the setting of the trained model.
     """
     objective = job.objective
     if not objective.forward_only_pass:
@@ -28,7 +29,9 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
     companion = next(iter(job.auxiliary_models), None)
     run_architecture = companion.architecture if companion is not None else architecture
     is_trained_model = companion is None
-    dtype = job.recipe.compute if not job.recipe.autocast else (companion.dtype if companion else job.recipe.params)
+    dtype = job.recipe.compute
+    if job.recipe.autocast:
+        dtype = companion.dtype if companion else job.recipe.params
     trained = companion is not None
     setting = base._replace(
         hidden=run_architecture.hidden_size,
@@ -42,9 +45,8 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         has_grad=True,
         liger=base.liger if is_trained_model else None,
     )
-    layers, cast_bytes = passing(
-        checked_architecture(alone(job, companion), run_architecture) if companion else run_architecture, setting
-    )
+    checked = checked_architecture(alone(job, companion), run_architecture) if companion else run_architecture
+    layers, cast_bytes = passing(checked, setting)
     gathered = 0
     if uses_fsdp(job):
         wrapped = companion is not None and is_wrapped(job, companion)
@@ -55,7 +57,8 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
             )
             largest_group = _fullest(alone(job, companion), run_architecture, full_setting)
             gathered = largest_group.gathered + largest_group.flat
-            # as it is copied out the flat buffer of the layer before is there, too, and nothing of the layer itself
+            # while a layer is copied out of its flat buffer, the previous layer's flat buffer is live, and the hidden
+            # states between both
             between = passing(run_architecture._replace(blocks=()), setting)[0]
             between += rounded_bytes((setting.batch * setting.sequence, run_architecture.hidden_size), dtype)
             layers = max(layers, largest_group.flat + between)

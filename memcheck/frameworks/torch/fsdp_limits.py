@@ -129,12 +129,11 @@ def _in_one_dtype(job: TrainingJob) -> str:
 
 
 def _mixed_product(job: TrainingJob, groups: Sequence[tuple[LocalTensor, ...]]) -> Iterator[Stop]:
-    """Yield a stop for adapters that FSDP1 gathers in another dtype than peft casts their inputs to.
+    """Yield a refusal if FSDP1 gathers adapters in another dtype than the one to which peft casts their inputs.
 
-    RuntimeError: expected m1 and m2 to have the same dtype. peft casts an adapter's input to the dtype in which its
-    weights are stored (tuners/tuners_utils.py, _cast_input_dtype). FSDP1, which wraps adapters as units of their own,
-    gathers these weights after that, in ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer
-    before.
+    torch then raises "expected m1 and m2 to have the same dtype". peft casts an adapter's input to the dtype of its
+    stored weights (tuners/tuners_utils.py, _cast_input_dtype). FSDP1, which wraps each adapter as a unit, gathers these
+    weights after that, in ``MixedPrecision(param_dtype)``. FSDP2 has gathered them with their layer before.
     """
     if not job.framework.own_loop or mixes_adapters(job):
         return  # accelerate's autocast casts rows and weights alike; adapters of a layer's unit are gathered with it

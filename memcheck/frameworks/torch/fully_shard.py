@@ -130,13 +130,19 @@ class FullyShardHooks(DataParallel):
             self.recorder.hold_amount("gradients", (*sharded, (self.root.sharded, 1)))
 
     def begin_micro_batch(self, micro_batch: MicroBatch, *, others: bool) -> None:
-        """Decide whether this micro-batch finds the parameters gathered, as later ones of a pipeline do."""
+        """Decide whether this micro-batch finds the parameters already gathered, as later ones of a pipeline do.
+
+        ``others``: other micro-batches are in flight.
+        """
         self.micro_batch, options = micro_batch, self.options
         stays = options.stays_gathered and (not micro_batch.first or (others and not options.reshards))
         self.gathered_by_first = stays or (options.keeps_gathered and not micro_batch.first)
 
     def begin_forward(self, *, already_gathered: bool) -> None:
-        """Run the root's pre-forward hook, which gathers its group unless an earlier micro-batch left it gathered."""
+        """Run FSDP2's pre-forward hook of the root, which gathers the root's group.
+
+        ``already_gathered``: an earlier micro-batch has left it, and the layers', gathered.
+        """
         self.already_gathered, self.flat_buffer, self.forward_prefetched = already_gathered, NOTHING, NOTHING
         self.gathered = [group.gathered if already_gathered else NOTHING for group in self.unit_groups]
         for size in self.gathered:
@@ -213,12 +219,12 @@ class FullyShardHooks(DataParallel):
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
         """Set the state of a backward, and run the root's pre-backward hook if the root computes the loss.
 
-        That hook gathers the last unit ahead.
+        That hook prefetches the last unit. ``all_forwards_first``: the forwards of all micro-batches have run before
+        the first backward.
         """
         options = self.options
-        if (
-            options.stays_gathered and all_forwards_first and not micro_batch.first
-        ):  # the backward before has left all of them
+        if options.stays_gathered and all_forwards_first and not micro_batch.first:
+            # the previous micro-batch's backward has left all parameters gathered
             self.after_end()
             self.gathered = [group.gathered for group in self.unit_groups]
             self.recorder.hold_amount(BUFFERS, tuple([(size, 1) for size in self.gathered]))
@@ -256,10 +262,10 @@ class FullyShardHooks(DataParallel):
         return (*gradients, (self.step_units.step_sizes.table, -1), (clone, 1))
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
-        """Run the post-backward hook of unit ``i``, which reshards it and reduces its gradients.
+        """Run FSDP2's post-backward hook of unit ``i``, which reshards it and reduce-scatters its ``gradients``.
 
-        Gradients of units that belong to the root wait for the root's own hook. The unit stands for those up to
-        ``end``.
+        The unit represents all equal units from ``i`` to ``end``. Gradients of units without a group of their own are
+        kept for the root's hook. ``curve``: of the unit in this micro-batch.
         """
         unit = self.units[i]
         if unit.kind == "head" and not self.backward_prefetched:

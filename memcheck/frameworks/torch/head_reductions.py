@@ -44,7 +44,7 @@ class HeadReducingHooks(FullyShardHooks):
         self.norm_is_reduced, self.pending_input = False, NOTHING
 
     def curve(self, unit: NamedUnit, first: bool) -> NamedCurve:
-        """Return the curve of a unit; the head's gradient exists from the first micro-batch on."""
+        """Return a unit's memory curve in this micro-batch; the head's gradient exists from the ``first`` one on."""
         if unit.reduced and self.options.no_sync:
             return unit.first_curve if first else unit.later_curve
         return super().curve(unit, first)
@@ -56,7 +56,8 @@ class HeadReducingHooks(FullyShardHooks):
     def before_loss(self, *, after_model: bool) -> None:
         """Gather the group of norm and head again for the loss; the norm's post-forward hook has resharded it.
 
-        The input of the previous loss's reduction is released: the curve of the head counts it from here on.
+        ``after_model``: the loss runs after the model's forward. The reduce-scatter input of the previous loss is
+        released here: from now on the head's memory curve counts it.
         """
         super().before_loss(after_model=after_model)
         if after_model or self.options.loss_after_root:
@@ -70,10 +71,10 @@ class HeadReducingHooks(FullyShardHooks):
         self.pending_input = NOTHING
 
     def after_forward(self, i: int, end: int) -> None:
-        """Hold the sharded gradient of the head, which the loss has reduced, and reshard the head.
+        """Hold the head's sharded gradient, which the loss has reduced in its forward, and reshard the head.
 
-        Later micro-batches add to the first shard. In a pipeline the norm's gradient waits for the reduction of the
-        second micro-batch, whose output holds both gradients.
+        ``i``, ``end``: the equal units from ``i`` to ``end``. Later micro-batches add to the first shard. In a pipeline
+        the norm's gradient is first reduced with the second micro-batch, whose output buffer holds both gradients.
         """
         if self.units[i].reduced:
             if self.micro_batch.first:

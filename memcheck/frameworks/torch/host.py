@@ -56,7 +56,7 @@ def whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
 
 @lru_cache(maxsize=64)
 def _whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
-    """Return the model's tensors; a model without layers in memcheck counts as layers of equal size."""
+    """Return the tensors of the whole model on one tensor-parallel rank; a ``rough`` model has one per layer."""
     from memcheck.frameworks.torch.whole_model import model_tensors
 
     model = job.architecture

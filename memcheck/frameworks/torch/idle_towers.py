@@ -43,14 +43,15 @@ def idle_units(
 def told_apart(
     idle: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
 ) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
-    """Split idle units into those that do not run, and SigLIP's attention pooling.
+    """Split units whose output no loss reads into those that do not run, and SigLIP's attention pooling, which runs.
 
-    The pooling runs after the layers, although no loss reads its output. It is an FSDP unit of its own
-    (``_no_split_modules``). Its keys and values of all rows are alive with its gathered parameters.
+    ``idle``: such units with their counts. The pooling runs after the tower's layers, as an FSDP unit by itself
+    (``_no_split_modules``): its activations are live with its gathered parameters.
     """
     pooling = [run for run in idle if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
-    rows = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
-    highest = Peak(6 * rows, "keys and values", (("activations", 6 * rows),))
+    row_bytes = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
+    # nn.MultiheadAttention of one query over all patches: six tensors as large as the patches
+    highest = Peak(6 * row_bytes, "keys and values", (("activations", 6 * row_bytes),))
     curve = NOTHING_RUNS._replace(forward_peak=highest)
     runs = []
     for unit, _, _ in pooling:

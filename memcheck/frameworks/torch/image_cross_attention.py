@@ -85,20 +85,20 @@ def reading_unit(
 ) -> Unit:
     """Return the unit of the projector and of the cross-attention mask over its image tokens.
 
-    ``waiting_gradients``: bytes of gradients of earlier layers' outputs, which wait for those layers' backward.
+    ``reading``: how text layers read the image tokens. ``waiting_gradients``: bytes of gradients of the tower's layers,
+    which stay allocated until those layers' backward. ``adds``: some micro-batch adds to existing gradients.
     """
     block = as_block(vision.projector)
     project = tower_forward(vision.kind).project
     touched_tensors = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
-    curves = [reading_curve(vision, each, reading, inventory) for each in (setting, setting.for_later_micro_batches())]
-    fresh, again = (
-        (curve._replace(left_gradient_bytes=waiting_gradients) for curve in curves)
-        if adds
-        else 2 * (curves[0]._replace(left_gradient_bytes=waiting_gradients),)
-    )
+    first = reading_curve(vision, setting, reading, inventory)._replace(left_gradient_bytes=waiting_gradients)
+    later = first
+    if adds:
+        later = reading_curve(vision, setting.for_later_micro_batches(), reading, inventory)
+        later = later._replace(left_gradient_bytes=waiting_gradients)
     tensors = part_tensors(block, setting)
-    return Unit(kind="projector", name="projector and masks", tensors=tensors, first_curve=fresh, later_curve=again)
+    return Unit(kind="projector", name="projector and masks", tensors=tensors, first_curve=first, later_curve=later)
 
 
 @lru_cache(maxsize=512)

@@ -83,18 +83,20 @@ def enough_micro_batches(layout: Layout, micro_batches: int) -> int:
 
 
 def distinct_passes(layout: Layout, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
-    """The passes that differ: a chunk's first backward, the one with most other micro-batches in flight, the last.
+    """List the backward passes of a pipeline rank that differ in memory, with their micro-batches in flight.
 
-    Chunk by chunk from the last where there is one round; else every chunk's first ones come before others' last ones.
+    For each model chunk these are its first backward, the one with most other micro-batches in flight, and its last.
+    They come in the order in which the schedule runs them.
     """
     return _distinct_passes(layout.pipeline_schedule, layout.pipeline, layout.virtual_stages, rank, micro_batches)
 
 
 @lru_cache(maxsize=512)
 def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_batches: int) -> tuple[ChunkPass, ...]:
-    """Return the passes of a rank that differ; the key of the cache of :func:`distinct_passes`.
+    """Return what :func:`distinct_passes` does, cached by the sizes that decide it.
 
-    ``ranks``: of the pipeline. ``chunks``: of one rank.
+    ``schedule``: the pipeline schedule's name. ``ranks``: of the pipeline. ``chunks``: of one rank. A pass is ``muted``
+    if an earlier one has the same micro-batches in flight in its forward: then only its backward is recorded.
     """
     rounds = max(1, micro_batches // ranks)
     all_passes = list(
@@ -132,17 +134,21 @@ def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_ba
 
 
 def input_backwards_ahead(layout: Layout, rank: int) -> tuple[int, int]:
-    """Return how many backwards of inputs alone a rank runs: a fixed number, and the number per micro-batch.
+    """Return how many backwards of inputs alone a pipeline rank runs: a fixed number, and the number per micro-batch.
 
-    Both come from the actions of two and of three rounds. (0, 0) if the schedule does not split the backward.
+    A zero-bubble schedule splits some backwards into inputs (I) and weights (W). Their number is linear in the
+    micro-batches, so that two and three rounds of the schedule give both numbers. (0, 0): no backward is split.
     """
     order = ORDERS.get(layout.pipeline_schedule)
     if order is None:
         return 0, 0
     ranks = layout.pipeline
-    in_two_rounds, in_three_rounds = (
-        sum(kind == "I" for kind, _ in order(ranks, layout.virtual_stages, rank, rounds * ranks)) for rounds in (2, 3)
-    )
+
+    def input_backwards(rounds: int) -> int:
+        actions = order(ranks, layout.virtual_stages, rank, rounds * ranks)
+        return sum(kind == "I" for kind, _ in actions)
+
+    in_two_rounds, in_three_rounds = input_backwards(2), input_backwards(3)
     per_micro_batch = (in_three_rounds - in_two_rounds) // ranks
     return in_two_rounds - 2 * ranks * per_micro_batch, per_micro_batch
 
@@ -152,10 +158,10 @@ Action = tuple[str, int]
 
 
 def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Iterator[ChunkPass]:
-    """Yield every pass of a rank in the order of its backwards.
+    """Yield every backward pass of a pipeline rank in order, with the micro-batches in flight of each chunk.
 
-    Counts, chunk by chunk, the micro-batches in flight, the backwards done, and those that wait for their backward of
-    the weights.
+    ``actions``: (kind, chunk) in the schedule's order: F forward, B backward, I backward of the inputs, W backward of
+    the weights. ``chunks``: of the rank. ``micro_batches``: per step.
     """
     in_flight, done, waiting = [0] * chunks, [0] * chunks, [0] * chunks
     for number, (kind, chunk) in enumerate(actions):
@@ -185,9 +191,10 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
 
 
 def _interleaved(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """Return the forwards and backwards of interleaved 1F1B in the order in which a rank runs them.
+    """Return the forwards (F) and backwards (B) of interleaved 1F1B in the order in which a pipeline rank runs them.
 
-    After the warm-up forwards, forwards and backwards alternate (schedules.py, _get_1f1b_rank_ops).
+    ``chunks``: model chunks per rank. After the warm-up forwards, forwards and backwards alternate
+    (torch/distributed/pipelining/schedules.py, _get_1f1b_rank_ops).
     """
     round_size = micro_batches // max(1, micro_batches // ranks)
     total_passes = micro_batches * chunks
@@ -201,10 +208,10 @@ def _interleaved(ranks: int, chunks: int, rank: int, micro_batches: int) -> list
 
 
 def _zero_bubble(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """Return the actions of interleaved zero bubble (ScheduleInterleavedZeroBubble) in the order in which a rank runs
-    them.
+    """Return the actions of ScheduleInterleavedZeroBubble in the order in which a pipeline rank runs them.
 
-    The backward of the weights of a micro-batch runs ``rank`` steps after the backward of its inputs.
+    F: forward, I: backward of the inputs, W: backward of the weights, which runs ``rank`` steps after it. ``chunks``:
+    model chunks per rank.
     """
     round_size = micro_batches // max(1, micro_batches // ranks)
     total_passes = micro_batches * chunks
@@ -222,9 +229,10 @@ def _zero_bubble(ranks: int, chunks: int, rank: int, micro_batches: int) -> list
 
 
 def _dualpipe(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Action]:
-    """Return the actions of DualPipeV: chunk 0 is a stage of the first half, chunk 1 its mirror in the second half.
+    """Return the actions of ScheduleDualPipeV in the order in which a pipeline rank runs them.
 
-    The steps are those of ScheduleDualPipeV (_calculate_single_rank_operations).
+    Chunk 0 is a stage of the model's first half, chunk 1 its mirror image in the second half. The eight steps below are
+    those of _calculate_single_rank_operations (torch/distributed/pipelining/schedules.py).
     """
     actions: list[Action] = [("F", 0)] * (2 * (ranks - rank - 1)) + [("F", 0), ("F", 1)] * (rank + 1)
     actions += [("I", 1), ("W", 1), ("F", 1)] * (ranks - rank - 1)
@@ -325,10 +333,11 @@ def record_chunks(
     recorder: Recorder,
     first_strategy_size: int,
 ) -> None:
-    """Record one step of a rank with several chunks: every pass of ``schedule.passes`` in its order.
+    """Record one step of a pipeline rank with several model chunks: every pass of ``schedule.passes`` in its order.
 
-    ``runs``: those of all chunks. ``root``: the group of embedding, or of norm and head. ``sizes``: one entry per
-    chunk. ``first_strategy_size``: the place of the first size of the data-parallel strategy's own buffers.
+    ``runs``, ``groups``: units of all chunks, and their FSDP groups. ``root``: the group of embedding, or of norm and
+    head. ``sizes``: one entry per chunk. ``first_strategy_size``: the index of the first size of the data-parallel
+    strategy's buffers. ``recorder``: takes the record.
     """
     steps: list[ChunkStep] = []
     start = 0
@@ -361,31 +370,30 @@ def record_chunks(
 def chunked_step(
     job: TrainingJob, units: Units, schedule: Schedule, chunks: tuple[Part, ...], rank: int
 ) -> tuple[Schedule, list[StepSizes]]:
-    """The schedule with the passes of the rank's chunks, and the sizes of each chunk in bytes.
+    """Return the schedule with the passes of a rank's model chunks, and the sizes in bytes of each chunk.
 
-    ``chunks``: the layers and ends that each chunk holds.
+    ``units``: builds the units of a part of the model. ``chunks``: the layers and ends that each chunk holds.
     """
     layout = job.layout
     passes = distinct_passes(layout, rank, enough_micro_batches(layout, job.run_micro_batches))
     runs = [units.runs(chunk_part) for chunk_part in chunks]
     buffers = [ModelBuffers(job, units.architecture, chunk_part, units.base) for chunk_part in chunks]
-    saved = [
-        _saved_by_micro_batch(chunk_runs, chunk_buffers)
-        for chunk_runs, chunk_buffers in zip(runs, buffers, strict=True)
-    ]
-    extra_until_weight_backward = [
-        sum(run.times * _extra_until_weight_backward(run.unit) for run in chunk_runs) for chunk_runs in runs
-    ]
+    saved: list[int] = []  # bytes that a micro-batch in flight keeps in each chunk
+    extra_until_weight_backward: list[int] = []  # and one whose backward of the weights has not run
+    for chunk_runs, chunk_buffers in zip(runs, buffers, strict=True):
+        saved.append(_saved_by_micro_batch(chunk_runs, chunk_buffers))
+        extra_until_weight_backward.append(
+            sum(run.times * _extra_until_weight_backward(run.unit) for run in chunk_runs)
+        )
     sizes = []
     for chunk, (chunk_runs, chunk_buffers) in enumerate(zip(runs, buffers, strict=True)):
-        passes_of_chunk = [chunk_pass for chunk_pass in passes if chunk_pass.chunk == chunk]
-        held_by_others = tuple(
-            [
-                _weighted_sum(chunk_pass.others, saved) + _weighted_sum(chunk_pass.waiting, extra_until_weight_backward)
-                for chunk_pass in passes_of_chunk
-            ]
-        )
-        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=held_by_others))
+        held_by_others = []
+        for chunk_pass in passes:
+            if chunk_pass.chunk == chunk:
+                in_flight_bytes = _weighted_sum(chunk_pass.others, saved)
+                pending_bytes = _weighted_sum(chunk_pass.waiting, extra_until_weight_backward)
+                held_by_others.append(in_flight_bytes + pending_bytes)
+        sizes.append(step_sizes(job, chunk_runs, chunk_buffers, ())._replace(held=tuple(held_by_others)))
     wrapped = wrapped_kinds(job)
     roots = tuple([any(run.unit.kind not in wrapped for run in chunk_runs) for chunk_runs in runs])
     counts = tuple(map(len, runs))

@@ -17,8 +17,9 @@ STEP = ("init", "forward", "loss", "backward", "optimizer")
 
 
 def with_inventory(job: TrainingJob, plain: RankEstimate, rank: TorchRank) -> RankEstimate:
-    """Return the estimate with its largest tensors and its formulas. ``rank``: its units were replayed with an
-    inventory.
+    """Return the estimate ``plain`` with its largest tensors and its formulas.
+
+    ``rank``: the rank's step, whose units were replayed with an inventory of tensors.
     """
     peak = plain.peak
     high = rank.high(peak.name) if peak.name in STEP else None
@@ -30,7 +31,8 @@ def with_inventory(job: TrainingJob, plain: RankEstimate, rank: TorchRank) -> Ra
 def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) -> tuple[TensorGroup, ...]:
     """Return every group of equal tensors that is alive at a rank's peak, the largest first.
 
-    ``high``: the peak of the unit that runs then; None if the peak is between steps.
+    ``runs``: the rank's units in forward order. ``high``: the peak of the unit that runs then; None if the peak is
+    between steps.
     """
     groups: dict[tuple[str, str, str], list[int]] = {}  # (label, shape and dtype, component): count and bytes
 
@@ -56,10 +58,10 @@ def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) 
                 shard_numel, dtype = shard_numel_of(job, t, shards.optimizer, shards.flat), states_dtype(job, t)
                 states = optimizer_state_bytes(t, shard_numel, job.optimizer.name, dtype)
                 rows.append(("optimizer_states", f"{job.optimizer.name} states of ", states, shard_numel, dtype))
-            for component, of, n_bytes, elements, stated in rows:
+            for component, prefix, n_bytes, elements, stored_dtype in rows:
                 if n_bytes:
-                    shape = resident_shape(t, elements, stated, n_bytes)
-                    count_and_bytes = groups.setdefault((of + t.name, shape, component), [0, 0])
+                    shape = resident_shape(t, elements, stored_dtype, n_bytes)
+                    count_and_bytes = groups.setdefault((prefix + t.name, shape, component), [0, 0])
                     count_and_bytes[0] += run.times
                     count_and_bytes[1] += run.times * n_bytes
     # saved tensors of the units before the one at the peak, and what is alive inside that one
@@ -72,14 +74,17 @@ def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) 
             if before < run.times:
                 put(high.inventory if high is not None else (), 1)
                 break
-    largest = sorted(groups.items(), key=lambda kv: -kv[1][1])
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in largest)
+    largest = sorted(groups.items(), key=lambda item: -item[1][1])
+    return tuple(
+        TensorGroup(label, shape, count, n_bytes, component) for (label, shape, component), (count, n_bytes) in largest
+    )
 
 
 def resident_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int) -> str:
-    """``1/32 of [28672, 8192] fp32``: the whole tensor and the rank's part of it.
+    """Return a resident tensor's shape for reports, as ``1/32 of [28672, 8192] fp32`` on a rank that has 1/32 of it.
 
-    Omits the dtype where the bytes are not those of one or two copies in it: a quantised tensor also has scales.
+    ``elements``, ``n_bytes``: on this rank. The dtype is left out if the bytes are not those of one or two copies in
+    it: a quantised tensor also has scales.
     """
     shape = f"[{', '.join(map(str, tensor.shape))}]"
     copy_bytes = elements * DTYPE_BYTES[dtype]
@@ -96,7 +101,10 @@ SHARDING = {
 
 
 def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: Peak | None) -> tuple[Formula, ...]:
-    """Return one formula for each component that has bytes at the peak, with the numbers and sources behind it."""
+    """Return one formula for each component that has bytes at the peak, with its numbers and its source.
+
+    ``units``: of the rank in forward order. ``high``: the peak of the unit that runs then; None between steps.
+    """
     formulas: list[Formula] = []
     at_peak = peak.components_bytes
     formulas += _states(job, units, peak)
@@ -124,15 +132,19 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
 def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]:
     """Return one formula for each of parameters, gradients, master weights and optimizer states alive at the peak."""
     recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
-    numels_by_unit = {  # layers that are alike share their tensors
-        id(unit.tensors): (
-            sum([t.numel for t in unit.tensors]),
-            sum([t.numel for t in unit.tensors if t.trained]),
-            sum([t.numel for t in unit.tensors if is_updated(job, t)]),
-        )
-        for unit in {id(unit.tensors): unit for unit in units}.values()
-    }
-    total, trained, updated = (sum([numels_by_unit[id(unit.tensors)][which] for unit in units]) for which in (0, 1, 2))
+    numels_by_tensors: dict[int, tuple[int, int, int]] = {}  # equal layers share one tuple of tensors
+    total = trained = updated = 0
+    for unit in units:
+        numels = numels_by_tensors.get(id(unit.tensors))
+        if numels is None:
+            numels = numels_by_tensors[id(unit.tensors)] = (
+                sum([t.numel for t in unit.tensors]),
+                sum([t.numel for t in unit.tensors if t.trained]),
+                sum([t.numel for t in unit.tensors if is_updated(job, t)]),
+            )
+        total += numels[0]
+        trained += numels[1]
+        updated += numels[2]
     count = STATES_PER_PARAMETER[job.optimizer.name]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
     rows = (

@@ -115,6 +115,7 @@ def unfilled_whole(job: TrainingJob, resident: ResidentTensors) -> int:
 
 
 def _instant(name: str, operation: str, unsharded: Whole, also_live: dict[str, int] | None = None) -> Instant:
+    """Return the instant at which ``unsharded`` states are live, in addition to ``also_live`` bytes by component."""
     components = dict(also_live or {})
     for component, count in unsharded._asdict().items():
         if count:

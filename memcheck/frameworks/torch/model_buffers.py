@@ -43,7 +43,10 @@ class ModelBuffers:
     """What a pipeline rank holds in addition to its units."""
 
     def __init__(self, job: TrainingJob, architecture: Architecture, part: Part, setting: Setting) -> None:
-        """``part``: the layers and ends of the rank. ``setting``: the one that its units share."""
+        """Compute the bytes of masks, rotary tables and received inputs on a rank.
+
+        ``part``: the layers and ends of the rank. ``setting``: the one that its units share.
+        """
         self.job, self.architecture, self.part = job, architecture, part
         self.setting = setting
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]

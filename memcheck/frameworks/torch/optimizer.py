@@ -45,10 +45,11 @@ def step_in_backward(optimizer: Optimizer) -> StepInBackward | None:
 def step_temporaries(
     trained: list[tuple[LocalTensor, int]], optimizer: str, implementation: str, dtype: str, mesh: Mesh = ALONE
 ) -> int:
-    """Return the peak bytes of temporaries in the optimizer's step.
+    """Return the peak bytes of temporaries in the optimizer's step on one rank.
 
-    ``trained``: each trained tensor with the number of its elements that this rank updates. ``dtype``: that of the
-    optimizer states of tensors without a dtype of their own. ``mesh``: the ranks over which FSDP2 shards each.
+    ``trained``: each trained tensor with the number of its elements that this rank updates. ``optimizer``: its name in
+    a plan. ``implementation``: ``fused`` | ``foreach`` | ``for-loop``. ``dtype``: of the optimizer states of tensors
+    without a dtype of their own. ``mesh``: the ranks over which FSDP2 shards each tensor.
     """
     if optimizer in LOW_BITS:
         from memcheck.frameworks.torch.own_optimizers import low_bit_step
@@ -60,21 +61,19 @@ def step_temporaries(
     bytes_by_key = {key: rounded(key[0] * DTYPE_BYTES[key[1] or dtype]) for key in set(keys)}
     all_bytes, largest_bytes = sum(map(bytes_by_key.__getitem__, keys)), max(bytes_by_key.values())
     if optimizer in ADAM_LIKE:
+        # foreach computes one temporary for every tensor in a list (torch.optim.adam, _multi_tensor_adam)
         return all_bytes if implementation == "foreach" else _one_by_one([bytes_by_key[key] for key in keys])
     if optimizer == "adafactor":
-        adafactor_copies = (
-            2 if all(len(t.shape) == 1 for t, _ in trained) else 1
-        )  # `grad_squared` and the variance's clone
-        return (
-            all_bytes
-            if implementation == "foreach"
-            else _one_by_one([bytes_by_key[key] for key in keys], adafactor_copies)
-        )
-    if optimizer == "muon":
+        if implementation == "foreach":
+            return all_bytes
+        # a vector has `grad_squared` and the variance's clone, a matrix `update`
+        copies = 2 if all(len(t.shape) == 1 for t, _ in trained) else 1
+        return _one_by_one([bytes_by_key[key] for key in keys], copies)
+    if optimizer == "muon":  # matrices are orthogonalised, AdamW steps on the others; one after the other
         adamw_bytes = [bytes_by_key[n, t.dtype] for t, n in trained if not orthogonalised(t)]
         from memcheck.frameworks.torch.own_optimizers import newton_schulz
 
-        matrices = {each for each in trained if orthogonalised(each[0])}
+        matrices = {(t, n) for t, n in trained if orthogonalised(t)}
         muon_bytes = (newton_schulz(t, n, DTYPE_BYTES[t.dtype or dtype], mesh) for t, n in matrices)
         return max(max(muon_bytes, default=0), _one_by_one(adamw_bytes))
     if optimizer == "lion":
@@ -83,8 +82,11 @@ def step_temporaries(
 
 
 def _one_by_one(sizes: list[int], copies: int = 2) -> int:
-    """Peak bytes of ``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` in a loop over the tensors: the root and the
-    quotient, while the variable still holds the previous tensor's quotient. Adafactor makes one copy: ``update``, of
-    ``row_var @ col_var``.
+    """Return the peak bytes of temporaries of an optimizer that loops over its tensors (for-loop implementation).
+
+    ``sizes``: bytes of a temporary of each tensor. Adam's ``denom = (exp_avg_sq.sqrt() / correction).add_(eps)`` makes
+    two ``copies``, the root and the quotient, while ``denom`` still refers to the previous tensor's quotient. Adafactor
+    makes one: ``update``, of ``row_var @ col_var``.
     """
-    return max((copies * size + before for before, size in zip((0, *sizes), sizes, strict=False)), default=0)
+    previous_sizes = (0, *sizes)
+    return max((copies * size + previous for previous, size in zip(previous_sizes, sizes, strict=False)), default=0)

@@ -27,11 +27,11 @@ EXCHANGE_US = 1.0
 
 
 def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mesh) -> int:
-    """Return the bytes of temporaries while Muon orthogonalises one matrix in bf16: ``update``, X and its Gram
-    matrices.
+    """Return the peak bytes of temporaries while Muon orthogonalises one matrix (Newton-Schulz iteration in bf16).
 
-    ``numel``: elements that this rank has. ``element_bytes``: bytes of one in the parameter's dtype. With shards
-    DTensor chooses between a gather and exchanges by its estimate of their times.
+    They are ``update``, the iterate X, and Gram matrices ``X @ X.T``. ``numel``: elements on this rank.
+    ``element_bytes``: bytes of an element of the parameter. ``mesh``: ranks over which FSDP2 shards the matrix: DTensor
+    then gathers X, or exchanges shards, whichever it estimates to be faster.
     """
     update, x, gram = rounded(element_bytes * numel), rounded(2 * numel), rounded(2 * min(tensor.shape) ** 2)
     if mesh.ways == 1 or numel == tensor.numel:
@@ -54,10 +54,12 @@ def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mes
 
 
 def gather_us(mesh: Mesh, n_bytes: float) -> float:
-    """DTensor's estimate, in microseconds, for a gather whose result has that many bytes."""
-    near = mesh.ways <= mesh.per_node
-    hops, rate = mesh.ways - 1, NEAR_GBS if near else FAR_GBS
-    return LATENCY_US + hops * (HOP_US if near else FAR_HOP_US) + n_bytes / 2**30 * hops / mesh.ways / rate * 1e6
+    """Return DTensor's estimate, in microseconds, of an all-gather over ``mesh`` whose result has ``n_bytes``."""
+    in_node = mesh.ways <= mesh.per_node
+    hops = mesh.ways - 1
+    hop_us, gib_per_s = (HOP_US, NEAR_GBS) if in_node else (FAR_HOP_US, FAR_GBS)
+    transfer_us = n_bytes / 2**30 * hops / mesh.ways / gib_per_s * 1e6
+    return LATENCY_US + hops * hop_us + transfer_us
 
 
 def exchange_us(mesh: Mesh, n_bytes: float) -> float:

@@ -16,13 +16,12 @@ SPLIT = ("zero-bubble", "dualpipe")
 
 @lru_cache(maxsize=256)
 def stage_parts(num_layers: int, stages: int, end_layers: tuple[int, int] = (0, 0)) -> tuple[Part, ...]:
-    """Split layers evenly over ``stages`` pipeline ranks; if they do not divide, the first ranks take one more each.
+    """Split ``num_layers`` layers evenly over ``stages`` pipeline stages; if they do not divide, early ones get one
+    more.
 
-    The first rank has the embedding, the last one the final norm and the head. With virtual stages a rank holds several
-    chunks. For its memory only their number of layers matters, and they are taken as one run.
-
-    ``end_layers``: the number of layers that the embedding counts as, and that the head counts as. A stage with an end
-    has that many layers fewer (torchtitan/distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part).
+    The first stage has the embedding, the last one the final norm and the head. ``end_layers``: the numbers of layers
+    that the embedding and the head count as; their stages have that many layers fewer
+    (torchtitan/distributed/pipeline_parallel.py, _generate_llm_fqn_per_model_part).
     """
     layers_taken_off = (end_layers[0], *(0,) * (stages - 2), end_layers[1]) if stages > 1 else (0,)
     layers_per_stage, extra = divmod(num_layers + sum(layers_taken_off), stages)
@@ -106,9 +105,10 @@ def distinct_pair_passes(micro_batches: int, last_differs: bool) -> list[tuple[b
 
 
 def max_in_flight(layout: Layout) -> int:
-    """Micro-batches beyond which no rank holds more of them; not for gpipe, which holds all there are.
+    """Return an upper bound of the micro-batches in flight on any pipeline rank, except under gpipe, which has all.
 
-    The first rank has the most: interleaved, 2 (P - 1) + (v - 1) P + 1 chunks of 1/v each, under 3 P whole ones.
+    The first rank has the most: with P ranks of v chunks, interleaved 1F1B has 2 (P - 1) + (v - 1) P + 1 chunk passes
+    in flight, each of 1/v of the rank's layers. That is fewer than 3 P full micro-batches.
     """
     return 3 * layout.pipeline
 

@@ -63,12 +63,11 @@ AFTER_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
 
 
 def step_key(job: TrainingJob, torch: str) -> TrainingJob:
-    """Return the job without the settings that do not affect the memory of its step; equal results share one record.
+    """Return the job without the settings that do not affect its forward and backward: the key of the recorded step.
 
-    ``torch``: the version of PyTorch whose behaviour is recorded. The step depends on what units compute and on what
-    FSDP groups gather and reduce. It does not depend on the optimizer. Data-parallel ranks count as one or several;
-    under sharding the size of the group counts, too. Micro-batches that repeat earlier ones are left out
-    (:func:`distinct_micro_batches`).
+    ``torch``: the version of PyTorch whose behaviour is recorded. Left out are the optimizer, initialization and
+    saving, micro-batches that repeat earlier ones (:func:`distinct_micro_batches`), and how many data-parallel ranks
+    there are, beyond one or several; under sharding the size of the group stays.
     """
     layout = job.layout
     data = min(layout.data, 2)
@@ -199,7 +198,10 @@ class Steps:
         return TorchRank(rank, rank_step.program.peak(groups), rank_step)
 
     def _step(self, rank: int) -> _RankStep:
-        """Build the step of one pipeline rank. ``layers_of_rank``: one part, or one for each chunk of the rank."""
+        """Build the step of one pipeline rank: its units, what is always live, and a program of allocations.
+
+        Under interleaved schedules the rank has several model chunks, each with its own layers.
+        """
         job, architecture = self._job, self._architecture
         part = stage_parts(architecture.num_layers, job.layout.pipeline, job.layout.fewer_layers)[rank]
         layers_of_rank: tuple[Part, ...] = (part,)
@@ -277,7 +279,11 @@ def unit_key(job: TrainingJob) -> TrainingJob:
 
 @lru_cache(maxsize=2048)
 def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
-    """Return the units of all parts that a rank holds; equal tensors become one object, by which groups are shared."""
+    """Return the units of all parts of the model that a rank holds, with the number of its parameters.
+
+    ``held_parts``: layers and ends of the rank. Equal tuples of tensors become one object: FSDP groups are shared by
+    its identity.
+    """
     runs = [run for part in held_parts for run in units.runs(part)]
     resident = interned([(run.unit.tensors, run.times) for run in runs])
     shared: list[Run] = []
@@ -299,8 +305,9 @@ def _run_sizes(units: Units, parts: tuple[Part, ...]) -> RunSizes:
 def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSizes:
     """Return the sizes in bytes of the FSDP groups of a rank: one group per wrapped unit, and the root's.
 
-    The root's group sums the units that are not wrapped, and the parts of wrapped ones that it keeps
-    (``left_to_root``). A tensor whose gradient the loss reduces is a group of its own within its unit.
+    ``rooted``: the rank has a root group. It is the sum of the units that are not wrapped, and of the parts of wrapped
+    units that belong to it (``left_to_root``). A tensor whose gradient the loss reduces (``reduced``) is a group of its
+    own within its unit.
     """
     groups_by_tensors: dict[int, UnitGroups] = {}
     unit_groups: list[UnitGroups] = []
@@ -322,7 +329,7 @@ def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSi
         if id(tensors) not in groups_by_tensors or reduced:
             groups = UnitGroups(group_of(job, tensors, joins_trained=trains and kind not in wrapped))
             if (adapters_apart or ends_apart) and kind not in (*wrapped, *own_modules):
-                # what is trained, or carved out, is not the root's
+                # adapters that are wrapped by themselves, or ends with groups of their own, are not in the root's group
                 own_group = [t for t in tensors if (t.trained if adapters_apart else is_in_end_group(t))]
                 left_to_root[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in own_group]))
                 groups = UnitGroups(group_of(job, tuple(own_group)))

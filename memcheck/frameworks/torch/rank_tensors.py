@@ -25,6 +25,7 @@ from memcheck.record import Record
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:
+    """List weight and bias of a norm, as far as it has them. ``name``: of the module."""
     if norm is None:
         return []
     shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
@@ -77,10 +78,11 @@ def embedding_with_adapters(
 def head_with_adapters(
     job: TrainingJob, architecture: Architecture, tensor_parallel: int, tied: bool, body_trained: bool
 ) -> tuple[LocalTensor, ...]:
-    """Return the final norm's and the head's tensors on one rank, with adapters and the copy of ``modules_to_save``.
+    """List the tensors of the final norm and of the head on one rank, with adapters and the copy of
+    ``modules_to_save``.
 
-    ``tied``: the head's matrix is the embedding's; a copy never is. ``body_trained``: modules that ``freeze`` does not
-    name are trained.
+    ``tensor_parallel``: ranks that divide the vocabulary. ``tied``: the head's matrix is the embedding's; a copy never
+    is. ``body_trained``: modules that ``freeze`` does not name are trained.
     """
     norm_trained = body_trained and "norm" not in job.freeze
     if job.lora is None:
@@ -109,9 +111,10 @@ def head_with_adapters(
 def embedding_tensors(
     architecture: Architecture, tensor_parallel: int, trained: bool, table_trained: bool = True
 ) -> tuple[LocalTensor, ...]:
-    """The embedding's parameter tensors on one rank: tables of words and positions, norm, and a family's own tensors.
+    """List the embedding's tensors on one rank: tables of tokens and positions, norm, and those of some families.
 
-    ``trained``: all but the table of words are trained. ``table_trained``: False if that one alone is frozen.
+    ``tensor_parallel``: number of ranks that divide the token table. ``trained``: the tensors are trained.
+    ``table_trained``: False if the token table alone is frozen.
     """
     shape = (-(-architecture.table_rows // tensor_parallel), architecture.embedding_size)
     tensors = [LocalTensor("embed_tokens.weight", shape, trained and table_trained)]
@@ -156,10 +159,11 @@ def head_tensors(
     ends_trained: tuple[bool, bool],
     has_adapters: bool = False,
 ) -> tuple[LocalTensor, ...]:
-    """Return the final norm's and the head's parameter tensors on one rank, with those of a head for labels.
+    """List the tensors of the final norm and of the head on one rank, including those of a classification head.
 
-    ``trained``: the head's matrix is. ``ends_trained``: whether the final norm is trained, and whether the layers
-    before the head are. ``has_adapters``: peft keeps a frozen original of each tensor that it trains whole.
+    ``tensor_parallel``: ranks that divide the vocabulary. ``tied``: the head's matrix is the embedding's, listed there.
+    ``trained``: the head's matrix is trained. ``ends_trained``: whether the final norm is trained, and whether the
+    layers before the head are. ``has_adapters``: peft keeps a frozen original of each of ``modules_to_save``.
     """
     tensors = _norm_tensors(architecture.final_norm, "final_norm", ends_trained[0])
     vocab = -(-architecture.vocab_size // tensor_parallel)
@@ -293,7 +297,10 @@ def block_tensors(block: Block, placement: TensorPlacement) -> tuple[LocalTensor
 
 
 def block_tensor(t: ParameterTensor, component: object, placement: TensorPlacement) -> LocalTensor:
-    """One tensor of a block on one rank."""
+    """Return one tensor of a block with its shape on one rank, and whether it is trained.
+
+    ``component``: the part of the block that has the tensor. ``placement``: parallelism, and what is frozen.
+    """
     shape = local_tensor(t, component, placement.tensor, placement.expert, placement.expert_tensor)
     needs_grad = placement.trained and not t.fixed and not is_frozen(t.name.removesuffix(".weight"), placement.frozen)
     return LocalTensor(t.name, shape, needs_grad, expert=t.group == "experts", matrix=len(shape) > 1)

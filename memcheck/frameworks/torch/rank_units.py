@@ -233,7 +233,11 @@ class Units:
         return [Run(unit, times, layer) for unit, times, layer in units]
 
     def _with_head(self, runs: list[Run], part: Part, input_grad: bool, graph: int) -> list[Run]:
-        """Append the head to the runs if ``part`` has it. ``graph``: bytes that outlive the layers' backward."""
+        """Return the runs with the head at their end, if ``part`` has it.
+
+        ``input_grad``: the head's input needs a gradient. ``graph``: bytes of the layers' graph that outlive a
+        backward.
+        """
         if part.head:
             states = sum(run.times * run.unit.first_curve.freed_input_bytes for run in runs if run.unit.kind == "block")
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
@@ -318,7 +322,10 @@ def units_of(job: TrainingJob, architecture: Architecture, added: Accumulation, 
 
 
 def _append(runs: list[Run], unit: Unit, index: int, count: int) -> None:
-    """Append ``count`` equal layers, or lengthen the last run if its unit is the same. ``index``: the first layer."""
+    """Append ``count`` layers that share ``unit``; if the last run has the same unit, only its count grows.
+
+    ``index``: the number of the first layer.
+    """
     last = runs[-1] if runs else None
     if last is not None and _same(last.unit, unit):
         runs[-1] = last._replace(times=last.times + count)
@@ -327,6 +334,7 @@ def _append(runs: list[Run], unit: Unit, index: int, count: int) -> None:
 
 
 def _same(unit: Unit, other: Unit) -> bool:
+    """Whether two units share their tensors and memory curves, so that they are equal layers."""
     return (
         unit.tensors is other.tensors
         and unit.first_curve is other.first_curve
@@ -338,22 +346,25 @@ def _same(unit: Unit, other: Unit) -> bool:
 def _layer_groups(
     blocks: tuple[tuple[Block, int], ...], part: Part, frozen: frozenset[int], recompute_interval: int
 ) -> tuple[tuple[Block, int, int], ...]:
-    """Return the consecutive layers of ``part`` with the same block: (block, number of the first, how many).
+    """Group consecutive equal layers of a rank, as (block, number of the first layer, how many layers).
 
-    Layers of one group agree in whether they are frozen and whether they are recomputed, which every
-    ``recompute_interval``-th layer is. They may still differ in whether their input needs a gradient.
+    ``blocks``: the model's blocks with their counts. ``part``: the rank's layers. Equal layers have the same block, are
+    all ``frozen`` or not, and all recomputed or not: every ``recompute_interval``-th layer is. They may still differ in
+    whether their input needs a gradient.
     """
     groups: list[tuple[Block, int, int]] = []
-    before: tuple[int, bool, bool] | None = None
-    layers = [block for block, count in blocks for _ in range(count)]
+    previous_key: tuple[int, bool, bool] | None = None
+    layers: list[Block] = []
+    for block, count in blocks:
+        layers += [block] * count
     for index in range(part.first, part.last):
-        kind = (id(layers[index]), index in frozen, index % recompute_interval == 0)
-        if kind == before:
+        key = (id(layers[index]), index in frozen, index % recompute_interval == 0)
+        if key == previous_key:
             block, first, times = groups[-1]
             groups[-1] = (block, first, times + 1)
         else:
             groups.append((layers[index], index, 1))
-        before = kind
+        previous_key = key
     return tuple(groups)
 
 

@@ -38,7 +38,10 @@ def _shortened(job: TrainingJob) -> TrainingJob:
 
 @lru_cache(maxsize=512)
 def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bool) -> tuple[RankEstimate, ...]:
-    """Return the estimates of all pipeline ranks; equal jobs of different plans share them."""
+    """Return the estimates of all pipeline ranks, cached: equal jobs of different plans share them.
+
+    ``inventory``: also list the largest tensors and the formulas.
+    """
     _require_modelled(job, architecture)
     numbers = tuple(range(job.layout.pipeline))
     states = states_of(state_key(job))
@@ -48,8 +51,10 @@ def remembered_ranks(job: TrainingJob, architecture: Architecture, inventory: bo
     from memcheck.frameworks.torch.inventory import with_inventory
 
     by_version = [Steps(unsharded_step_key(step_key(job, torch)), architecture, inventory=True) for torch in job.torch]
-    steps = job.run_micro_batches
-    peaks = [highest_rank([s.peak(number, states) for s in by_version], states, steps) for number in numbers]
+    peaks = []
+    for number in numbers:
+        candidates = [steps.peak(number, states) for steps in by_version]
+        peaks.append(highest_rank(candidates, states, job.run_micro_batches))
     return tuple([with_inventory(job, estimate_of(job, rank), torch_rank(rank)) for rank in peaks])
 
 
@@ -97,12 +102,16 @@ def _steps(job: AnyBatch, micro_batch_size: int, sequence_length: int, micro_bat
 def peak_ranks(
     job: TrainingJob, states: TorchStates, behaviours: Behaviours, numbers: tuple[int, ...]
 ) -> list[RankAtPeak]:
-    """Return the pipeline ranks ``numbers``, each under the version of PyTorch that needs most memory."""
+    """Return the pipeline ranks ``numbers``, each under the version of PyTorch that needs most memory.
+
+    ``states``: the resident states of the job. ``behaviours``: recorded steps by version of PyTorch.
+    """
     by_version = [behaviours.steps(job, torch) for torch in job.torch]
-    return [
-        highest_rank([steps.peak(number, states) for steps in by_version], states, job.run_micro_batches)
-        for number in numbers
-    ]
+    peaks = []
+    for number in numbers:
+        candidates = [steps.peak(number, states) for steps in by_version]
+        peaks.append(highest_rank(candidates, states, job.run_micro_batches))
+    return peaks
 
 
 def estimate_of(job: TrainingJob, rank_at_peak: RankAtPeak) -> RankEstimate:
@@ -168,7 +177,8 @@ def of_streams(rank_at_peak: RankAtPeak) -> tuple[int, int]:
     if not tops:
         return 0, 0
     default, *others = tops
-    return rank_at_peak.bytes_of(default), sum([max([count for _, count in instants]) for instants in others])
+    other_peaks = [max([n_bytes for _, n_bytes in instants]) for instants in others]
+    return rank_at_peak.bytes_of(default), sum(other_peaks)
 
 
 def is_fixed_by_step(job: TrainingJob) -> bool:
@@ -215,7 +225,8 @@ class Worst:
         return fullest_rank._replace(instants=(fullest_rank.peak,), host_bytes=host_bytes)
 
     def _states_of(self, job: TrainingJob) -> TorchStates:
-        several = job.gradient_accumulation_steps > 1  # all that states depend on of a batch
+        """Return the job's resident states, cached: of the batch they only depend on whether it is accumulated."""
+        several = job.gradient_accumulation_steps > 1
         known = self._states.get(several)
         if known is None:
             known = self._states[several] = states_of(state_key(job))
@@ -224,11 +235,13 @@ class Worst:
 
 @lru_cache(maxsize=256)
 def _contents(architecture: Architecture, layout: Layout, *, chunked: bool) -> tuple[Hashable, ...]:
-    """Return for each pipeline rank a key of its layers and ends; ranks with equal keys have equal units."""
+    """Return for each pipeline rank a key of its layers and ends; ranks with equal keys have equal units.
+
+    ``chunked``: a rank has several model chunks (virtual stages).
+    """
     layers, pipeline_ranks = tuple(map(id, architecture.layers())), layout.pipeline
-    all_parts = stage_parts(
-        architecture.num_layers, pipeline_ranks * (layout.virtual_stages if chunked else 1), layout.fewer_layers
-    )
+    stages = pipeline_ranks * (layout.virtual_stages if chunked else 1)
+    all_parts = stage_parts(architecture.num_layers, stages, layout.fewer_layers)
     contents = [(part.embedding, part.head, part.first > 0, layers[part.first : part.last]) for part in all_parts]
     if not chunked:
         return tuple(contents)

@@ -229,9 +229,9 @@ class StepPeaks:
     def __init__(
         self, evaluated: Evaluated, runs: RunSizes, grouped: tuple[Sequence[int], GroupSizes] | None = None
     ) -> None:
-        """Take the evaluated step of a rank.
+        """Take the ``evaluated`` step of a rank: its recorded program with the bytes of every instant.
 
-        ``runs``: sizes of its units. ``grouped``: bytes of every moment without FSDP's groups, and the sizes of these
+        ``runs``: sizes of its units. ``grouped``: bytes of every instant without FSDP's groups, and the sizes of these
         groups; None without groups.
         """
         self._evaluated, self._runs, self._grouped = evaluated, runs, grouped
@@ -297,10 +297,11 @@ def recorded(
     outside: tuple[Presence, ...],
     groups: tuple[GroupForm | int, ...],
 ) -> Program:
-    """Record the step of a rank from forms alone, without sizes.
+    """Record a rank's step as a program of allocations, from forms (which sizes are not zero) without any bytes.
 
-    Each size gets a place, in the order of :class:`RankProgram`'s sizes: curves run by run, then sizes outside units,
-    then FSDP groups. Equal forms share the program.
+    Each size gets an index, in the order of :class:`RankProgram`'s sizes: memory curves run by run (``forms``), then
+    sizes outside units (``outside``), then FSDP groups (``groups``). Equal forms share the program, which is evaluated
+    with the bytes of each rank.
     """
     place, high = 1, 0
     runs: list[NamedRun] = []
@@ -373,10 +374,10 @@ def places(present: Presence, first: int) -> list[int]:
 
 
 def kept_by_ddp_sink(runs: Sequence[NamedRun]) -> list[NamedRun]:
-    """Return the runs with the graphs of idle layers kept alive as long as the loss.
+    """Return the runs with the graphs of layers that no loss reads (``idle``) kept alive to the end of backward.
 
-    With ``find_unused_parameters`` DDP passes all tensors of the model's output through ``_DDPSink``. So graphs that no
-    loss reads live as long as the loss's own (torch 2.13 nn/parallel/distributed.py).
+    With ``find_unused_parameters`` DDP passes all tensors of the model's output through ``_DDPSink``. So such a graph
+    lives as long as the loss's own (torch 2.13 nn/parallel/distributed.py).
     """
     kept_runs = []
     for run in runs:

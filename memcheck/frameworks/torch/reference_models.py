@@ -104,7 +104,7 @@ def _gathered_group(job: TrainingJob, companion: Companion, tensors: Iterable[Lo
 
 
 def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
-    """The parameters of an :func:`alone` job's model."""
+    """List the tensors of a reference or teacher model. ``job``: one that runs that model alone (:func:`alone`)."""
     architecture = job.architecture
     assert isinstance(architecture, Architecture)  # noqa: S101 - a companion has one
     return [t for tensors in model_tensors(job, architecture) for t in tensors]

@@ -233,24 +233,27 @@ PACKED = 8
 def _unfilled_segments(job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTensor, ...], int]]) -> Unfilled:
     """Return the bytes that allocator segments leave unfilled next to parameters, gradients and optimizer states.
 
-    FSDP's sharded gradients of a unit are views of one block, and so are all of FSDP1's states. Optimizer states are
-    taken as two blocks per tensor. ZeRO-1 is left out of them: it keeps whole states of some tensors.
+    ``units_and_counts``: the tensors of each distinct unit, and the number of equal units. The blocks of at most
+    ``PACKED`` equal units are packed into segments; the result is scaled to all of them.
     """
-    shards, flat, totals = sharding(job), uses_flat_parameters(job), [0, 0, 0]
+    shards, is_flat = sharding(job), uses_flat_parameters(job)
+    unfilled_by_parameters = unfilled_by_states = all_states = 0
     for tensors, count in units_and_counts:
-        states_of = [state_bytes(job, tensors)] if flat else [state_bytes(job, [t]) for t in tensors]
-        parameters, gradients = [s.parameters + s.adapters for s in states_of], [s.gradients for s in states_of]
-        if shards.gradients > 1:
+        # FSDP1 has one block for the states of a unit, others have one for each tensor
+        states = [state_bytes(job, tensors)] if is_flat else [state_bytes(job, [t]) for t in tensors]
+        parameters = [state.parameters + state.adapters for state in states]
+        gradients = [state.gradients for state in states]
+        if shards.gradients > 1:  # FSDP's sharded gradients of a unit are views of one block
             gradients = [sum(gradients)]
         moments: list[int] = []
-        if shards.optimizer == shards.gradients:
-            moments = [s.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES for s in states_of for _ in (0, 1)]
+        if shards.optimizer == shards.gradients:  # not ZeRO-1, where a rank has all states of some tensors
+            for state in states:
+                moments += 2 * [state.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES]
         packed = min(count, PACKED)
-        next_to_parameters = unfilled(parameters * packed)
-        next_to_states = unfilled(gradients * packed + moments * packed)
-        for number, size in enumerate((next_to_parameters, next_to_states, (sum(gradients) + sum(moments)) * packed)):
-            totals[number] += size * count // packed
-    return Unfilled(*totals)
+        unfilled_by_parameters += unfilled(parameters * packed) * count // packed
+        unfilled_by_states += unfilled(gradients * packed + moments * packed) * count // packed
+        all_states += (sum(gradients) + sum(moments)) * packed * count // packed
+    return Unfilled(unfilled_by_parameters, unfilled_by_states, all_states)
 
 
 def _paged_bytes(job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTensor, ...], int]]) -> int:
@@ -276,7 +279,11 @@ def unit_counts(resident: ResidentTensors) -> list[tuple[tuple[LocalTensor, ...]
 def _components(
     job: TrainingJob, total: StateBytes, engine: ResidentBuffers | None, units_and_counts: UnitCounts
 ) -> Components:
-    """Return the resident bytes by component: states, companion models, DDP's buckets, an engine's buffers."""
+    """Return a rank's resident bytes by component: states, reference models, DDP's buckets, an engine's buffers.
+
+    ``total``: the trained model's states. ``engine``: DeepSpeed's buffers; None: no engine. ``units_and_counts``: the
+    tensors of each distinct unit, and the number of equal units.
+    """
     components = [
         ("parameters", total.parameters),
         ("adapters", total.adapters),
@@ -312,9 +319,10 @@ Partition = tuple[list[LocalTensor], int]
 def _temporaries(
     job: TrainingJob, units_and_counts: list[tuple[tuple[LocalTensor, ...], int]], partition: Partition | None
 ) -> int:
-    """Return the bytes of temporaries that the optimizer's step allocates; 0 if it runs on the host.
+    """Return the bytes of temporaries that the optimizer's step allocates on a rank; 0 if it runs on the host.
 
-    ``partition``: the tensors that ZeroRedundancyOptimizer gives to the rank.
+    ``units_and_counts``: the tensors of each distinct unit, and the number of equal units. ``partition``: the tensors
+    that ZeroRedundancyOptimizer assigns to the rank; None: it is not used.
     """
     shards = sharding(job)
     if job.optimizer.offload != "none" or offloads_states(job):
@@ -411,10 +419,10 @@ def embedding_gradient_clone(job: TrainingJob, trained: Sequence[LocalTensor]) -
 
 
 def momentum_of_table(job: TrainingJob, units_and_counts: Sequence[tuple[tuple[LocalTensor, ...], int]]) -> int:
-    """Return the bytes of SGD's momentum of the embedding in addition to the rank's own rows.
+    """Return the bytes of SGD's momentum of a tensor-parallel embedding, beyond those of the rank's own rows.
 
     The momentum is a clone of the first gradient, which has the rows of the whole table (torch ``optim/sgd.py``,
-    _single_tensor_sgd: ``buf = grad.detach().clone()``).
+    _single_tensor_sgd: ``buf = grad.detach().clone()``). ``units_and_counts``: the rank's units with their tensors.
     """
     if not _is_replicated(job) or isinstance(job.architecture, Rough):
         return 0

@@ -96,13 +96,18 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
 
 
 def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:
-    """Return the bytes of a layer of experts while it is gathered, with the padding of its shards and without."""
-    sharded = [shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, placement_of(job))]
-    padded, unpadded = (
-        fsdp_group(
+    """Return the bytes of a layer of experts while it is gathered, with the padding of its shards and without.
+
+    FSDP2 shards along the first dimension, the experts: if they do not divide, every rank's shard is padded.
+    """
+
+    def gathered_bytes(tensors_and_shards: list[tuple[LocalTensor, int]]) -> int:
+        group = fsdp_group(
             tensors_and_shards, job.recipe, casts_every_tensor=False, accumulation_dtype=job.recipe.reduce
-        ).gathered
-        for tensors_and_shards in (sharded, [(t, 1) for t, _ in sharded])
-    )
+        )
+        return group.gathered
+
+    sharded = [shard_placement(job, t, job.layout.shard_group) for t in block_tensors(block, placement_of(job))]
+    padded, unpadded = gathered_bytes(sharded), gathered_bytes([(t, 1) for t, _ in sharded])
     experts, shards = max((t.shape[0], shards_of_tensor) for t, shards_of_tensor in sharded if t.expert)
     return PaddedLayer(experts=experts, shards=shards, padded=padded, whole=unpadded)

@@ -40,16 +40,17 @@ def _narrows(setting: Setting) -> bool:
 
 
 def _with_temporaries(curve: Curve, size: int) -> Curve:
-    """The curve with ``size`` more bytes at the highest point of its backward."""
-    parts = dict(curve.backward_peak.components)
-    parts["temporaries"] = parts.get("temporaries", 0) + size
-    high = curve.backward_peak._replace(bytes=curve.backward_peak.bytes + size, components=tuple(parts.items()))
-    return curve._replace(backward_peak=high)
+    """Return a unit's memory curve with ``size`` more bytes of temporaries at the peak of its backward."""
+    peak = curve.backward_peak
+    components = dict(peak.components)
+    components["temporaries"] = components.get("temporaries", 0) + size
+    return curve._replace(backward_peak=peak._replace(bytes=peak.bytes + size, components=tuple(components.items())))
 
 
 def _shared_part(block: Block) -> Block:
-    """The part of a block that other layers share: neither the second, recurrent mixer nor the matrices that each layer
-    has of its own.
+    """Return the part of a block whose weights other layers use, too (Zamba's shared transformer).
+
+    Left out are the second, recurrent mixer and the matrices that each layer has by itself.
     """
     if not isinstance(block, SharedTransformerBlock):
         return block._replace(shared_with=block.shared_with._replace(later=False))

@@ -125,7 +125,7 @@ class Step:
         return unit.first_curve if self.parallel.pair else self.parallel.curve(unit, first)
 
     def _forward(self, first: bool, *, already_gathered: bool) -> None:
-        """Record the forward of one micro-batch, unit by unit; one unit stands for its whole group of equal layers.
+        """Record the forward of one micro-batch, unit by unit; equal consecutive layers are recorded once and repeated.
 
         ``first``: it is the first micro-batch. ``already_gathered``: an earlier one left the parameters gathered.
         """
@@ -190,7 +190,11 @@ class Step:
         self.parallel.before_loss(after_model=self.lifetimes.loss_after_model)
 
     def _backward(self, micro_batch: MicroBatch) -> None:
-        """Record the backward of one micro-batch, from the head to the embedding."""
+        """Record the backward of one micro-batch, from the head to the embedding.
+
+        For each unit: its saved tensors are freed, its peak is compared, its gradients are held, and the data-parallel
+        hook after its backward runs. Equal consecutive layers are recorded once and repeated.
+        """
         recorder, parallel = self.recorder, self.parallel
         parallel.begin_backward(micro_batch, all_forwards_first=self.schedule.all_forwards_first)
         lingers, saved_inputs = PendingReleases(), PendingReleases()
@@ -218,13 +222,13 @@ class Step:
         parallel.after_end()
 
     def _hold_after_backward(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: PendingReleases) -> None:
-        """Hold what is still alive after a unit's backward, for ``times`` equal units.
+        """Record what stays allocated after a unit's backward, for ``times`` equal units.
 
-        It goes to ``lingers``, to be released at the end of the backward, unless the training loop's variables or a
-        recurrent layer's state keep it longer.
+        It is added to ``lingers``, to be released at the end of the whole backward, unless variables of the training
+        loop or a recurrent layer's state keep it longer. ``curve``: of the unit in this micro-batch.
         """
         kept_by_layer = unit.kind == "block" and self.lifetimes.leaves_graphs
-        if unit.kind != "idle":  # what a tower leaves is there already
+        if unit.kind != "idle":  # a tower that no loss reads has held it since its forward
             self.recorder.hold("activations" if kept_by_layer else "logits_and_loss", curve.until_backward_ends)
         kept_by_loop = unit.kind == "head" and (self.lifetimes.keeps_graph or self.lifetimes.keeps_outputs)
         if not (kept_by_layer or kept_by_loop):
@@ -235,21 +239,19 @@ class Step:
             self.recorder.hold("temporaries", self.step_sizes.rows_gradient)
 
     def _hold_saved_inputs(self, i: int, times: int, saved_inputs: PendingReleases) -> None:
-        """Hold what the graph refers to in addition to saved tensors, until the backward is over.
+        """Record what the graph of unit ``i`` refers to until the backward is over, in addition to saved tensors.
 
-        A frozen unit that is recomputed keeps its input, and the gradient of its output if a frozen unit follows.
-        ``saved_inputs`` takes these sizes, each ``times`` times.
+        A recomputed unit with adapters on frozen weights keeps its input, and the gradient of its output if such a unit
+        follows. ``saved_inputs``: takes these sizes, each ``times`` times.
         """
         unit = self.units[i]
         if not self.lifetimes.keeps_graph:
             saved_inputs.append((unit.first_curve.until_graph_freed, times))
         if self.lifetimes.saved_inputs and unit.adapted:
-            follows = i + 1 < len(self.units) and self.units[i + 1].adapted
-            for size in (
-                [unit.first_curve.input_bytes, unit.first_curve.output_gradient_bytes]
-                if follows
-                else [unit.first_curve.input_bytes]
-            ):
+            sizes = [unit.first_curve.input_bytes]
+            if i + 1 < len(self.units) and self.units[i + 1].adapted:
+                sizes.append(unit.first_curve.output_gradient_bytes)
+            for size in sizes:
                 self.recorder.hold("activations", size)
                 saved_inputs.append((size, times))
 
@@ -261,7 +263,10 @@ class PairedStep(Step):
     """
 
     def run_micro_batch(self, micro_batch: MicroBatch, held_by_others: int, *, muted: bool) -> None:
-        """Record one of the two passes. The summed gradients are added to earlier ones, or go to DDP's buckets."""
+        """Record one of the two passes of a pair, such as chosen and rejected answers, whose gradients are summed.
+
+        The sum is added to earlier gradients, or goes to DDP's buckets.
+        """
         self.parallel.pair = FIRST_OF_PAIR if micro_batch.first else SECOND_OF_PAIR
         super().run_micro_batch(micro_batch, held_by_others, muted=not micro_batch.first)  # both forwards came before
         self.parallel.pair_before = self.parallel.pair_before or not micro_batch.first

@@ -69,10 +69,11 @@ class StepOptions(Record):
 def step_options(
     job: TrainingJob, rank: int, border: Border, resident: ResidentTensors
 ) -> tuple[StepOptions, tuple[int, ...], tuple[float, ...]]:
-    """Return how a pipeline rank runs its step, the sizes of its strategy's own buffers in bytes, and micro-batches in
-    flight.
+    """Return how a pipeline rank runs its step: schedule, variable lifetimes and data-parallel strategy.
 
-    The last tuple has, for each micro-batch that differs, how many others are in flight during its backward.
+    The second result are the bytes of the strategy's own buffers. The third has, for each distinct micro-batch, how
+    many others are in flight during its backward. ``border``: tensors sent between stages. ``resident``: the rank's
+    tensors.
     """
     layout, profile = job.layout, job.framework
     if layout.expert > 1 and profile.fsdp2.leaves_whole_experts and not uses_fsdp(job):
@@ -114,7 +115,7 @@ def strategy_of(job: TrainingJob, resident: ResidentTensors) -> tuple[Strategy, 
 
 
 def _fully_shard(job: TrainingJob) -> FullyShard:
-    """Return how FSDP gathers, reduces and reshards in a step of this job."""
+    """Return how FSDP gathers, reduces and reshards in a step of this job, by its layout, loss and framework."""
     from memcheck.frameworks.torch.fully_shard import FullyShard
 
     layout, profile, architecture, ends_shared = job.layout, job.framework, job.architecture, ends_share_group(job)
@@ -152,19 +153,22 @@ def _is_paired(job: TrainingJob) -> bool:
 
 
 def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool) -> tuple[Schedule, tuple[float, ...]]:
-    """Return the schedule with the micro-batches that differ, and how many others are in flight for each of them."""
-    layout = job.layout
-    most_in_flight, paired = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns), _is_paired(job)
+    """Return the schedule with its distinct micro-batches, and how many others are in flight for each of them.
+
+    Micro-batches that need the same memory as an earlier one are left out. ``border``: tensors sent between stages.
+    ``last_differs``: the strategy reduces gradients in the last micro-batch alone.
+    """
+    layout, paired = job.layout, _is_paired(job)
+    most_in_flight = max(in_flight(rank, layout, job.run_micro_batches), job.head.columns)
     has_several_backwards = uses_fsdp(job) and job.run_micro_batches < job.gradient_accumulation_steps
     steps = job.run_micro_batches if has_several_backwards else job.forward_passes
-    distinct = (
-        distinct_pair_passes(job.gradient_accumulation_steps, last_differs)
-        if paired
-        else distinct_micro_batches(steps, most_in_flight, last_differs)
-    )
-    micro_batches = [
-        MicroBatch(first, last, min(int(others_in_flight), border.sends)) for first, last, others_in_flight in distinct
-    ]
+    if paired:
+        distinct = distinct_pair_passes(job.gradient_accumulation_steps, last_differs)
+    else:
+        distinct = distinct_micro_batches(steps, most_in_flight, last_differs)
+    micro_batches = []
+    for first, last, others_in_flight in distinct:
+        micro_batches.append(MicroBatch(first, last, min(int(others_in_flight), border.sends)))
     schedule = Schedule(
         tuple(micro_batches), all_forwards_first=most_in_flight >= steps, pipelined=layout.pipeline > 1, paired=paired
     )
@@ -240,7 +244,8 @@ def step_sizes(
 ) -> StepSizes:
     """Return the sizes in bytes of a rank's step outside its units and FSDP groups.
 
-    ``others_in_flight``: for each micro-batch that differs, how many others are in flight.
+    ``runs``: the rank's units. ``buffers``: masks, tables and tensors sent between stages. ``others_in_flight``: for
+    each distinct micro-batch, how many others are in flight, which keep their saved tensors.
     """
     border = buffers.border
     own_bytes = buffers.per_micro_batch
@@ -250,10 +255,8 @@ def step_sizes(
     whole_table = table_rows = 0
     if job.layout.tensor > 1 and runs[0].unit.kind == "embedding":
         element_bytes, local = DTYPE_BYTES[job.recipe.compute], runs[0].unit.tensors[0]
-        table_rows, whole_table = (
-            rounded(local.numel * element_bytes),
-            rounded(local.numel * job.layout.tensor * element_bytes),
-        )
+        table_rows = rounded(local.numel * element_bytes)
+        whole_table = rounded(local.numel * job.layout.tensor * element_bytes)
     held_by_others = tuple([int(count * saved) for count in others_in_flight])
     waiting_bytes, features = (0, 0), 0
     if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
@@ -273,13 +276,14 @@ def token_embeddings_bytes(job: TrainingJob, buffers: ModelBuffers) -> int:
 
 
 def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[Run]) -> tuple[int, int]:
-    """Return the bytes of the looked-up text rows that wait while a tower runs, and of their gradient during its
+    """Return two byte counts: the embedded text while a vision tower runs, and its gradient during the tower's
     backward.
+
+    Both are 0 without a tower, or if the tower runs before the text is embedded (cross attention). ``runs``: the rank's
+    units.
     """
     architecture = buffers.architecture
-    crossed = (
-        architecture.vision is not None and architecture.vision.crosses
-    )  # pictures come first, and the text waits for none
+    crossed = architecture.vision is not None and architecture.vision.crosses
     if crossed or not any(run.unit.kind == "projector" for run in runs):
         return 0, 0
     tokens = job.rows * job.sequence_length

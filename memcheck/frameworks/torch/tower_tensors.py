@@ -101,10 +101,10 @@ def reaches(setting: Setting, block: Block) -> bool:
 
 
 def idle_blocks(architecture: Architecture, *, has_pictures: bool) -> list[tuple[Block, int, str]]:
-    """Return the blocks that are resident and never get a gradient, each with its count and part of the model.
+    """Return the blocks that are resident and never run or never get a gradient: (block, count, part of the model).
 
     These are towers without inputs, and layers after the one whose output is read. ``has_pictures``: samples have
-    pictures.
+    images; if not, the vision tower and its projector do not run.
     """
     idle = [(block, count, other.part) for other in architecture.others for block, count in other.blocks]
     idle += [(as_block(other.tensors), 1, other.part) for other in architecture.others if other.tensors]
@@ -123,7 +123,7 @@ def idle_blocks(architecture: Architecture, *, has_pictures: bool) -> list[tuple
 
 
 def side_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
-    """Yield the tensors of everything outside the language model, unit by unit: encoder, idle blocks, vision tower,
+    """Yield the tensors of a rank outside the language model, unit by unit: encoder, unused blocks, vision tower,
     projector.
     """
     if architecture.encoder is not None:

@@ -357,9 +357,10 @@ def _projector_unit(
     adds: bool,
     inventory: bool,
 ) -> Unit:
-    """Return the unit of the projector and of the scatter of image tokens into the looked-up text rows.
+    """Return the unit of the projector and of the scatter of image tokens into the embedded text.
 
-    ``rows_grad``: the text rows need a gradient. ``adds``: some micro-batch adds to existing gradients.
+    ``pictures``: images of a micro-batch. ``rows_grad``: the embedded text needs a gradient. ``adds``: some micro-batch
+    adds to existing gradients.
     """
     projector_vision = vision._replace(projector=mergers(vision)[0])
     block = as_block(projector_vision.closing + projector_vision.projector)
@@ -375,26 +376,22 @@ def _projector_unit(
         gives_all=gives_towers(job, vision) and job.loss.keep_logits,
         scaled=architecture.embedding_scale == "model",
     )
-    fresh = _handing(vision, projector_curve(projector_vision, setting, end, inventory), setting, end)
-    again = (
-        _handing(
-            vision, projector_curve(projector_vision, setting.for_later_micro_batches(), end, inventory), setting, end
-        )
-        if adds
-        else fresh
-    )
-    tensors_here = ending_tensors(vision, projector_vision.projector, setting)
-    return Unit(
-        kind="projector", name="projector and scatter", tensors=tensors_here, first_curve=fresh, later_curve=again
-    )
+    first = _with_tower_gradients(vision, projector_curve(projector_vision, setting, end, inventory), setting, end)
+    later = first
+    if adds:
+        later = projector_curve(projector_vision, setting.for_later_micro_batches(), end, inventory)
+        later = _with_tower_gradients(vision, later, setting, end)
+    tensors = ending_tensors(vision, projector_vision.projector, setting)
+    return Unit(kind="projector", name="projector and scatter", tensors=tensors, first_curve=first, later_curve=later)
 
 
-def _handing(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:
-    """Return the projector's curve with image tokens of DeepStack mergers, and with gradients that wait for the tower.
+def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _Ending) -> Curve:
+    """Return the projector's memory curve with image tokens of DeepStack mergers, and with gradients for tower layers.
 
-    A tower that ends with a norm returns the norm's output, and frees the input of the norm.
+    These gradients are computed in the projector's backward, and stay allocated until the tower layers' backward.
+    ``end``: shapes of image tokens and text.
     """
-    if vision.closing or vision.placement == "put":
+    if vision.closing or vision.placement == "put":  # a last norm: the tower returns its output, and its input is freed
         curve = curve._replace(freed_input_bytes=0)
     if end.gives_out:  # in the model's output, to the end of the backward
         lingers = curve.until_backward_ends + rounded_bytes((end.tokens, end.shape[1]), setting.param_dtype)
@@ -470,10 +467,11 @@ EVERY_PART = ("vision", "projector", "language")
 
 
 def seen_again(job: TrainingJob, architecture: Architecture, setting: Setting) -> tuple[int, int, int]:
-    """Return three numbers of bytes of a vision tower in the forward pass of another model, such as a reference.
+    """Return three byte counts of a vision tower in a forward pass without gradients, such as a reference model's.
 
-    The peak of the tower, including the looked-up rows. What the model's variables keep alive while the text layers
-    run. The image tokens in the model's output, which are a part of the second number. All are 0 without pictures.
+    First the tower's peak, including the embedded text. Second what the model's variables keep alive while the text
+    layers run. Third the image tokens in the model's output, which are included in the second. All are 0 without
+    images.
     """
     vision = architecture.vision
     if vision is None or not pictures_of(job, vision).rows:

@@ -35,8 +35,9 @@ from memcheck.models.types import Architecture, Block, Mixer
 def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str | None) -> Setting:
     """Return the setting that all units of a job share: shapes, dtypes, kernels and parallelism of one rank.
 
-    ``grad_dtype``: dtype of gradients that wait for a reduction (:class:`Accumulation`). Sequences are divided by
-    context parallelism. An encoder and a vision tower set the number of encoded tokens per row.
+    ``grad_dtype``: dtype of gradients that are accumulated until a reduction (:class:`Accumulation`). Sequences are
+    divided by context parallelism. ``encoder_length`` is the number of tokens of an encoder, or of images that text
+    layers read by cross attention.
     """
     layout, recipe, style = job.layout, job.recipe, job.framework.style
     placement = placement_of(job)

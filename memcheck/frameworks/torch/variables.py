@@ -71,8 +71,10 @@ class Variables:
     def after_unit(
         self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int, lifetimes: Lifetimes, step_sizes: StepSizes
     ) -> None:
-        """Assign what variables of the model's forward refer to after a unit. ``layer``: counted from the first one of
-        text; ``times``: the number of units alike.
+        """Assign what variables of the model's forward refer to after a unit has run, which keeps tensors alive.
+
+        ``curve``: the unit's, in this micro-batch. ``layer``: counted from the first text layer. ``times``: the number
+        of equal units.
         """
         if unit.kind not in OF_TOWER or not self._after_tower(unit, curve, layer, times):
             name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
@@ -86,10 +88,10 @@ class Variables:
         self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else step_sizes.masks)
 
     def _after_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
-        """Whether a unit outside the language model assigns variables; if so, they get what they refer to after it.
+        """Assign the variables that a unit of a vision or audio tower sets; return whether the unit is of a tower.
 
-        Image tokens are put into their places in a new tensor. The tower's last rows, with the graph of layers that
-        nothing reads, and its image tokens are in what the forward got from it (``mm_encoder_outputs``).
+        After the projector, the tower's output object (``mm_encoder_outputs``) keeps its last hidden state and its
+        image tokens alive. ``layer``, ``times``: as in :meth:`after_unit`.
         """
         if unit.kind == "projector":
             self.assign("rows", "activations", NOTHING)
