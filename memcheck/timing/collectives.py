@@ -44,22 +44,28 @@ class GroupLinks(Record):
 
 @lru_cache(maxsize=4096)
 def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
-    """Describe the links of the group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks."""
+    """Describe the links of a group of ``ranks`` ranks, of which every ``stride``-th in the order of all ranks is one.
+
+    Bandwidths are in bytes per second, latencies in seconds. ``rates``: of the GPU and its node. A ring over several
+    nodes is as fast as its slowest link, the network adapters of all its ranks in a node together.
+    """
     domain = rates.nvlink_gpus if rates.nvlink_bandwidth else rates.gpus_per_node
-    node = max(domain, rates.gpus_per_node) if domain > rates.gpus_per_node else rates.gpus_per_node
+    node = max(domain, rates.gpus_per_node)  # an NVLink domain may span several nodes
     local = max(1, min(ranks, node // stride))
     nodes = -(-ranks // local)
     linked = rates.nvlink_bandwidth > 0 and (local - 1) * stride < domain
     near = rates.nvlink_bandwidth if linked else rates.pcie_bandwidth
-    kind = "nvlink" if linked else "pcie"
+    link = "nvlink" if linked else "pcie"
     far = rates.network_bandwidth
-    bandwidth = near if nodes == 1 else min(near, far * local) if local > 1 else far
-    inside, outside = ranks - nodes, nodes - 1
+    bandwidth = near
+    if nodes > 1:
+        bandwidth = min(near, far * local) if local > 1 else far
+    steps_inside, steps_outside = ranks - nodes, nodes - 1
 
-    def latency(base: float, steps: dict[str, float]) -> float:
-        return base + inside * steps[kind] + outside * steps["network"]
+    def latency(base: float, seconds_per_step: dict[str, float]) -> float:
+        return base + steps_inside * seconds_per_step[link] + steps_outside * seconds_per_step["network"]
 
-    tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[kind] + log2(nodes) * STEP_TREE["network"])
+    tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[link] + log2(nodes) * STEP_TREE["network"])
     return GroupLinks(
         ranks=ranks,
         local=local,
@@ -82,9 +88,10 @@ def exposed(exchange: float, work: float, collective_sm_share: float) -> float:
 
 
 def gather(links: GroupLinks, total_bytes: float) -> float:
-    """Compute the seconds of an all-gather or reduce-scatter of ``total_bytes`` over all ranks.
+    """Compute the seconds of an all-gather or reduce-scatter over a ring. ``total_bytes``: of all ranks together.
 
-    Each rank sends and receives all but its own part. NCCL takes the faster of the protocols Simple and LL.
+    Each rank sends and receives all but its own shard. NCCL takes the faster of its protocols Simple and LL; LL has a
+    lower latency and sends twice the bytes.
     """
     if links.ranks <= 1 or total_bytes <= 0:
         return 0.0

@@ -43,9 +43,11 @@ def context_kind(job: TrainingJob) -> str:
 
 
 def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> tuple[float, float]:
-    """Compute the seconds of context parallelism in one layer, forward and backward, that attention does not hide.
+    """Compute the seconds of one layer's context-parallel exchanges, forward and backward, that attention does not
+    hide.
 
-    ``kind``: one of the kinds that the docstring of this module lists.
+    ``cost``: bytes of keys and values and seconds of attention in the layer. ``kind``: a ring, an all-gather or an
+    all-to-all (Ulysses), as the docstring of this module lists them.
     """
     layout = job.layout
     if not kind or not cost.kv_bytes:
@@ -56,16 +58,16 @@ def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) 
         forward = exposed(steps * send(links, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
         ring = steps * send(links, 2 * cost.kv_bytes)  # keys and values, and their gradients with them
         return forward, exposed(ring, cost.attention_backward_seconds, rates.collective_sm_share)
-    if kind == ULYSSES:
-        there_and_back = 2 * all_to_all(links, 2 * cost.kv_bytes)
-        return there_and_back, there_and_back
+    if kind == ULYSSES:  # q, k and v before attention and its output after it, about twice the keys' and values' bytes
+        both_exchanges = 2 * all_to_all(links, 2 * cost.kv_bytes)
+        return both_exchanges, both_exchanges
     gather_kv = gather(links, cost.kv_bytes * layout.context)
     block_forward = cost.attention_seconds / layout.context
     block_backward = cost.attention_backward_seconds / layout.context
     if kind in (GATHER, WHOLE):
         return gather_kv, 2 * gather_kv if kind == GATHER else gather_kv
-    send_gradients = send(links, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)
-    if job.compile:
+    send_gradients = send(links, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)  # in fp32
+    if job.compile:  # compiled code waits for each exchange
         return gather_kv, gather_kv + layout.context * send_gradients
     sm_share = rates.collective_sm_share
     exposed_sends = steps * exposed(send_gradients, block_backward, sm_share)
@@ -87,7 +89,10 @@ class Wires(Record):
 
 
 def wires_of(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wires:
-    """Compute the seconds of one exchange of each kind, of hidden states with ``hidden`` channels of ``item_bytes``."""
+    """Compute the seconds of one exchange of hidden states over tensor ranks, and over pipeline ranks.
+
+    ``hidden``: channels of the hidden states. ``item_bytes``: bytes per element.
+    """
     layout = job.layout
     tokens = job.rows * -(-job.sequence_length // layout.context)
     size = float(tokens * hidden * item_bytes)
@@ -105,13 +110,12 @@ def wires_of(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wi
 
 
 def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
-    """Compute the seconds of routing tokens one way in one layer: to the ranks of the experts, or back.
+    """Compute the seconds of routing tokens in one direction in one layer: to the ranks of the experts, or back.
 
-    Megatron (``moe/token_dispatcher.py``): the default dispatcher gathers the tokens of all ranks, and sums and
-    scatters all results (MoEAllGatherTokenDispatcher). Its all-to-all gathers the routed tokens over the expert-tensor
-    group, and reduces and scatters what comes back (MoEAlltoAllTokenDispatcher). The flex dispatcher sends each token
-    to all of them, once to each node (README of deepseek-ai/DeepEP, "NVLink and RDMA forwarding").
-    torchtitan's tensor ranks have all tokens, and each of them sends its own copy.
+    Dispatchers: ``copies`` (torchtitan: each tensor rank has all tokens and sends its own copy), ``allgather``
+    (Megatron's default: all ranks get all tokens, MoEAllGatherTokenDispatcher), ``alltoall`` (to the experts' ranks,
+    then gathered over the expert-tensor group, MoEAlltoAllTokenDispatcher), ``flex`` (DeepEP: to all ranks of the
+    experts, but only once to each node; README of deepseek-ai/DeepEP, "NVLink and RDMA forwarding").
     """
     layout = job.layout
     if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
@@ -147,9 +151,10 @@ def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
 def touched(nodes: int, chosen: int, groups: int, chosen_groups: int) -> float:
     """Compute the average number of nodes that hold one of a token's ``chosen`` experts, under even routing.
 
-    Routing limited to some groups of experts (DeepSeek-V3 report, section 2.1.2) reaches only the nodes of those.
+    ``nodes``: over which the experts are divided. Routing limited to ``chosen_groups`` of ``groups`` groups of experts
+    (DeepSeek-V3 report, section 2.1.2) reaches only the nodes of these groups.
     """
-    reached = float(nodes)
+    reached = float(nodes)  # nodes that the chosen groups are on
     if chosen_groups < groups:
         if nodes >= groups:
             reached = chosen_groups * nodes / groups

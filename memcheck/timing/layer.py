@@ -198,7 +198,10 @@ def _routed_bytes(routed_tokens: int, hidden: int, shape: Shape) -> float:
 
 
 def _elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, forward: Tally, inputs: Tally) -> None:
-    """Add the bytes of the layer's element-wise operations to the forward pass and to the gradients of inputs."""
+    """Add the bytes that a layer's element-wise operations move to ``forward`` and to ``inputs`` (backward).
+
+    ``routed_tokens``: rows that the local experts get.
+    """
     stream_bytes = 4 if shape.autocast or shape.item_bytes == 4 else 2
     traffic = block_traffic(block, hidden, fused=shape.fused, fused_norms=shape.fused_norms, item_bytes=stream_bytes)
     scale = shape.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
@@ -210,7 +213,10 @@ def _elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, fo
 
 
 def _recomputed_elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, recomputed: Tally) -> None:
-    """Add the bytes of the element-wise operations that Megatron's ``recompute_modules`` run again in backward."""
+    """Add to ``recomputed`` the bytes of element-wise operations that Megatron's ``recompute_modules`` run again.
+
+    ``routed_tokens``: rows that the local experts get.
+    """
     traffic = recomputed_traffic(block, hidden, shape.recompute_modules, fused=shape.fused)
     tokens = shape.batch * shape.sequence
     moved = (
@@ -222,9 +228,15 @@ def _recomputed_elementwise(block: Block, hidden: int, shape: Shape, routed_toke
 
 
 def _context_and_heads(block: Block, shape: Shape, forward: Tally, inputs: Tally) -> None:
-    """Add the bytes of repeating keys and values to all query heads, and of merging ring attention's blocks."""
+    """Add bytes to ``forward`` and ``inputs`` (backward): for repeating keys and values, and for merging ring
+    attention.
+
+    Some frameworks repeat keys and values for every query head. A ring merges the outputs of its steps.
+    """
     tokens = shape.batch * shape.sequence
-    mixer: Any = block.mixer  # no tower's: :func:`memcheck.timing.towers.tower_kinds` gives their layers as text's
+    mixer: Any = (
+        block.mixer
+    )  # not of a tower: :func:`memcheck.timing.towers.tower_kinds` describes their layers as text's
     if shape.repeats_kv_heads:
         repeated = repeat_traffic(mixer, tensor=shape.tensor_parallel, item_bytes=shape.item_bytes) * tokens
         forward.bytes(repeated)
@@ -245,7 +257,10 @@ def _context_and_heads(block: Block, shape: Shape, forward: Tally, inputs: Tally
 def _exchanging_halves(
     block: Block, shape: Shape, linear: list[Product], rates: Rates, operand_bytes: int
 ) -> tuple[Half, ...]:
-    """Return the halves of the layer around which tensor-parallel ranks exchange hidden states."""
+    """Return the halves of a layer, attention and MLP, before and after which tensor ranks exchange hidden states.
+
+    ``linear``: the layer's matrix products. Empty without tensor parallelism.
+    """
     if shape.tensor_parallel == 1:
         return ()
     return halves(linear, rates, operand_bytes, dense=_has_dense(block, shape), latent=_latent(block, shape))
@@ -259,10 +274,10 @@ def _latent(block: Block, shape: Shape) -> str:
 
 
 def _linear(product: Product, shape: Shape, item_bytes: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
-    """Add one linear layer to the forward pass and to the gradients of its input and of its weight.
+    """Add one linear layer's work to ``forward``, and its backward's to ``inputs`` (dX) and ``weights`` (dW).
 
-    Besides the products this counts the bytes of casts to fp8 or by autocast, of dequantised weights, and the products
-    of adapters. ``item_bytes``: bytes per element of what is multiplied.
+    In addition to ``product`` this counts the bytes of casts to fp8 or by autocast, of dequantised weights, and the
+    products of adapters. ``item_bytes``: bytes per element of the operands.
     """
     forward.product(product.tokens, product.outputs, product.inputs, batch=product.batch, item_bytes=item_bytes)
     inputs.product(product.tokens, product.inputs, product.outputs, batch=product.batch, item_bytes=item_bytes)
@@ -298,9 +313,8 @@ def _transposed_copies(product: Product, inputs: Tally, weights: Tally) -> None:
     """
     inputs.bytes(2.0 * product.parameters)
     if product.trained:
-        weights.bytes(
-            2.0 * product.batch * product.tokens * (product.outputs + (0 if product.shares_input else product.inputs))
-        )
+        copied_columns = product.outputs if product.shares_input else product.outputs + product.inputs
+        weights.bytes(2.0 * product.batch * product.tokens * copied_columns)
 
 
 def _shared_input_gradient_bytes(linear: list[Product], shape: Shape) -> float:
@@ -353,7 +367,9 @@ def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
     else:
         return CoreAttention()
     heads = -(-heads // shape.tensor_parallel)
-    keys = length / 2 if window is None or window >= length else window - window * window / (2 * length)
+    keys = length / 2  # the mean number of keys that a query sees
+    if window is not None and window < length:
+        keys = window - window * window / (2 * length)
     queries = shape.batch * shape.sequence
     flops = 2.0 * queries * keys * heads * width
     if shape.attention == "eager":
@@ -374,8 +390,9 @@ def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
 def _recompute(
     block: Block, shape: Shape, linear: list[Product], forward: Tally, core: CoreAttention, recomputed: Tally
 ) -> tuple[int, int, bool]:
-    """Add to ``recomputed`` what activation checkpointing runs again in backward.
+    """Add to ``recomputed`` the work that activation checkpointing repeats in backward.
 
+    ``linear``: the layer's matrix products. ``forward``, ``core``: the work of its forward and of its core attention.
     Returns the tensor-parallel exchanges of the forward pass, those of the recompute, and whether the recompute repeats
     the all-to-alls to the experts.
     """
@@ -399,9 +416,10 @@ def _recompute(
 
 
 def _recompute_modules(shape: Shape, linear: list[Product], core: CoreAttention, recomputed: Tally) -> int:
-    """Add Megatron's ``recompute_modules`` (by default core attention alone) to ``recomputed``.
+    """Add the work of Megatron's ``recompute_modules`` (by default core attention alone) to ``recomputed``.
 
-    Returns the tensor-parallel exchanges that the recompute repeats.
+    ``linear``: the layer's matrix products. ``core``: the work of its core attention. Returns the number of
+    tensor-parallel exchanges that the recompute repeats.
     """
     exchanges = 0
     if "core_attn" in shape.recompute_modules:
@@ -462,22 +480,24 @@ def _kv_bytes(block: Block, shape: Shape) -> float:
 
 
 def _counts(block: Block, shape: Shape, *, trained: bool) -> tuple[int, int, int, int]:
-    """Count the parameters on this rank, adapters included: dense, trained dense, expert, trained expert."""
+    """Count a layer's parameters on this rank, adapters included: dense, trained dense, expert, trained expert.
+
+    ``trained``: the base weights get gradients.
+    """
     dense = trained_dense = experts = trained_experts = 0
-    owned: list[tuple[ParameterTensor, object]] = [
-        (tensor, module)
-        for module in (block.mixer, block.second_mixer, block.mlp)
-        if module is not None
-        for tensor in module.tensors
-    ]
-    owned += [(tensor, None) for tensor in block_tensors(block)[len(owned) :]]  # the norms
-    for tensor, module in owned:
-        local = local_tensor(tensor, module, shape.tensor_parallel, shape.expert_parallel, shape.expert_tensor_parallel)
+    tensors_of_modules: list[tuple[ParameterTensor, object]] = []
+    for module in (block.mixer, block.second_mixer, block.mlp):
+        if module is not None:
+            tensors_of_modules += [(tensor, module) for tensor in module.tensors]
+    norms = block_tensors(block)[len(tensors_of_modules) :]
+    tensors_of_modules += [(tensor, None) for tensor in norms]
+    for tensor, owner in tensors_of_modules:
+        local = local_tensor(tensor, owner, shape.tensor_parallel, shape.expert_parallel, shape.expert_tensor_parallel)
         numel, trained_numel = prod(local), 0
         if shape.adapter is None:
             if trained and not is_frozen(tensor.name.removesuffix(".weight"), shape.frozen_modules):
                 trained_numel = numel
-        elif len(local) == 2 and is_adapted(shape, tensor, module):
+        elif len(local) == 2 and is_adapted(shape, tensor, owner):
             trained_numel = shape.adapter.rank * sum(local)  # A [rank, inputs] and B [outputs, rank]
             numel += trained_numel
         if tensor.group == "experts":

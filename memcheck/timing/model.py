@@ -211,11 +211,14 @@ def _tower_costs(architecture: Architecture, shape: Shape, rates: Rates) -> tupl
 
 
 def _frozen_layers(freeze: tuple[str, ...]) -> set[int]:
-    """The layers that ``layers:A-B`` freezes."""
+    """Return the numbers of the layers that a plan's ``freeze`` names as ``layers:FIRST-LAST`` (excluded)."""
     import re
 
-    matches = [re.fullmatch(r"layers:(\d+)-(\d+)", pattern) for pattern in freeze]
-    return {index for match in matches if match for index in range(int(match[1]), int(match[2]))}
+    frozen: set[int] = set()
+    for pattern in freeze:
+        if match := re.fullmatch(r"layers:(\d+)-(\d+)", pattern):
+            frozen.update(range(int(match[1]), int(match[2])))
+    return frozen
 
 
 def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Block, bool, bool, int]]:
@@ -240,7 +243,11 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Blo
 
 
 def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tuple[Stage, ...]:
-    """List the distinct contents of the ``pipeline`` ranks of a pipeline, each with how many ranks hold it."""
+    """List the distinct contents of ``pipeline`` pipeline ranks, each with the number of ranks that have it.
+
+    A content is the number of layers of each kind, and whether the rank has embedding, head and prediction layers. The
+    answer is cached.
+    """
     freeze = job.freeze
     key = (id(architecture), pipeline, freeze, job.framework, job.layout.virtual_stages, job.options, job.images)
     cached = _stages.get(key)
@@ -255,9 +262,10 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
     distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, pipeline):
         layers, start = [], 0
-        for count in runs:
-            layers.append(sum(max(0, min(part.last, start + count) - max(part.first, start)) for part, _ in pieces))
-            start += count
+        for count in runs:  # how many of these equal consecutive layers are on the rank
+            end = start + count
+            layers.append(sum(max(0, min(part.last, end) - max(part.first, start)) for part, _ in pieces))
+            start = end
         predictions = sum(mtp_layers for _, mtp_layers in pieces)
         layers[-1] += predictions
         layers += tower_counts

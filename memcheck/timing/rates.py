@@ -93,10 +93,10 @@ class Rates(Record):
 
 @lru_cache(maxsize=256)
 def rates_of(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attention: bool = False) -> Rates:
-    """Return the rates of ``gpu`` for activations in ``compute`` (``bf16`` | ``fp16`` | ``fp32``).
+    """Return the FLOPs and bytes per second that a GPU and its links achieve, with the assumptions that were made.
 
-    ``fp8``: matrix products take fp8 inputs. ``engine_attention``: Transformer Engine's attention kernels
-    run.
+    ``compute``: dtype of activations, ``bf16`` | ``fp16`` | ``fp32``. ``fp8``: matrix products take fp8 inputs.
+    ``engine_attention``: Transformer Engine's attention kernels run.
 
     Raises:
         MissingRateError: the record has no rate for that dtype, or no memory bandwidth.
@@ -137,7 +137,7 @@ def rates_of(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_atten
 
 
 def _peak(gpu: Gpu, compute: str, assumed: list[Assumption]) -> float:
-    """Datasheet rate of a dtype, in operations per second."""
+    """Return the datasheet's FLOPs per second of a GPU in dtype ``compute``; a guess is added to ``assumed``."""
     if compute == "fp32" and gpu.fp32_tflops is None and gpu.bf16_tflops is not None:
         fp32 = gpu.bf16_tflops * FP32_OF_BF16
         assumed.append(Assumption("hardware.gpu.fp32_tflops", fp32, "not known: a sixteenth of bf16, as on the A100"))
@@ -149,7 +149,11 @@ def _peak(gpu: Gpu, compute: str, assumed: list[Assumption]) -> float:
 
 
 def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assumption]) -> float:
-    """Floating-point operations per second that large matrix products achieve."""
+    """Return the FLOPs per second that large matrix products achieve: a measured or assumed share of the peak.
+
+    ``compute``: dtype of the operands; ``fp8``: they are fp8 instead. ``peak``: datasheet FLOPs per second of
+    ``compute``. A share that was not measured on this GPU is added to ``assumed``.
+    """
     if compute == "fp32":
         return peak
     nvidia = (gpu.arch or "sm_").startswith("sm_")
@@ -181,13 +185,18 @@ def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
 
 
 def _flash_backward(gpu: Gpu, engine: bool, forward: float) -> float:
-    """Share of the matrix rate that attention's backward reaches; that of its forward where it is not known."""
+    """Return the share of the peak FLOPs that attention's backward achieves, 0 to 1.
+
+    It is known on Hopper alone; elsewhere the share of the ``forward`` is taken. ``engine``: Transformer Engine's
+    kernels run.
+    """
     if gpu.arch != "sm_90":
         return forward
     return FLASH_HOPPER_BACKWARD if engine else FLASH_BACKWARD
 
 
 def _missing(gpu: Gpu, field: str, what: str) -> MissingRateError:
+    """Return the error that a GPU's record lacks ``field``, called ``what`` in the message."""
     return MissingRateError(
         f"the speed of {gpu.name} is not known: its record has no {what}",
         f"state `hardware.gpu: {{name: {gpu.name}, {field}: ...}}`",
@@ -201,10 +210,10 @@ INNER = 512
 
 
 def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
-    """Compute the share of the multiprocessors' time that is spent on elements of the result, 0 to 1.
+    """Compute the share of the multiprocessors' time that a matrix product spends on elements of its result, 0 to 1.
 
-    The rest is lost to partly filled tiles and to multiprocessors that idle in the last wave. The best tile size
-    applies.
+    The product is [m, k] x [k, n], ``batch`` times. The rest of the time is lost to partly filled tiles, and to
+    multiprocessors without a tile in the last wave. The best tile size is taken.
     """
     if not multiprocessors:
         return 1.0
@@ -223,12 +232,14 @@ def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
 
 @lru_cache(maxsize=16384)
 def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item_bytes: int = 2) -> tuple[float, bool]:
-    """Compute the seconds of ``batch`` products ``[m, k] x [k, n]``, and whether memory bounds them.
+    """Compute the seconds of ``batch`` products ``[m, k] x [k, n]``, and whether memory bandwidth bounds them.
 
     ``item_bytes``: bytes per element of the operands. Results of fp8 products are written in 16 bits.
     """
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0, False
-    arithmetic = 2.0 * m * n * k * batch / (rates.matmul_flops * filled(m, n, k, batch, rates.multiprocessors))
-    memory = float(item_bytes * (m * k + k * n) + max(2, item_bytes) * m * n) * batch / rates.hbm_bandwidth
+    achieved_flops = rates.matmul_flops * filled(m, n, k, batch, rates.multiprocessors)
+    arithmetic = 2.0 * m * n * k * batch / achieved_flops
+    bytes_moved = float(item_bytes * (m * k + k * n) + max(2, item_bytes) * m * n) * batch
+    memory = bytes_moved / rates.hbm_bandwidth
     return (memory, True) if memory > arithmetic else (arithmetic, False)

@@ -166,7 +166,7 @@ def _exchanges(job: InferenceJob, architecture: Architecture, rates: Rates, toke
 def _prefill(job: InferenceJob, architecture: Architecture, rates: Rates, item_bytes: int) -> float:
     """Compute the seconds of a prefill: a forward pass over one prompt as long as the context, with fused kernels.
 
-    Logits are those of the last token alone, and are left out.
+    ``item_bytes``: bytes per element of activations. The logits, of the last token alone, are left out.
     """
     layout = job.layout
     shape = Shape(

@@ -126,12 +126,10 @@ class Product(Record):
 def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
     """List the matrix products of a layer's forward pass on one rank. ``trained``: its base weights get gradients.
 
-    What fp8 casts: torchtitan casts before hidden states are gathered over the tensor ranks, and once for all products
-    that read them (torchao ``float8_tensor_parallel.py``, PrepareFloat8ModuleInput, Float8RowwiseParallel), and
-    compiled graphs have equal casts but once (torch ``_functorch/compile_utils.py``, fx_graph_cse).
-
-    Whole matrices of attention, those that compress latents, read each rank's own tokens under Megatron, and the
-    gathered ones under torchtitan (``models/deepseek_v3/sharding.py``: ``x`` is gathered, wq_a, wkv_a are replicated).
+    Casts to fp8: torchtitan casts hidden states before they are gathered over the tensor ranks, once for all products
+    that read them (torchao ``float8_tensor_parallel.py``, PrepareFloat8ModuleInput, Float8RowwiseParallel; torch
+    ``_functorch/compile_utils.py``, fx_graph_cse). Matrices that are replicated, such as those that compress latents,
+    read this rank's tokens under Megatron, and all tokens under torchtitan (``models/deepseek_v3/sharding.py``).
     """
     tokens = settings.batch * settings.sequence
     tokens_of_rank = tokens // settings.tensor_parallel if settings.sequence_parallel else tokens
@@ -146,7 +144,9 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
             if not _is_matrix(tensor, local):
                 continue
             name = tensor.name.removesuffix(".weight")
-            outputs, inputs = local[-2:][::-1] if tensor.transposed else local[-2:]
+            outputs, inputs = local[-2:]
+            if tensor.transposed:
+                outputs, inputs = inputs, outputs
             if tensor.group == "experts" and isinstance(module, Moe):
                 rows, batch = _expert_tokens(module, settings, tokens), local[0] if len(local) == 3 else 1
                 shares_input = False
@@ -185,12 +185,10 @@ def is_adapted(settings: Shape, tensor: ParameterTensor, component: object) -> b
     """Whether the plan's adapter adds LoRA matrices to ``tensor``, a parameter of ``component`` (attention, ...)."""
     if settings.adapter is None or not tensor.linear:
         return False
-    return adapts(
-        settings.adapter,
-        tensor.name.removesuffix(".weight")
-        if settings.adapted_module_name is None
-        else settings.adapted_module_name(tensor, component),
-    )
+    name = tensor.name.removesuffix(".weight")
+    if settings.adapted_module_name is not None:
+        name = settings.adapted_module_name(tensor, component)
+    return adapts(settings.adapter, name)
 
 
 def _is_matrix(tensor: ParameterTensor, shape: tuple[int, ...]) -> bool:
@@ -201,34 +199,36 @@ def _is_matrix(tensor: ParameterTensor, shape: tuple[int, ...]) -> bool:
 
 
 def _expert_tokens(moe: Moe, settings: Shape, tokens: int) -> int:
-    """Compute the rows that each local expert multiplies, on the rank that gets the most routed tokens."""
+    """Compute the rows that each local expert multiplies, on the rank that gets the most routed tokens.
+
+    ``tokens``: of a micro-batch on this rank. The ranks of an expert-tensor group share each expert's matrices, so that
+    each of them multiplies the tokens of all of them.
+    """
     if isinstance(moe, DenseDispatchMoe):
         return tokens * settings.expert_parallel
-    local = max(1, moe.experts // settings.expert_parallel)
-    # every rank of a group that shares an expert multiplies the tokens of all of them with its part of it
+    local_experts = max(1, moe.experts // settings.expert_parallel)
     if settings.sequence_parallel:
-        source = float(tokens // settings.tensor_parallel * settings.expert_tensor_parallel)
-    else:  # tensor ranks have the same tokens
-        source = (
-            tokens
-            * max(1, settings.expert_parallel * settings.expert_tensor_parallel // settings.tensor_parallel)
-            / settings.expert_parallel
-        )
+        tokens_per_rank = float(tokens // settings.tensor_parallel * settings.expert_tensor_parallel)
+    else:  # tensor ranks have the same tokens: distinct ones come from the data-parallel ranks of the expert group
+        expert_group = settings.expert_parallel * settings.expert_tensor_parallel
+        data_ranks = max(1, expert_group // settings.tensor_parallel)
+        tokens_per_rank = tokens * data_ranks / settings.expert_parallel
     imbalance = settings.expert_imbalance if settings.expert_parallel > 1 else 1.0
-    return max(1, round(source * moe.experts_per_token * imbalance / local))
+    return max(1, round(tokens_per_rank * moe.experts_per_token * imbalance / local_experts))
 
 
 def projections(linear: list[Product]) -> list[Product]:
-    """Merge the products of q, k and v into one each, as torchtitan counts them."""
+    """Return the layer's products ``linear``, in which consecutive products of q, k and v are merged into one.
+
+    torchtitan's selective recompute counts them so.
+    """
+
+    def projects_qkv(product: Product) -> bool:
+        return product.group == "attention" and _is_qkv(product)
+
     merged: list[Product] = []
     for product in linear:
-        if (
-            product.group == "attention"
-            and merged
-            and merged[-1].group == "attention"
-            and _is_qkv(product)
-            and _is_qkv(merged[-1])
-        ):
+        if merged and projects_qkv(product) and projects_qkv(merged[-1]):
             last = merged[-1]
             merged[-1] = last._replace(outputs=last.outputs + product.outputs)
         else:

@@ -107,23 +107,16 @@ class Sharing(Record):
 def layer_time(
     job: TrainingJob, cost: LayerCost, wires: Wires, recomputed_share: float, sharing: Sharing, rates: Rates
 ) -> Layer:
-    """Compute the seconds of one layer and micro-batch, with the exchanges that no computation hides.
+    """Compute the seconds of one layer and micro-batch, forward and backward: computation, and exchanges not hidden.
 
-    ``recomputed_share``: the part of the layers of this kind that is recomputed, 0 to 1.
+    ``cost``: the layer's work. ``wires``: seconds of single exchanges. ``recomputed_share``: the share of such layers
+    that are recomputed, 0 to 1. ``sharing``: how data-parallel ranks share parameters.
     """
     layout = job.layout
-    arithmetic = (
-        cost.forward.arithmetic
-        + cost.input_gradients.arithmetic
-        + cost.weight_gradients.arithmetic
-        + recomputed_share * cost.recomputed.arithmetic
-    )
-    memory = (
-        cost.forward.memory
-        + cost.input_gradients.memory
-        + cost.weight_gradients.memory
-        + recomputed_share * cost.recomputed.memory
-    )
+    arithmetic = cost.forward.arithmetic + cost.input_gradients.arithmetic + cost.weight_gradients.arithmetic
+    arithmetic += recomputed_share * cost.recomputed.arithmetic
+    memory = cost.forward.memory + cost.input_gradients.memory + cost.weight_gradients.memory
+    memory += recomputed_share * cost.recomputed.memory
     tensor = context = expert = 0.0
     if layout.tensor > 1:
         tensor = tensor_seconds(wires.tensor, cost.halves, cost.exchanges, recomputed_share * cost.recomputed_exchanges)
@@ -131,16 +124,18 @@ def layer_time(
         exchange_forward, exchange_backward = context_seconds(job, cost, wires.context, rates)
         context = exchange_forward * (1 + (recomputed_share if cost.recomputed_attention else 0.0)) + exchange_backward
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
-        expert = expert_seconds(job, cost, rates) * (4 + (2 * recomputed_share if cost.recomputed_routed else 0.0))
+        # to the experts and back, in forward, in backward, and in the recompute if that repeats them
+        exchanges = 4 + (2 * recomputed_share if cost.recomputed_routed else 0.0)
+        expert = expert_seconds(job, cost, rates) * exchanges
         if wires.overlaps_routing:
             expert = exposed(expert, arithmetic + memory, ROUTING * rates.collective_sm_share / CHANNELS)
     data = last = 0.0
     if sharing.precision.stage == 3:
-        gathered, trained = cost.expert_parameters * sharing.padding, cost.trained_expert_parameters * sharing.padding
-        bytes_moved = (
-            FSDP_COPY_BYTES * (2 if sharing.reshards else 1) * (cost.dense_parameters + gathered) * sharing.gathers
-        )
-        bytes_moved += FSDP_REDUCE_BYTES * (cost.trained_dense_parameters + trained) * sharing.reduces
+        parameters = cost.dense_parameters + cost.expert_parameters * sharing.padding
+        trained = cost.trained_dense_parameters + cost.trained_expert_parameters * sharing.padding
+        copies = 2 if sharing.reshards else 1  # out of the gathered buffer, in forward and again in backward
+        bytes_moved = FSDP_COPY_BYTES * copies * parameters * sharing.gathers
+        bytes_moved += FSDP_REDUCE_BYTES * trained * sharing.reduces
         memory += bytes_moved / rates.hbm_bandwidth
         forward = cost.forward.arithmetic + cost.forward.memory
         backward = arithmetic + memory - forward
@@ -162,9 +157,9 @@ def _exposed_fsdp(
 ) -> tuple[float, float]:
     """Compute the seconds of FSDP's gathers and reductions of one layer that no computation hides.
 
-    FSDP prefetches the next layer while one computes, so that only the longer part of a collective waits. ``forward``,
-    ``backward``: seconds of computation. Returns the seconds of every micro-batch, and those that the micro-batch which
-    reduces adds where not all do.
+    FSDP gathers the next layer while one computes: only what takes longer than the computation is exposed. ``forward``,
+    ``backward``: seconds of the layer's computation. ``collective_sm_share``: share of the multiprocessors that NCCL
+    uses. Returns the seconds of every micro-batch, and those in addition of the one that reduces, if only one does.
     """
     gather = gather_seconds(sharing.dense, cost.dense_parameters, sharing.precision)
     gather += gather_seconds(sharing.experts, cost.expert_parameters * sharing.padding, sharing.precision)
@@ -182,7 +177,11 @@ def _exposed_fsdp(
 def stage_time(
     stage: Stage, layers: list[Layer], model_cost: ModelCost, wires: Wires, rates: Rates, sharing: Sharing
 ) -> StageTime:
-    """Add up the seconds and parameters of a pipeline stage: its layers, and the embedding and head that it holds."""
+    """Add up the seconds and parameters of a pipeline stage for one micro-batch: its layers, and the ends that it has.
+
+    ``stage``: numbers of layers of each kind, and whether it has embedding and head. ``layers``: seconds of a layer of
+    each kind. ``model_cost``: parameters of the layers, and work of the head. ``wires``: seconds of single exchanges.
+    """
     arithmetic = memory = weights = tensor = context = expert = data = last = 0.0
     dense = dense_trained = experts = experts_trained = 0
     for count, layer, cost in zip(stage.layers, layers, model_cost.costs, strict=True):
@@ -208,18 +207,14 @@ def stage_time(
         ends += head.head
         ends_trained += head.head if head.head_trained else 0
     if stage.predictions:  # each layer has its own product before it, and its logits and loss after it
-        n = stage.predictions
-        arithmetic += n * (
-            head.forward.arithmetic
-            + head.backward.arithmetic
-            + head.recomputed.arithmetic
-            + head.mtp_projection.arithmetic
-        )
-        memory += n * (head.forward.memory + head.backward.memory + head.recomputed.memory + head.mtp_projection.memory)
+        predictions = stage.predictions
+        work = (head.forward, head.backward, head.recomputed, head.mtp_projection)
+        arithmetic += predictions * sum([tally.arithmetic for tally in work])
+        memory += predictions * sum([tally.memory for tally in work])
         # its input is twice as wide, its result is gathered, and the hidden states are for the logits
-        tensor += n * 4 * wires.tensor.pair
-        dense += n * head.mtp_projection_parameters
-        dense_trained += n * head.mtp_projection_parameters
+        tensor += predictions * 4 * wires.tensor.pair
+        dense += predictions * head.mtp_projection_parameters
+        dense_trained += predictions * head.mtp_projection_parameters
     if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
         ends += head.embedding
         ends_trained += head.embedding if head.embedding_trained else 0
@@ -248,11 +243,12 @@ def stage_time(
 def bubble_seconds(
     layout: Layout, micro_batches: int, stages: tuple[Stage, ...], times: list[StageTime], slowest: StageTime
 ) -> float:
-    """Compute the seconds that the slowest rank waits for others (the pipeline bubble) in one step.
+    """Compute the seconds of one step in which the slowest pipeline rank has no work (the pipeline bubble).
 
-    It waits for one micro-batch of every other rank, less what the schedule fills in. Zero-bubble schedules fill it
-    with the rank's own weight gradients, one per micro-batch. DualPipe needs two micro-batches per rank to feed both
-    ends (torch's ScheduleDualPipeV refuses fewer). With fewer it is estimated as zero-bubble.
+    It is one micro-batch of every other rank, less what the schedule fills. ``times``: seconds of a micro-batch on each
+    of the ``stages``. Zero-bubble schedules fill the bubble with the rank's weight gradients, one per micro-batch.
+    DualPipe needs two micro-batches per rank to feed both ends (torch's ScheduleDualPipeV refuses fewer); with fewer it
+    is estimated as zero-bubble.
     """
     ranks = layout.pipeline
     if ranks == 1:

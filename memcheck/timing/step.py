@@ -25,7 +25,7 @@ from memcheck.timing.model import REMEMBERED, ModelCost, Stage, parts_of, shape_
 from memcheck.timing.optimizer import offload_seconds, step_seconds
 from memcheck.timing.rates import TERA, Rates, rates_of
 from memcheck.timing.second_passes import NONE, second_passes
-from memcheck.timing.stage import Sharing, StageTime, bubble_seconds, layer_time, pipeline_seconds, stage_time
+from memcheck.timing.stage import Layer, Sharing, StageTime, bubble_seconds, layer_time, pipeline_seconds, stage_time
 from memcheck.timing.types import Exchanges, StepTime
 
 
@@ -48,10 +48,10 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
     wires = wires_of(job, architecture.hidden_size, shape.item_bytes, rates)
     sharing = _sharing(job, architecture, rates)
     recomputed_share = _recomputed(job, architecture)
-    layer_times = {
-        id(cost): layer_time(job, cost, wires, recomputed_share, sharing, rates)
-        for cost in {id(cost): cost for cost in model_cost.costs}.values()
-    }
+    layer_times: dict[int, Layer] = {}  # equal layers share a cost
+    for cost in model_cost.costs:
+        if id(cost) not in layer_times:
+            layer_times[id(cost)] = layer_time(job, cost, wires, recomputed_share, sharing, rates)
     layers = [layer_times[id(cost)] for cost in model_cost.costs]
     stages = stages_of(architecture, job, layout.pipeline)
     times = [stage_time(stage, layers, model_cost, wires, rates, sharing) for stage in stages]
@@ -94,10 +94,11 @@ def _whole_step(
     sharing: Sharing,
     recomputed_share: float,
 ) -> StepTime:
-    """Compute the time of the optimizer step from that of one micro-batch on each pipeline stage.
+    """Compute the time of a whole optimizer step from that of one micro-batch on each pipeline stage.
 
-    ``recomputed_share``: the share of the layers that are recomputed. Adds what happens once per step: the optimizer,
-    the reduction below ZeRO-3, the pipeline bubble and transfers to the host.
+    ``stage_times``: seconds of a micro-batch on each of the ``stages``. ``recomputed_share``: the share of the layers
+    that are recomputed. Added is what happens once per step: the optimizer, the reduction of gradients below ZeRO-3,
+    the pipeline bubble and transfers to the host.
     """
     layout, micro_batches = job.layout, job.gradient_accumulation_steps
     slowest = max(stage_times, key=lambda time: time.seconds)
@@ -106,7 +107,8 @@ def _whole_step(
     parameters = slowest.dense_trained / shards + slowest.experts_trained / expert_shards
     optimizer_compute, optimizer_memory = step_seconds(job, parameters, rates, architecture.hidden_size)
     shard_bytes = (slowest.dense + slowest.experts) * DTYPE_BYTES[job.recipe.params] / shards
-    fetches = micro_batches * (2 if sharing.reshards else 1) if layout.zero_stage == 3 else 2 * micro_batches
+    # an offloaded shard is copied to the GPU for each forward, and for each backward unless FSDP keeps it gathered
+    fetches = micro_batches if layout.zero_stage == 3 and not sharing.reshards else 2 * micro_batches
     offload, assumed = offload_seconds(job, parameters, shard_bytes, fetches, rates)
     if job.checkpointing.offload != "none":
         offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
@@ -148,10 +150,10 @@ def _whole_step(
 def _flops(
     job: TrainingJob, architecture: Architecture, rates: Rates, recomputed_share: float
 ) -> tuple[float, float, float]:
-    """Return the FLOPs per token of the whole model: its own, those of recompute, and those of attention kernels.
+    """Return the FLOPs per token of the whole model: of its math, of recompute, and of attention kernels, cached.
 
     ``recomputed_share``: the share of the layers that are recomputed. Attention kernels compute the scores again in
-    backward.
+    backward, which does not count as the model's math.
     """
     key = (
         id(architecture),
@@ -194,9 +196,8 @@ def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> tuple[
     model_cost: ModelCost = parts_of(architecture, single_rank, rates)
     stage = stages_of(architecture, job, 1)[0]
     mtp_projection = 6.0 * job.sequence_length * model_cost.head.mtp_projection_parameters
-    model = (model_cost.head.flops + model_cost.head.backward_flops) * (
-        1 + stage.predictions
-    ) + mtp_projection * stage.predictions
+    head = model_cost.head.flops + model_cost.head.backward_flops
+    model = head * (1 + stage.predictions) + mtp_projection * stage.predictions
     recompute = kernels = 0.0
     for count, cost in zip(stage.layers, model_cost.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
@@ -229,7 +230,7 @@ def _after_backward(job: TrainingJob, slowest: StageTime, sharing: Sharing, rate
     if zero_stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
         reduce = all_reduce(sharing.dense.shard, slowest.dense_trained * item_bytes.reduced)
     hides_reduce, hides_gather = overlaps(job)
-    backward = (slowest.arithmetic + slowest.memory) * 2 / 3
+    backward = (slowest.arithmetic + slowest.memory) * 2 / 3  # of a micro-batch's time
     seconds = exposed(reduce, backward, rates.collective_sm_share) if hides_reduce else reduce
     seconds *= job.gradient_accumulation_steps if sharing.reduces else 1
     if zero_stage:  # ranks update only their shards

@@ -85,7 +85,8 @@ class TensorWires(Record):
 def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -> TensorWires:
     """Compute the seconds of each tensor-parallel exchange of hidden states.
 
-    ``size``: their bytes on all tensor ranks; ``item_bytes``: bytes per element.
+    ``size``: bytes of the hidden states of all tensor ranks; ``item_bytes``: bytes per element. Without sequence
+    parallelism the exchange is an all-reduce, with it a gather and a reduce-scatter.
     """
     layout, timing = job.layout, timing_of(job.framework)
     ranks = layout.tensor
@@ -97,7 +98,11 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
         return TensorWires(ranks, 0.0, all_reduce(links, size), latent=all_reduce(links, latents))
     narrow = size / item_bytes if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
     moved = 2.0 / rates.hbm_bandwidth if timing.copies_gathered(job) else 0.0
-    hides = TORCH if job.option("enable_async_tensor_parallel") else ENGINE if job.option("tp_comm_overlap") else ""
+    hides = ""  # whose code overlaps the exchanges with products
+    if job.option("enable_async_tensor_parallel"):
+        hides = TORCH
+    elif job.option("tp_comm_overlap"):
+        hides = ENGINE
     return TensorWires(
         ways=ranks,
         gather=gather(links, narrow),
@@ -126,31 +131,41 @@ def _latent_share(job: TrainingJob) -> float:
 
 
 def halves(linear: list[Product], rates: Rates, item_bytes: int, *, dense: bool, latent: str) -> tuple[Half, ...]:
-    """The halves of a layer that exchange hidden states: attention, and feed-forward where ``dense``."""
-    parts = [[product for product in linear if product.group == "attention"]]
+    """Return the halves of a layer that exchange hidden states over the tensor ranks, with the seconds of their
+    products.
+
+    ``linear``: the layer's products; ``item_bytes``: bytes per element of their operands. ``dense``: the MLP is one of
+    the halves, as attention is. ``latent``: attention exchanges latents instead; empty: it does not.
+    """
+    products_of_halves = [[product for product in linear if product.group == "attention"]]
     if dense:
-        parts.append([product for product in linear if product.group != "attention"])
-    exchanging = [_half(part, rates, item_bytes) for part in parts if part]
+        products_of_halves.append([product for product in linear if product.group != "attention"])
+    exchanging = [_half(products, rates, item_bytes) for products in products_of_halves if products]
     if latent and exchanging:
         exchanging[0] = exchanging[0]._replace(latent=latent)
     return tuple(exchanging)
 
 
 def _half(products: list[Product], rates: Rates, item_bytes: int) -> Half:
-    """Add up the seconds of the products of one half of a layer, by how they are sharded."""
+    """Add up the seconds of the products of attention or of an MLP: forward, dX and dW, by how weights are sharded.
+
+    ``item_bytes``: bytes per element of the operands.
+    """
     column = column_inputs = column_weights = row = row_inputs = 0.0
     readers = 0
     for product in products:
         forward, _ = matmul(product.tokens, product.outputs, product.inputs, rates, product.batch, item_bytes)
         inputs, _ = matmul(product.tokens, product.inputs, product.outputs, rates, product.batch, item_bytes)
         if product.shard == "column":
-            column, column_inputs, readers = column + forward, column_inputs + inputs, readers + 1
+            column += forward
+            column_inputs += inputs
+            readers += 1
             if product.trained:
-                column_weights += matmul(
-                    product.outputs, product.inputs, product.tokens, rates, product.batch, item_bytes
-                )[0]
+                weights, _ = matmul(product.outputs, product.inputs, product.tokens, rates, product.batch, item_bytes)
+                column_weights += weights
         elif product.shard == "row":
-            row, row_inputs = row + forward, row_inputs + inputs
+            row += forward
+            row_inputs += inputs
     return Half(
         column=column,
         column_inputs=column_inputs,
@@ -162,44 +177,45 @@ def _half(products: list[Product], rates: Rates, item_bytes: int) -> Half:
 
 
 def tensor_seconds(wires: TensorWires, halves: tuple[Half, ...], exchanges: int, recomputed: float) -> float:
-    """Compute the seconds of tensor-parallel exchanges in one layer that no product hides.
+    """Compute the seconds of tensor-parallel exchanges in one layer, forward and backward, that no product hides.
 
+    ``wires``: seconds of single exchanges. ``halves``: attention and MLP, with the seconds of their products.
     ``exchanges``: gather and reduce-scatter pairs of a forward pass. ``recomputed``: those that the recompute repeats.
     """
     if not wires.hides:
         total = wires.pair * (2 * exchanges + recomputed)
         for half in halves:
-            if wires.gathers_input_twice:
-                total += exposed(
-                    wires.latent if half.latent else wires.gather, half.column_inputs, wires.collective_sm_share
-                )
+            if wires.gathers_input_twice:  # once more in backward, for dW, while dX is computed
+                gather = wires.latent if half.latent else wires.gather
+                total += exposed(gather, half.column_inputs, wires.collective_sm_share)
             if half.latent:
                 total -= _narrower(wires, half, recomputed / exchanges)
         return total
-    ahead = back = 0.0
+    forward = backward = 0.0
     for half in halves:
         gathered = wires.latent if half.latent else wires.gather
-        ahead += (
+        forward += (
             wires.placed + _waits(wires, gathered, half.column) + _waits(wires, wires.scatter, half.row) + wires.summed
         )
-        back += wires.placed + _waits(wires, wires.gather, half.row_inputs)
-        if wires.hides == ENGINE:
-            back += max(0.0, (wires.latent if half.latent else wires.scatter) - half.column_weights)
+        backward += wires.placed + _waits(wires, wires.gather, half.row_inputs)
+        if wires.hides == ENGINE:  # TE scatters the input's gradient while it computes dW
+            backward += max(0.0, (wires.latent if half.latent else wires.scatter) - half.column_weights)
         elif half.readers == 1:
-            back += _waits(wires, wires.scatter, half.column_inputs) + wires.summed
-        else:
-            back += wires.scatter + wires.copies[1]
-    return ahead * (1 + recomputed / exchanges if exchanges else 1) + back
+            backward += _waits(wires, wires.scatter, half.column_inputs) + wires.summed
+        else:  # torch fuses no scatter with several products whose gradients are added
+            backward += wires.scatter + wires.copies[1]
+    repeats = 1 + recomputed / exchanges if exchanges else 1
+    return forward * repeats + backward
 
 
 def _narrower(wires: TensorWires, half: Half, recomputed: float) -> float:
-    """Compute the seconds that exchanging latents in place of hidden states saves.
+    """Compute the seconds that attention saves by exchanging latents instead of hidden states.
 
-    Latents are gathered in forward, and their gradients are summed in backward. ``recomputed``: how often whole layers
-    are recomputed. Up-projections that are recomputed alone gather once more.
+    Latents are gathered in forward, and their gradients are summed in backward. ``half``: attention. ``recomputed``:
+    how often layers are recomputed as a whole; up-projections that are recomputed alone gather once more.
     """
     saved = wires.scatter - wires.latent
-    if not wires.gather:  # every rank has all tokens: one all-reduce each way, and of the results in forward
+    if not wires.gather:  # without sequence parallelism every rank has all tokens: only all-reduces, of the gradients
         return saved
     if half.latent == AGAIN:
         return saved + wires.gather - 2 * wires.latent

@@ -105,23 +105,19 @@ def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, floa
 def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
     """Compute the bytes per token that Megatron's ``recompute_modules`` move once more in backward.
 
-    ``layernorm`` are norms that no linear layer computes: before latent attention and before experts, and all of them
-    without Transformer Engine. ``mla_up_proj`` turns and puts together queries and keys, too
-    (``multi_latent_attention.py``, qkv_up_proj_and_rope_apply).
+    ``modules``: these modules. ``layernorm`` are norms that are not fused with a linear layer: before latent attention
+    and before experts, and all norms without Transformer Engine. ``mla_up_proj`` also rotates and concatenates queries
+    and keys (``multi_latent_attention.py``, qkv_up_proj_and_rope_apply). ``fused``: Transformer Engine's kernels run.
     """
     mixer, mlp = block.mixer, block.mlp
     stream = inner = experts = 0.0
     if "layernorm" in modules:
-        separate_norms = (
-            (block.input_norm, not fused or isinstance(mixer, LatentAttention)),
-            (
-                block.mlp_norm,
-                not fused or isinstance(mlp, Moe),
-            ),
-        )
-        stream = sum(
-            _norm(norm, hidden, 2, one_kernel=True)[0] for norm, alone in separate_norms if norm is not None and alone
-        )
+        separate_norms = []
+        if not fused or isinstance(mixer, LatentAttention):
+            separate_norms.append(block.input_norm)
+        if not fused or isinstance(mlp, Moe):
+            separate_norms.append(block.mlp_norm)
+        stream = sum(_norm(norm, hidden, 2, one_kernel=True)[0] for norm in separate_norms if norm is not None)
     if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
         inner += _mixer(mixer, fused=fused, one_kernel=True)[0]
     if isinstance(mlp, Mlp) and "mlp" in modules:
@@ -137,9 +133,13 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
 
 
 def kept_width(block: Block) -> int:
-    """Elements per token of the activation function's input, without experts."""
+    """Return the elements per token of the input of a layer's activation function, routed experts left out."""
     mlp = block.mlp
-    width = mlp.width if isinstance(mlp, Mlp) else mlp.shared.width if isinstance(mlp, Moe) else 0
+    width = 0
+    if isinstance(mlp, Mlp):
+        width = mlp.width
+    elif isinstance(mlp, Moe):
+        width = mlp.shared.width
     return 2 * width if mlp is not None and mlp.gated else width
 
 
@@ -158,18 +158,20 @@ def merge_traffic(
     fused: bool,
     repeats_kv_heads: bool,
 ) -> tuple[float, float]:
-    """Compute the bytes per token, forward and backward, of merging ring attention's outputs of ``ranks`` blocks.
+    """Compute the bytes per token, forward and backward, of merging the outputs of ring attention's ``ranks`` steps.
 
-    Transformer Engine's (``dot_product_attention/context_parallel.py``): keys and values are put together 2 + 2, the
+    ``kind``: whose ring runs, ``engine`` (Transformer Engine) or ``torch``. Numbers are bytes read + written per
+    element.
+
+    Transformer Engine (``dot_product_attention/context_parallel.py``): keys and values are concatenated 2 + 2, the
     first output is scaled 2 + 2, each other one scaled and added 2 + 2 + 2; in backward they are copied once more, and
-    each block's gradients of queries, keys and values are copied 2 + 2 or added 2 + 2 + 2. Half of the other blocks
-    meet only half of the queries, the other half only half of the keys. torch's:
+    each step's gradients of queries, keys and values are copied 2 + 2 or added 2 + 2 + 2. Under the causal mask half of
+    the other steps have only half of the queries, the other half only half of the keys.
 
-    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger: an output is cast to fp32
-    2 + 4, subtracted 8 + 4, scaled 4 + 4 and subtracted 8 + 4; where only the second half of the queries saw the block,
-    half of that, and both halves are put together again 4 + 4. Compiled, one kernel reads 2 + 4 and writes 4. Backward:
-    gradients are summed in fp32, of queries 4 + 2 + 4 (or half, and put together 4 + 4), of keys and values 4 + 2 + 4
-    and, to be sent on, 4 + 4.
+    torch (``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger): an output is cast to
+    fp32 2 + 4, subtracted 8 + 4, scaled 4 + 4 and subtracted 8 + 4; with half of the queries, half of that, and both
+    halves are concatenated 4 + 4. Compiled, one kernel reads 2 + 4 and writes 4. In backward gradients are summed in
+    fp32, of queries 4 + 2 + 4 (or half, and concatenated 4 + 4), of keys and values 4 + 2 + 4 and, to be sent, 4 + 4.
     """
     if isinstance(mixer, Attention):
         queries = -(-mixer.heads // tensor) * mixer.head_dim
@@ -182,9 +184,8 @@ def merge_traffic(
         return 0.0, 0.0
     if kind == "engine":
         merged = 6.0 * 0.75 * (ranks - 1)
-        return keys_values * 4.0 + queries * (4.0 + merged), keys_values * (4.0 + 6.0 + merged) + queries * (
-            4.0 + merged
-        )
+        of_queries = queries * (4.0 + merged)
+        return keys_values * 4.0 + of_queries, keys_values * (4.0 + 6.0 + merged) + of_queries
     if kind != "torch":
         return 0.0, 0.0
     forward = 10.0 if fused else (38 + 19 + 8) / 2
@@ -203,8 +204,9 @@ def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor:
 def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:
     """Return the bytes per logit that the loss reads and writes, forward and backward.
 
-    Standard loss: logits written 2, ``float()`` 2 + 4, log-softmax 4 + 4, its gradient 4 + 4 + 4, the one-hot gradient
-    4, cast back 4 + 2. One kernel (Liger, Transformer Engine, compiled): logits 2, read twice, gradient written.
+    ``kind``: the plan's loss. ``fused``: one kernel (Liger, Transformer Engine, compiled) writes logits 2, reads them
+    2, and in backward reads them 2 and writes the gradient 2. The standard loss writes logits 2, ``float()`` 2 + 4
+    (``upcast``), log-softmax 4 + 4, its gradient 4 + 4 + 4, the one-hot gradient 4, and casts back 4 + 2.
     """
     if fused or kind in ("fused-linear", "in-place"):
         return 2.0 + 2.0, 2.0 + 2.0

@@ -78,9 +78,10 @@ def _layers(contents: ChunkContents) -> int:
 def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     """Return the bytes that one rank keeps between steps, by component, and those that the optimizer's step adds.
 
-    ZeRO-1 divides each tensor's elements over the data-parallel ranks. With fp32 sums it runs without DDP (before
-    7bc99232 of June 2025; since then it raises NotImplementedError in DDP's hook). Updated parameters are gathered
-    through flat copies of all shards. DDP's buckets are no views of the gradients.
+    ``tensors``: the rank's parameters before ZeRO divides them. ZeRO-1 divides each tensor's elements over the
+    data-parallel ranks, and gathers updated parameters through flat copies of all shards. With fp32 sums of gradients
+    it runs without DDP (before 7bc99232 of June 2025; since then it raises NotImplementedError in DDP's hook). DDP's
+    buckets are not views of the gradients.
     """
     recipe, layout = job.recipe, job.layout
     parameter_item_bytes, state_item_bytes = DTYPE_BYTES[recipe.params], DTYPE_BYTES[recipe.optimizer_states]
@@ -91,9 +92,8 @@ def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     shards = [(-(-t.numel // shard_ranks), t.times) for t in tensors]
     shard_numel = sum(shard * times for shard, times in shards)
     parameter_bytes = sum(rounded(t.numel * parameter_item_bytes) * t.times for t in tensors)
-    state_bytes = STATES_PER_PARAMETER[job.optimizer.name] * sum(
-        rounded(n * state_item_bytes) * times for n, times in shards
-    )
+    one_state_bytes = sum(rounded(n * state_item_bytes) * times for n, times in shards)
+    state_bytes = STATES_PER_PARAMETER[job.optimizer.name] * one_state_bytes
     components = (
         ("parameters", parameter_bytes),
         ("gradients", rounded(4 * numel) if accumulates(job) else parameter_bytes),
@@ -101,11 +101,10 @@ def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
         ("master_weights", rounded(4 * shard_numel) if accumulates(job) else 0),
         ("optimizer_states", state_bytes),
     )
+    flat_shard_bytes = rounded(shard_numel * parameter_item_bytes)
     gathering_bytes = (
-        rounded(shard_numel * parameter_item_bytes) + shard_ranks * rounded(shard_numel * parameter_item_bytes)
-        if shard_ranks > 1
-        else 0
-    )
+        (1 + shard_ranks) * flat_shard_bytes if shard_ranks > 1 else 0
+    )  # the rank's, and those of all ranks
     largest_bytes = max((rounded(n * state_item_bytes) for n, _ in shards), default=0)
     stepping_bytes = 0 if job.optimizer.implementation == "fused" or job.optimizer.name == "sgd" else largest_bytes
     return ResidentStates(components, f"{job.optimizer.name} step", max(stepping_bytes, gathering_bytes))

@@ -17,12 +17,12 @@ from memcheck.frameworks.nanotron.linear import column, norm, scatters
 
 
 def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
-    """Look up token embeddings in this rank's vocabulary shard: [this rank's tokens, hidden].
+    """Look up token embeddings in this rank's shard of the vocabulary: [this rank's tokens, hidden].
 
     With several shards, tokens of other shards are masked. Under sequence parallelism the rows are reduce-scattered.
     """
     tape, setting = ctx.tape, ctx.setting
-    has_grad = setting.has_grad or embedding.tied  # the head's gradient of the table is there already
+    has_grad = setting.has_grad or embedding.tied  # the head's backward has computed a gradient of the table before
     shard_rows = -(-embedding.vocab // ctx.tp)
     weight = ctx.register(
         Parameter("token_embedding", (shard_rows, setting.hidden), setting.param_dtype, True, has_grad=has_grad)
@@ -57,10 +57,10 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
 
 
 def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradients) -> Value:
-    """Compute the final norm, the logits of this rank's vocabulary shard and the loss of each token: [tokens].
+    """Compute the final norm, the logits of this rank's shard of the vocabulary, and the loss of each token: [tokens].
 
     Llama's model casts the logits to fp32 before it returns, Qwen 2's loss does. Either way a variable of the model's
-    forward keeps what it passes to the loss, until that returns.
+    forward holds the logits that it passes to the loss, until the loss returns. ``gradients``: Megatron's, not used.
     """
     del gradients
     tape = ctx.tape

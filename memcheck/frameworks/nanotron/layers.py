@@ -31,7 +31,10 @@ def is_qwen(setting: Setting) -> bool:
 
 
 def nanotron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recompute: bool) -> Value:
-    """Compute consecutive layers; ``recompute`` puts a reentrant checkpoint around each (``recompute_layer``)."""
+    """Compute consecutive layers, ``x``: [tokens, hidden]; so is the result.
+
+    ``recompute``: each layer runs in a reentrant checkpoint (nanotron's ``recompute_layer``).
+    """
     for block in blocks:
         x = checkpoint(ctx, partial(_recomputed_block, block), (x,)) if recompute else _block(ctx, block, x)
     return x
@@ -82,11 +85,11 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     else:
         q, k, v = tape.views(copy(tape, qkv, "permute"), (tokens, query_width), (tokens, kv_width), (tokens, kv_width))
     joined = cat(tape, (k, v), (tokens, 2 * kv_width), "cat keys and values")
-    kv = copy(tape, joined, "permute keys and values")
+    interleaved = copy(tape, joined, "permute keys and values")
     del joined
-    keys, values = tape.views(kv, (tokens, kv_width), (tokens, kv_width))
+    keys, values = tape.views(interleaved, (tokens, kv_width), (tokens, kv_width))
     out = _flash(ctx, attention, q, keys, values)
-    del keys, values, kv
+    del keys, values, interleaved
     result = row(ctx, out, "o_proj", ctx.hidden, strided=ctx.setting.batch > 1)
     del out, q, k, v, qkv, x
     return result

@@ -46,7 +46,10 @@ def _require_rms_norm(spec: Norm | None) -> Norm | None:
 
 
 def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
-    """Apply ``TritonRMSNorm``: one kernel that saves its input and one fp32 number per row."""
+    """Apply nanotron's ``TritonRMSNorm`` to ``x`` [tokens, width]: it saves its input and an fp32 rstd per row.
+
+    ``spec``: the norm; any other than an RMSNorm is refused. Backward sums dW over the kernel's programs in fp32.
+    """
     weight, _ = ctx.norm_weight(_require_rms_norm(spec), name)
     if weight is None:
         return x
@@ -86,9 +89,9 @@ def column(ctx: Context, x: Value, name: str, outputs: int, *, bias: bool = Fals
 
 
 def _async_column_product(ctx: Context, x: Value, weight: Parameter, bias: Parameter | None, name: str) -> Value:
-    """Compute a product with asynchronous communication, without sequence parallelism.
+    """Compute a column-parallel product with asynchronous communication and without sequence parallelism.
 
-    Backward makes dX first, which stays live while dW is made.
+    ``x``: [tokens, inputs], saved. Backward computes dX before dW, since dX is all-reduced while dW is computed.
     """
     tape, shape, dtype, needs_grad = ctx.tape, x.shape, x.dtype, x.origin is not None
     out = tape.value((*shape[:-1], weight.shape[0]), dtype, name)
@@ -105,10 +108,10 @@ def _async_column_product(ctx: Context, x: Value, weight: Parameter, bias: Param
 
 
 def _gather_and_multiply(ctx: Context, x: Value, weight: Parameter, bias: Parameter | None, name: str) -> Value:
-    """Gather the rows of the tensor group and multiply them by the weight: [tokens, outputs].
+    """All-gather the tokens of the tensor-parallel group, and multiply them by the weight: [tokens, outputs].
 
-    The rows are gathered into the shared buffer; unless ``tp_recompute_allgather`` is set, into a tensor that the layer
-    saves.
+    ``x``: this rank's tokens. With ``tp_recompute_allgather`` all tokens are gathered into a shared buffer, and again
+    in backward; without it into a tensor that the layer saves.
     """
     tape, setting, shape, dtype = ctx.tape, ctx.setting, x.shape, x.dtype
     gathered_shape, asynchronous = (ctx.tokens, shape[-1]), is_async(setting)
@@ -153,9 +156,10 @@ def row(ctx: Context, x: Value, name: str, outputs: int, *, strided: bool = Fals
 
 
 def _async_row_product(ctx: Context, x: Value, weight: Parameter, name: str, *, strided: bool) -> Value:
-    """Compute the product and reduce-scatter in one function, whose backward gathers into the second shared buffer.
+    """Compute a row-parallel product and its reduce-scatter in one autograd Function: [tokens / tp, outputs].
 
-    It saves its input as it came, and copies a strided one once for each product. Backward makes dX first.
+    ``strided``: the input is not contiguous, so that each product copies it; the Function saves the strided one.
+    Backward gathers the output's gradient into a shared buffer, and computes dX before dW.
     """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     contiguous_input = tape.new(shape, dtype, name + " input") if strided else None

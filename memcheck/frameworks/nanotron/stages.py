@@ -13,7 +13,9 @@ from memcheck.models.types import Architecture, Attention, Block, Mlp
 
 
 def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
-    """One chunk for each pipeline rank. A rank takes blocks until their cost, added up, is above its share.
+    """Divide the layers over the pipeline ranks as nanotron does: one chunk for each rank.
+
+    A rank gets layers until their summed cost exceeds its share of the model's cost, which includes the head.
 
     Raises:
         UnsupportedError: a rank gets no layer, on which nanotron's ranks end in an error.

@@ -93,10 +93,8 @@ def reading_unit(
     touched_tensors = touched_by(lambda ctx, x: project(ctx, vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "the projector", job.framework.name)
     first = reading_curve(vision, setting, reading, inventory)._replace(left_gradient_bytes=waiting_gradients)
-    later = first
-    if adds:
-        later = reading_curve(vision, setting.for_later_micro_batches(), reading, inventory)
-        later = later._replace(left_gradient_bytes=waiting_gradients)
+    later = reading_curve(vision, setting.for_later_micro_batches(), reading, inventory)
+    later = later._replace(left_gradient_bytes=waiting_gradients) if adds else first
     tensors = part_tensors(block, setting)
     return Unit(kind="projector", name="projector and masks", tensors=tensors, first_curve=first, later_curve=later)
 

@@ -22,7 +22,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value) -> Valu
     width. Source: torchtitan models/deepseek_v3/model.py.
     """
     tape = ctx.tape
-    tensors = {tokens.name.split(".")[-2]: tokens for tokens in linear_tensors(attention.tensors)}
+    tensors = {tensor.name.split(".")[-2]: tensor for tensor in linear_tensors(attention.tensors)}
     tokens = ctx.tokens
     heads = -(-attention.heads // ctx.tp)
     nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
@@ -63,8 +63,10 @@ def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
 
 
 def _cat_key(ctx: Context, k_pass: Value, k_rotated: Value, shape: tuple[int, ...]) -> Value:
-    """Assemble the key, ``cat([k_nope, k_pe.expand(...)])``: all heads share k_pe, so its gradient is
-    summed over them.
+    """Concatenate each head's key, ``cat([k_nope, k_pe.expand(...)])``: [tokens, heads, width], which is ``shape``.
+
+    ``k_pass``: without rotary embedding, per head. ``k_rotated``: with it, shared by all heads, so that its gradient is
+    a sum over heads.
     """
     tape = ctx.tape
     expanded = Value(k_rotated.storage, (*shape[:-1], k_rotated.shape[-1]), k_rotated.dtype)

@@ -123,12 +123,13 @@ def _mixer(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value) -
     return recurrent_mixer(ctx, mixer, x)
 
 
-def _feed_forward(ctx: Context, m: Mlp | Moe, x: Value) -> Value:
-    if isinstance(m, Mlp):
-        return mlp(ctx, m, x)
+def _feed_forward(ctx: Context, module: Mlp | Moe, x: Value) -> Value:
+    """Run a layer's dense MLP or its experts on ``x`` [tokens, hidden]; so is the result."""
+    if isinstance(module, Mlp):
+        return mlp(ctx, module, x)
     from memcheck.frameworks.torchtitan.moe import moe
 
-    return moe(ctx, m, x)
+    return moe(ctx, module, x)
 
 
 def _attention(ctx: Context, attention: Attention, x: Value) -> Value:

@@ -38,9 +38,10 @@ class HeadShard(Record):
 def chunked_head_unit(
     job: TrainingJob, head: Head, setting: Setting, tensors: tuple[LocalTensor, ...], adds: bool, inventory: bool
 ) -> Unit:
-    """Build the account of final norm, head and chunked loss: their tensors, and their memory curves under autograd.
+    """Build the unit of final norm, head and chunked loss: its tensors, and its memory curves.
 
-    ``adds``: with gradient accumulation some micro-batch adds to gradients that exist; its curve is ``again``.
+    Under FSDP2 the loss reduce-scatters the head's gradient itself. ``adds``: with gradient accumulation some
+    micro-batch adds to existing gradients, and has a curve of its own (``later_curve``).
     """
     shard_group = job.layout.shard_group
     table = next((t for t in tensors if t.name == "lm_head.weight"), None)
@@ -52,11 +53,10 @@ def chunked_head_unit(
         shard = HeadShard(shard_elements * shard_group, shard_elements, job.recipe.reduce)
     dtype = setting.param_dtype
     first_curve = chunked_head_curve(head, setting, dtype, shard, inventory=inventory)
-    adding_curve = (
-        chunked_head_curve(head, setting.for_later_micro_batches(), dtype, shard, True, inventory=inventory)
-        if adds
-        else first_curve
-    )
+    adding_curve = first_curve
+    if adds:
+        later_setting = setting.for_later_micro_batches()
+        adding_curve = chunked_head_curve(head, later_setting, dtype, shard, True, inventory=inventory)
     reduced_tensor = table.name if shard.padded and table is not None else ""
     return Unit(
         kind="head",
@@ -72,10 +72,11 @@ def chunked_head_unit(
 def chunked_head_curve(
     head: Head, setting: Setting, dtype: str, shard: HeadShard, waits: bool = False, *, inventory: bool = False
 ) -> Curve:
-    """Replay final norm, head and chunked loss, and return the memory curve in bytes.
+    """Replay final norm, head and torchtitan's chunked loss, and return the memory curve in bytes.
 
-    The curve's forward includes everything up to the reduced head gradient. ``waits``: with gradient accumulation, the
-    reduce-scatter input of the last micro-batch is alive until this micro-batch's reduction.
+    The loss runs the head's backward chunk by chunk: the curve's forward includes it, up to the reduced head gradient.
+    ``shard``: sizes of the reduce-scatter of that gradient. ``waits``: with gradient accumulation, the previous
+    micro-batch's reduce-scatter input is alive until this micro-batch's reduction.
     """
     tape = Tape(inventory=inventory)
     tape.dtensor_gradients = setting.uses_dtensor
@@ -85,14 +86,13 @@ def chunked_head_curve(
     last_hidden = Value(tape.new(shape, dtype, "last hidden state"), shape, dtype, input_leaf)
     hidden = enter_tensor_parallel(ctx, norm(ctx, head.final_norm, last_hidden))
     last_hidden.storage = None
-    norm_peak, output_bytes = (
-        high(tape),
-        hidden.storage.bytes if hidden.storage is not None and head.loss.keep_logits else 0,
-    )
+    norm_peak, output_bytes = high(tape), 0
+    if hidden.storage is not None and head.loss.keep_logits:  # the model's output, which the training loop holds
+        output_bytes = hidden.storage.bytes
     tape.reset_peak()
-    pending_reduction = (
-        [tape.new((shard.padded,), shard.reduce, "reduce-scatter input")] if waits and shard.padded else []
-    )
+    pending_reduction = []
+    if waits and shard.padded:
+        pending_reduction.append(tape.new((shard.padded,), shard.reduce, "reduce-scatter input"))
     hidden_gradient = _chunk_loop(ctx, head, hidden, dtype, shard, pending_reduction)
     forward_peak = high(tape)
     hidden.storage = None
@@ -132,7 +132,7 @@ def _chunk_loop(
     head_gradient: Storage | None = None
     logits: Value | None = None
     last = head.loss.chunks - 1
-    for i in sorted({0, min(1, last), last}):  # all between the first and the last are like the second
+    for i in sorted({0, min(1, last), last}):  # chunks between the second and the last need the same as the second
         chunk = Value(hidden.storage, (chunk_tokens, ctx.hidden), dtype, Leaf())
         weight = Parameter("lm_head", weight_shape, setting.param_dtype, head.trained, has_grad=False)
         new_logits = linear(tape, chunk, Weights(weight), "lm_head")

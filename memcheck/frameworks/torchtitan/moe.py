@@ -146,10 +146,10 @@ def _weight(ctx: Context, name: str, shape: tuple[int, int, int]) -> Value:
 
 
 def _combine(tape: Tape, rows: Value, scores: Value, token_of_row: Storage, x: Value) -> Value:
-    """Multiply expert outputs by their scores in fp32, cast back, and scatter-add them to their tokens, [tokens,
-    hidden].
+    """Multiply expert outputs by their scores in fp32, cast back, and add them to their tokens: [tokens, hidden].
 
-    Autograd keeps the fp32 copy of the outputs, because the scores' gradient needs it.
+    ``rows``: outputs of the experts, a row for each token and expert. ``token_of_row``: indices for the scatter-add.
+    Autograd saves the fp32 copy of the outputs for the scores' gradient. ``x``: gives the result's shape.
     """
     zeros = tape.new(x.shape, x.dtype, "zeros_like")
     dtype, shape = rows.dtype, rows.shape

@@ -72,7 +72,7 @@ class Torchtitan(Framework):
     def note_releases(
         self, version: str | None, options: Mapping[str, object], recipe: Recipe, defaults: Defaults
     ) -> None:
-        """List the release of torchtitan."""
+        """Note among the defaults which commit of torchtitan is modelled, if the plan states no ``version``."""
         if version is None:
             why = "unknown: other releases keep other tensors"
             defaults.note("training.framework_version", "main of 2026, b5bcd76c6", why)

@@ -22,8 +22,11 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
 
 
 def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:
-    """One buffer per layer: complex64 [S, dim / 2] or fp32 [S, 2 dim]."""
+    """Return the bytes of the rotary tables of ``layers`` layers, each of which has a buffer by itself.
+
+    A table is complex64 [sequence, width / 2], or fp32 cos and sin [sequence, 2 * width]. ``adapted``: not used.
+    """
     mixers = [block.mixer for block, _ in architecture.blocks]
-    kinds = [rotates_complex(m) for m in mixers if isinstance(m, (Attention, LatentAttention))]
-    each = 4 if all(kinds) else 8
-    return layers * rounded(sequence * rotary_width(architecture) * each)
+    all_complex = all(rotates_complex(mixer) for mixer in mixers if isinstance(mixer, (Attention, LatentAttention)))
+    bytes_per_width = 4 if all_complex else 8
+    return layers * rounded(sequence * rotary_width(architecture) * bytes_per_width)

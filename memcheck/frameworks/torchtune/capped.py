@@ -13,10 +13,10 @@ from memcheck.models.types import Attention
 
 
 def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
-    """Run Gemma 2's attention with capped scores, [batch, heads, sequence, sequence], which no kernel computes.
+    """Run Gemma 2's attention with capped scores operator by operator, as no fused kernel computes the cap.
 
-    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], transposed, so that products copy them if there are several
-    sequences. The fp32 mask makes the scores fp32, and the softmax keeps those.
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], transposed views, so that products copy them if there are
+    several sequences. Scores are [batch, heads, sequence, sequence]; the fp32 mask promotes them to fp32.
     """
     tape = ctx.tape
     batch, heads, sequence, head_dim = q.shape

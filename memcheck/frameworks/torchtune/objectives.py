@@ -32,17 +32,16 @@ def own_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Va
 
 
 def _dpo_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -> Value:
-    """Replay the DPO recipes: fp32 logits of all rows for the policy, then for the reference; each die with their
-    means.
+    """Replay torchtune's DPO recipes, and return the loss: fp32 logits of all rows for the policy, then the reference.
 
-    The LoRA recipes do not delete the reference's logits. Those of the last micro-batch live until the policy's
-    log-probabilities exist.
+    ``box``: a list with the only reference to the hidden states. ``weights``: of the head. The LoRA recipes do not
+    delete the reference's logits: those of the previous micro-batch live until the policy's log-probabilities exist.
     """
     tape, objective = ctx.tape, head.objective
     batch = Batch(ctx, objective, head.vocab)
-    last_reference_logits = (
-        [tape.new(batch.whole, "fp32", "logits of the reference before")] if objective.holds_reference else []
-    )
+    last_reference_logits = []
+    if objective.holds_reference:
+        last_reference_logits.append(tape.new(batch.whole, "fp32", "logits of the reference before"))
     all_logits = linear(tape, box.pop(), weights, "output")
     all_logits = cast(tape, all_logits, "fp32", "output.float()")
     all_logits = all_logits.view(*batch.whole)

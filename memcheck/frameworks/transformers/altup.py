@@ -109,20 +109,18 @@ def _modalities(ctx: Context, router: Router, x: Value) -> Value:
 
 
 def _predict(ctx: Context, tensors: Tensors, router: Router, x: Value, streams: int) -> Value:
-    """Predict all streams: ``x`` plus a product per token of [hidden, streams] with [streams, streams].
+    """Predict AltUp's streams from each other: ``x`` plus its product with a [streams, streams] matrix for each token.
 
-    ``x``: [streams * tokens, hidden]; so is what is returned. Source: modeling_gemma3n.py, Gemma3nTextAltUp.predict.
+    ``x``: [streams * tokens, hidden]; so is what is returned. ``router``: computes the matrices' inputs from the first
+    stream. Source: modeling_gemma3n.py, Gemma3nTextAltUp.predict.
     """
     tape, tokens, hidden = ctx.tape, ctx.tokens, x.shape[-1]
     modalities = _modalities(ctx, router, _first_stream(ctx, x))
     tensor = tensors["altup.prediction_coefs"]
     coefficients = linear(tape, modalities, ctx.replicated(tensor), tensor.name).view(tokens, streams, streams)
     mixed = batched(tape, x.view(tokens, hidden, streams), coefficients, (tokens, hidden, streams), "predictions")
-    mixed = (
-        add_in_place(tape, mixed, x.view(*mixed.shape))
-        if mixed.dtype == x.dtype
-        else add(tape, mixed, x.view(*mixed.shape))
-    )
+    adds = add_in_place if mixed.dtype == x.dtype else add  # `predictions += hidden_states` promotes under autocast
+    mixed = adds(tape, mixed, x.view(*mixed.shape))
     out = cast(tape, copy(tape, mixed, "contiguous"), x.dtype)
     del mixed, modalities, coefficients
     return out.view(*x.shape)
@@ -141,9 +139,10 @@ def _laurel(ctx: Context, tensors: Tensors, x: Value) -> Value:
 def _correct(
     ctx: Context, tensors: Tensors, router: Router, predictions: Value, activated: Value, streams: int
 ) -> Value:
-    """Correct all streams: ``predictions + innovation * coefficients``, where the innovation is what the layer changed.
+    """Correct AltUp's streams by the layer's output: ``predictions + (activated - first stream) * coefficients``.
 
-    ``predictions``: [streams * tokens, hidden]. ``activated``: the layer's output, [tokens, hidden].
+    ``predictions``: [streams * tokens, hidden]; so is what is returned. ``activated``: the layer's output, [tokens,
+    hidden]. Source: modeling_gemma3n.py, Gemma3nTextAltUp.correct.
     """
     tape = ctx.tape
     modalities = _modalities(ctx, router, activated)

@@ -142,9 +142,9 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
     copies = not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
     gate = None
-    query_norm, key_norm = (
-        (None, None) if attention.rotation.before_norms else (attention.query_norm, attention.key_norm)
-    )
+    query_norm, key_norm = attention.query_norm, attention.key_norm
+    if attention.rotation.before_norms:  # queries and keys are normed later, after their rotation
+        query_norm = key_norm = None
     q = linear(tape, x, ctx.weights(tensors[0], attention.qkv_bias), tensors[0].name)
     if attention.query_scale == "constant" and query_norm is None:
         q = scale(tape, q, "query scaling")
@@ -160,21 +160,16 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     kv_sequence: int = ctx.sequence
     if attention.cross:
         x, kv_sequence = _encoder_output(ctx)
-    k = linear(
-        tape,
-        x,
-        ctx.weights(tensors[1], attention.qkv_bias and attention.key_bias, rows=attention.kv_heads),
-        tensors[1].name,
-    )
+    key_bias = attention.qkv_bias and attention.key_bias
+    k = linear(tape, x, ctx.weights(tensors[1], key_bias, rows=attention.kv_heads), tensors[1].name)
     k = clamp(tape, k, 2) if attention.clip_qkv else k
     k = scale(tape, k, "key multiplier") if isinstance(attention, FalconH1Attention) else k
     k = as_heads(ctx, attention, k, kv_heads, key_norm, copies, sequence=kv_sequence)
     v = linear(tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if attention.clip_qkv else v
     if attention.gate_matrix and not isinstance(attention, LateGateAttention):
-        gate = linear(
-            tape, x, ctx.weights(tensors[4], False, adaptable=attention.gate_matrix != "hidden"), tensors[4].name
-        )
+        gate_weights = ctx.weights(tensors[4], False, adaptable=attention.gate_matrix != "hidden")
+        gate = linear(tape, x, gate_weights, tensors[4].name)
     v = as_heads(
         ctx,
         attention,
@@ -185,7 +180,9 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
         head_dim=attention.v_head_dim or attention.head_dim,
         sequence=kv_sequence,
     )
-    return q, k, scale(tape, v, "value scale") if isinstance(attention, MimoAttention) else v, gate
+    if isinstance(attention, MimoAttention):
+        v = scale(tape, v, "value scale")
+    return q, k, v, gate
 
 
 def _keys_and_values(ctx: Context, attention: Attention, x: Value, kv_heads: int) -> tuple[Value, Value]:

@@ -18,11 +18,10 @@ from memcheck.models.types import Attention
 
 
 def attend_to_blocks(ctx: Context, attention: Attention, indexer: BlockIndexer, q: Value, k: Value, v: Value) -> Value:
-    """Run attention of MiniMax M3's sparse layers: an indexer chooses blocks of keys, which become a mask of every
-    head.
+    """Run attention of MiniMax M3's sparse layers: an indexer chooses blocks of keys, and all others are masked.
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The additive mask is [batch, heads, sequence, sequence]. No
-    gradient reaches the indexer, and what its graph saves dies when it returns.
+    gradient reaches the indexer, so that its tensors are freed when it returns.
     """
     tape, heads, sequence = ctx.tape, q.shape[1], ctx.sequence
     for tensor in (t for t in attention.tensors if t.fixed):
@@ -66,7 +65,10 @@ def _padded(tape: Tape, x: Value, wide: int) -> Value:
 
 
 def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value], mask: Value) -> Value:
-    """Replay eager_attention_forward; its additive mask takes a gradient."""
+    """Replay eager_attention_forward on ``heads``: q, k and v, [batch, heads, sequence, head_dim].
+
+    ``mask``: added to the scores; it gets a gradient. Returns the attention output in the shape of q.
+    """
     tape = ctx.tape
     q, k, v = heads
     batch, num_heads, sequence, head_dim = q.shape

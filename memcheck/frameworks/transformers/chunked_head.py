@@ -57,19 +57,20 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
 
 
 def _piece(weights: Weights, wide: bool, ctx: Context, hidden_states: Value) -> Value:
-    """Replay ``_chunk``: loss, accuracy and entropy of one chunk; the latter two save nothing for backward."""
+    """Replay ``_chunk`` of TRL's chunked loss: loss and entropy of one chunk; the entropy saves nothing for backward.
+
+    ``weights``: of the head. ``wide``: the product is computed in fp32. ``hidden_states``: [chunk tokens, hidden].
+    """
     tape = ctx.tape
     weight = tape.parameter(weights.weight)
     bias = tape.parameter(weights.bias) if weights.bias is not None else None
     if wide:
         logits = product(tape, cast(tape, hidden_states, "fp32"), cast(tape, weight, "fp32"), "lm_head", bias)
     else:
-        logits = cast(
-            tape,
-            product(tape, hidden_states, cast(tape, weight, hidden_states.dtype), "lm_head", bias),
-            "fp32",
-            "logits.float()",
-        )
+        narrow_weight = cast(tape, weight, hidden_states.dtype)
+        logits = product(tape, hidden_states, narrow_weight, "lm_head", bias)
+        del narrow_weight
+        logits = cast(tape, logits, "fp32", "logits.float()")
     log_probabilities = log_softmax(tape, cast(tape, logits, "fp32"))
     loss = nll_loss(tape, log_probabilities)
     _entropy(tape, log_probabilities)

@@ -26,11 +26,13 @@ TOPK = 512
 
 
 def compressed_attention(ctx: Context, attention: Attention, compressed: Compressed, x: Value) -> Value:
-    """Run DeepSeek V4's attention over a sliding window and over compressed keys. ``x``: [tokens, hidden]; so is the
-    result.
+    """Run DeepSeek V4's attention over a sliding window of keys and over compressed keys of earlier tokens.
 
-    Every variable of its forward lives until it returns. Raises ``UnsupportedError`` with tensor or context
-    parallelism.
+    ``x``: [tokens, hidden]; so is the result. ``compressed``: how tokens are pooled to compressed keys. Every variable
+    of its forward lives until it returns.
+
+    Raises:
+        UnsupportedError: there is tensor or context parallelism.
     """
     if ctx.tp > 1 or ctx.setting.context_parallel > 1:
         raise UnsupportedError(
@@ -108,9 +110,10 @@ def _attend(ctx: Context, attention: Attention, q: Value, kv: Value) -> Value:
 def _compressed_keys(
     ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, x: Value, low_rank_query: Value
 ) -> tuple[Value, Storage | None]:
-    """Compute the compressed keys of whole windows, [batch, 1, windows, head_dim], and their mask bias.
+    """Compute one compressed key per window of tokens, [batch, 1, windows, head_dim], and the additive mask over them.
 
-    The bias says which windows a token may see. ``low_rank_query``: the low-rank query, which the indexer reads.
+    The mask, [batch, 1, sequence, windows], hides windows that a token may not see; None: the sequence is shorter than
+    a window. ``compressed``: window size and indexer. ``low_rank_query``: q before its up projection, for the indexer.
     """
     tape, batch, sequence = ctx.tape, ctx.batch, ctx.sequence
     windows = ctx.setting.sequence // compressed.rate
@@ -134,12 +137,12 @@ def _compressed_keys(
 def _pool_windows(
     ctx: Context, attention: Attention, compressed: Compressed, tensors: Tensors, module: str, x: Value
 ) -> tuple[Value, list[Value]]:
-    """Pool each window of tokens to one key, weighted by an fp32 softmax of gates.
+    """Pool each window of tokens to one key, weighted by an fp32 softmax of gates (DeepseekV4 compressor).
 
-    With overlap each window also reads the window before it. Returns the keys [batch, 1, windows, width], and the
-    values that variables of the module hold until it returns.
+    ``module``: its name. With an indexer, windows overlap: each also reads the window before it. Returns the keys
+    [batch, 1, windows, width], and the values that variables of the module hold until it returns.
     """
-    tape, b = ctx.tape, ctx.setting.batch
+    tape, batch = ctx.tape, ctx.setting.batch
     windows = ctx.setting.sequence // compressed.rate
     width = tensors[module + ".kv_norm"].shape[0]
     projected = _project(ctx, tensors, module + ".kv_proj", x)
@@ -147,26 +150,26 @@ def _pool_windows(
     bias = ctx.parameter(tensors[module + ".position_bias"].name, tensors[module + ".position_bias"].shape)
     if not windows:
         ctx.norm_weight(Norm("rmsnorm", width), module + ".kv_norm")
-        return tape.value((b, 1, 0, width), projected.dtype, "new_zeros"), [projected, gate]
-    windows_shape = (b * windows * compressed.rate, projected.shape[-1])
-    windowed, gates = (
-        slices(tape, v, windows_shape)[0] if windows_shape[0] != v.shape[0] else v for v in (projected, gate)
-    )
+        return tape.value((batch, 1, 0, width), projected.dtype, "new_zeros"), [projected, gate]
+    windows_shape = (batch * windows * compressed.rate, projected.shape[-1])
+    windowed, gates = projected, gate
+    if windows_shape[0] != projected.shape[0]:  # the last tokens do not fill a window
+        windowed, gates = slices(tape, projected, windows_shape)[0], slices(tape, gate, windows_shape)[0]
     gates = _add_position_bias(tape, gates, tape.parameter(bias))
     variables = [projected, gate, gates]
     if compressed.index_heads:
-        shape = (b * windows, 2 * compressed.rate, width)
+        shape = (batch * windows, 2 * compressed.rate, width)
         windowed, gates = (_overlap_windows(tape, v, shape) for v in (windowed, gates))
     else:
-        shape = (b * windows, compressed.rate, width)
+        shape = (batch * windows, compressed.rate, width)
         windowed, gates = windowed.view(*shape), gates.view(*shape)
     weights = cast(tape, kernels.softmax(tape, gates, "fp32"), windowed.dtype)
     weighted = mul(tape, windowed, weights)
     del weights
-    pooled = _sum_windows(tape, weighted, (b * windows, width))
+    pooled = _sum_windows(tape, weighted, (batch * windows, width))
     del weighted
     pooled = _norm(ctx, module + ".kv_norm", pooled)
-    return _rotate(ctx, attention, pooled.view(b, 1, windows, width)), [*variables, windowed, gates]
+    return _rotate(ctx, attention, pooled.view(batch, 1, windows, width)), [*variables, windowed, gates]
 
 
 def _sum_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
@@ -220,14 +223,14 @@ def _choose(
 ) -> Storage:
     """Replay DeepseekV4Indexer: return the int64 indices of the chosen compressed keys, [batch, sequence, topk].
 
-    It scores every head, token and compressed key in fp32, and sums over heads. Its graph dies when it returns.
-    ``low_rank_query``: [tokens, query rank].
+    It scores each token against each compressed key in fp32, and sums over heads. No gradient reaches it, so that its
+    graph is freed when it returns. ``low_rank_query``: [tokens, query rank].
     """
     tape, b, sequence = ctx.tape, ctx.batch, ctx.sequence
-    heads, width, i = compressed.index_heads, compressed.index_dim, "compressor.indexer"
+    heads, width, module = compressed.index_heads, compressed.index_dim, "compressor.indexer"
     windows = ctx.setting.sequence // compressed.rate
-    keys, variables = _pool_windows(ctx, attention, compressed, tensors, i, x)
-    q = _project(ctx, tensors, i + ".q_b_proj", low_rank_query).view(b, heads, sequence, width)
+    keys, variables = _pool_windows(ctx, attention, compressed, tensors, module, x)
+    q = _project(ctx, tensors, module + ".q_b_proj", low_rank_query).view(b, heads, sequence, width)
     q = _rotate(ctx, attention, q)
     fp32_queries = cast(tape, q, "fp32")
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
@@ -238,7 +241,9 @@ def _choose(
     )
     del fp32_queries, fp32_keys
     scores = scale(tape, unary(tape, scores, "relu"), "softmax scale")
-    weights = scale(tape, cast(tape, _project(ctx, tensors, i + ".scorer.weights_proj", x), "fp32"), "weights scaling")
+    head_weights = cast(tape, _project(ctx, tensors, module + ".scorer.weights_proj", x), "fp32")
+    weights = scale(tape, head_weights, "weights scaling")
+    del head_weights
     weighted = mul(tape, scores, weights.view(b, sequence, heads, 1))
     summed_scores = tape.value((b, sequence, windows), "fp32", "index scores of keys")
     summed_scores = operator(tape, summed_scores, weighted, GRAD_UNCHANGED)

@@ -113,11 +113,11 @@ def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Va
 
 
 def chunked_rule(ctx: Context, sizes: Cut, query: Value, key: Value, value: Value, decay: Value, beta: Value) -> Value:
-    """Replay torch_chunk_gated_delta_rule with normalised queries and keys, chunk by chunk in fp32.
+    """Replay transformers' torch_chunk_gated_delta_rule with normalised queries and keys, chunk by chunk in fp32.
 
-    ``query``, ``key``: [batch, key heads, sequence, key width]. ``value``: [batch, heads, sequence, value width].
-    ``decay``, ``beta``: [tokens, heads]. Returns the rule's output. Each statement's variable lives as long as it does
-    there.
+    ``sizes``: batch, heads, chunks and widths. ``query``, ``key``: [batch, key heads, sequence, key width]. ``value``:
+    [batch, heads, sequence, value width]; so is the result. ``decay``, ``beta``: [tokens, heads]. Tensors live as long
+    as the variables of that function.
     """
     tape = ctx.tape
     input_dtype = value.dtype
@@ -211,10 +211,10 @@ def _decay_between_tokens(tape: Tape, cumulative_decay: Value, shape: tuple[int,
 
 
 def solve(tape: Tape, system: Value, right_side: Value) -> Value:
-    """Solve a triangular system with ``torch.linalg.solve_triangular``, which keeps the matrix and its result.
+    """Run ``torch.linalg.solve_triangular(system, right_side)``, which saves the matrix and its result.
 
-    Backward multiplies the gradient of the right side by the result, and cuts the product to the triangle. Source:
-    FunctionsManual.cpp, linalg_solve_triangular_backward.
+    Backward multiplies the gradient of the right side by the result, and keeps the product's triangle (``tril``).
+    Source: FunctionsManual.cpp, linalg_solve_triangular_backward.
     """
     out = tape.value(right_side.shape, right_side.dtype, "solve_triangular")
     matrix, shape, dtype = system.shape, right_side.shape, right_side.dtype

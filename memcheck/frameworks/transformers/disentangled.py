@@ -62,7 +62,8 @@ def disentangled_attention(ctx: Context, attention: Attention, disentangled: Dis
 def _attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: Value) -> Value:
     """Replay DisentangledSelfAttention.forward of DeBERTa v2: [tokens, hidden] to [tokens, heads * head_dim].
 
-    Every variable of the forward lives until it returns. Scores are [batch * heads, sequence, sequence].
+    ``disentangled``: the table of relative positions, and which scores it takes part in. Scores are [batch * heads,
+    sequence, sequence]. Every variable of the forward lives until it returns.
     """
     tape = ctx.tape
     matrices = {
@@ -112,11 +113,11 @@ def _biases(
     rows: Value,
     matrices: dict[str, Weights],
 ) -> Value | None:
-    """Replay ``disentangled_attention_bias``: scores of words against relative positions, [batch * heads, sequence,
+    """Replay ``disentangled_attention_bias``: scores of tokens against relative positions, [batch * heads, sequence,
     sequence].
 
-    ``words``: q and k. ``rows``: the normed table. Each kind is ``c2p`` (content to position) or ``p2c``. Variables
-    live until all scores exist.
+    ``words``: q and k of the tokens. ``rows``: the normed table of relative positions. ``matrices``: its projections by
+    name. Scores are content to position (``c2p``) and position to content (``p2c``). Variables live until all exist.
     """
     tape, score = ctx.tape, None
     variables: list[object] = []
@@ -126,10 +127,11 @@ def _biases(
         for kind, name, word in zip(("c2p", "p2c"), names, words, strict=True)
         if disentangled.shared or kind in disentangled.scores
     ]
-    position_heads = {
-        kind: repeated(ctx, _heads(ctx, attention, matrices[name], rows))
-        for kind, name, _ in (reversed(used) if disentangled.shared else used)
-    }
+    position_heads: dict[str, Value] = {}
+    for kind, name, _ in (
+        reversed(used) if disentangled.shared else used
+    ):  # with shared projections the query's is first
+        position_heads[kind] = repeated(ctx, _heads(ctx, attention, matrices[name], rows))
     for kind, _, word in used:
         if kind not in disentangled.scores:
             continue

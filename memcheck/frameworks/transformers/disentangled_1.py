@@ -22,12 +22,12 @@ Tensors = dict[str, ParameterTensor]
 def attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: Value) -> Value:
     """Replay DisentangledSelfAttention.forward of DeBERTa v1: [tokens, hidden] to [tokens, heads * head_dim].
 
-    Every variable of the forward lives until it returns. Each row holds all heads, so that torch.matmul copies its
-    operands.
+    ``disentangled``: the table of relative positions. Every variable of the forward lives until it returns. q, k and v
+    are strided views of one projection, so that torch.matmul copies its operands.
     """
-    tape, b, sequence, heads = ctx.tape, ctx.batch, ctx.sequence, attention.heads
+    tape, batch, sequence, heads = ctx.tape, ctx.batch, ctx.sequence, attention.heads
     tensors: Tensors = {t.name.removeprefix("attention.self.").removesuffix(".weight"): t for t in attention.tensors}
-    head_shape, scores_shape = (b * heads * sequence, attention.head_dim), (b * heads, sequence, sequence)
+    head_shape, scores_shape = (batch * heads * sequence, attention.head_dim), (batch * heads, sequence, sequence)
     qkv = linear(tape, x, ctx.weights(tensors["in_proj"], False), "in_proj")
     del x
     q, k, v = tape.views(qkv, head_shape, head_shape, head_shape)
@@ -46,13 +46,12 @@ def attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: 
         relative = dropout(tape, table, disentangled.dropout)
         biases = _biases(ctx, attention, disentangled, (q, k), relative, tensors)
     scores = shift(tape, scores, "add 0") if biases is None else add(tape, scores, biases, "add relative scores")
-    mask = tape.new((b, 1, sequence, sequence), "bool", "attention mask")
-    scores = masked_scores(tape, scores, tape.new((b, 1, sequence, sequence), "bool", "inverted attention mask"))
+    mask = tape.new((batch, 1, sequence, sequence), "bool", "attention mask")
+    scores = masked_scores(tape, scores, tape.new((batch, 1, sequence, sequence), "bool", "inverted attention mask"))
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)
-    out = kernels.batched(
-        tape, weights, v, (b * heads, sequence, attention.head_dim), "attention output", (False, True)
-    )
+    out_shape = (batch * heads, sequence, attention.head_dim)
+    out = kernels.batched(tape, weights, v, out_shape, "attention output", (False, True))
     out = copy(tape, out, "contiguous")
     del mask, scores, biases, relative, weights, q, k, v, qkv
     return out.view(ctx.tokens, heads * attention.head_dim)

@@ -29,15 +29,15 @@ def generalized_jsd(
 ) -> Value:
     """Replay GKDTrainer.compute_loss: the generalized Jensen-Shannon divergence of student and teacher logits.
 
-    ``box``: a list with the only reference to the student's outputs. The logits of completions, [batch, completion,
-    vocab], are divided by a temperature of one.
+    ``box``: a list with the only reference to the student's outputs. ``second``: the teacher's forward; None: this is
+    the teacher-free replay of the student alone. The logits of completions are [batch, completion, vocab].
     """
     tape, setting = ctx.tape, ctx.setting
     student_outputs = box.pop()
     if second is None:
         return total(tape, (student_outputs.logits,))
     teacher_outputs = second_outputs(ctx, second, wide=objective.fp32_outputs)
-    cuts_prompt = objective.code == "trl-0.29"  # later ones leave the prompt to the labels
+    cuts_prompt = objective.code == "trl-0.29"  # later versions keep the prompt's logits, and mask them by the labels
     completion = max(1, setting.sequence - max(objective.prompt_length, 1)) if cuts_prompt else setting.sequence - 1
     shape = (setting.batch, completion, vocab)
     student = slices(tape, student_outputs.logits, shape)[0]
@@ -86,11 +86,11 @@ def _kl_div(tape: Tape, x: Value, target: Value) -> Value:
 def chunked_divergence(
     ctx: Context, objective: Objective, second: ForwardOnlyPass | None, box: list[Value], weights: Weights
 ) -> Value:
-    """Replay DistillationTrainer's chunked divergence: hidden states of both models, and two fp32 tiles of logits at a
-    time.
+    """Replay DistillationTrainer's chunked divergence, which never has all logits: two fp32 tiles of them at a time.
 
-    ``box``: a list with the only reference to the student's hidden states, [tokens, hidden]. The teacher's hidden
-    states are kept for backward, which computes the tiles again.
+    ``second``: the teacher's forward. ``box``: a list with the only reference to the student's hidden states, [tokens,
+    hidden]. ``weights``: of the student's head. Hidden states of both models are saved for backward, which computes the
+    logits again, tile by tile.
     """
     tape, setting = ctx.tape, ctx.setting
     hidden_states, weight = box.pop(), weights.weight
@@ -111,10 +111,7 @@ def chunked_divergence(
         leave(ctx, pass_variables)
         tape.autocast = outer_autocast
     compute = setting.autocast_dtype or student_hidden.dtype
-    tile = (
-        min(scored_tokens, TILE_TOKENS),
-        TILE_VOCABULARY,
-    )  # of the buffers, which a smaller vocabulary does not fill
+    tile = (min(scored_tokens, TILE_TOKENS), TILE_VOCABULARY)  # a smaller vocabulary has buffers of this size, too
     gradients = [] if compute == "fp32" else _gradient_tiles(scored_tokens, vocab)
     statistics = tape.new((FP32_STATISTICS, scored_tokens), "fp32", "running sums")
     tiles = [tape.new(tile, "fp32", "tile of the student"), tape.new(tile, "fp32", "tile of the teacher")]
@@ -139,16 +136,11 @@ def chunked_divergence(
         tile_grad = None
         for tile_shape in gradients:  # `grad_tile`, a variable until the next one is made, and to the end
             tile_grad = tape.new(tile_shape, compute, "gradient of a tile")
-        hidden_grad = (
-            fp32_hidden_grad
-            if dtype == "fp32" or fp32_hidden_grad is None
-            else tape.new(shape, dtype, "hidden gradient")
-        )
-        head_grad = (
-            fp32_head_grad
-            if w_dtype == "fp32" or fp32_head_grad is None
-            else tape.new(w_shape, w_dtype, "head gradient")
-        )
+        hidden_grad, head_grad = fp32_hidden_grad, fp32_head_grad
+        if needs_grad and dtype != "fp32":
+            hidden_grad = tape.new(shape, dtype, "hidden gradient")
+        if trained and w_dtype != "fp32":
+            head_grad = tape.new(w_shape, w_dtype, "head gradient")
         del fp32_hidden_grad, fp32_head_grad, tiles, tile_grad
         return [hidden_grad, head_grad]
 
@@ -156,10 +148,10 @@ def chunked_divergence(
 
 
 def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:
-    """Return the tiles that backward replays, as ``(tokens, vocabulary)``: the first, the second and the last.
+    """Return the shapes of the tiles of logits that backward replays: the first, the second and the last one.
 
-    The second may be the peak, because the first is still alive. Tiles go over the vocabulary for one block of tokens
-    after the other.
+    ``tokens``, ``vocabulary``: of all logits. The others need no more memory. The second tile is allocated while the
+    first is still alive. Tiles go over the vocabulary for one block of tokens after the other.
     """
     first = (min(tokens, TILE_TOKENS), min(vocabulary, TILE_VOCABULARY))
     if (tokens, vocabulary) == first:

@@ -25,10 +25,10 @@ STRIDE, FIRST, WIDEST = 4, 128, 768
 def through_embedders(
     ctx: Context, embedders: tuple[Embedder, ...], setting: Setting, pictures: int, x: Value
 ) -> Value:
-    """Replace the rows of other modalities' tokens: ``torch.where(mask, embed(ids), inputs_embeds)`` for each embedder.
+    """Replace the embeddings of image and audio tokens: ``torch.where(mask, embed(ids), inputs_embeds)`` per embedder.
 
-    ``x``: [tokens, hidden]; so is what is returned. The image tokens of pictures are then scattered into it.
-    ``setting``: of the embedders. Source: modeling_gemma3n.py.
+    ``x``: the embedded text, [tokens, hidden]; so is what is returned. ``pictures``: number of images, whose features
+    are then scattered into it. ``setting``: of the embedders. Source: modeling_gemma3n.py.
     """
     tape, (tokens, hidden), stream = ctx.tape, x.shape, x.dtype
     embedder_ctx = Context(tape, setting)
@@ -47,12 +47,9 @@ def through_embedders(
         x = where(tape, mask, rows, x)
         del rows
     ctx.parameters += embedder_ctx.parameters
-    for embedder in embedders if pictures else ():
-        x = (
-            _with_pictures(ctx, embedder, Context(tape, setting), matrices[embedder.name], pictures, x)
-            if embedder.tokens
-            else x
-        )
+    for embedder in embedders:
+        if pictures and embedder.tokens:
+            x = _with_pictures(ctx, embedder, Context(tape, setting), matrices[embedder.name], pictures, x)
     return x
 
 
@@ -65,9 +62,11 @@ def _matrix(embedder: Embedder, hidden: int) -> ParameterTensor:
 def _with_pictures(
     ctx: Context, embedder: Embedder, inside: Context, matrix: Weights, pictures: int, x: Value
 ) -> Value:
-    """Replay ``get_image_features`` after a vision tower without a graph, and scatter its rows into ``x``.
+    """Run ``get_image_features`` after a frozen vision tower, and scatter the image features into ``x``.
 
-    Variables hold the input and the output of the scatter. Picture rows are [pictures * tokens per picture, hidden].
+    ``x``: the embedded text, [tokens, hidden]; so is what is returned. ``inside``: the context of the embedder, with
+    its ``matrix``. The features are [pictures * tokens per picture, hidden]. Variables hold the input and the output of
+    the scatter.
     """
     tape, shape = ctx.tape, (pictures * embedder.tokens, embedder.width)
     _tower_peak(ctx, embedder, pictures)
@@ -86,11 +85,11 @@ def _with_pictures(
 
 
 def _tower_peak(ctx: Context, embedder: Embedder, pictures: int) -> None:
-    """Replay the peak of the vision tower's forward: an RMSNorm over 768 channels at a quarter of the image's side.
+    """Allocate and free the tensors of the vision tower's highest moment, on ``pictures`` images without a graph.
 
-    It is in the first block of the second stage. Alive are the norm's input, its scaled copy, the product with the
-    weight, the block's input and the output of its first kernel. Source: timm 1.0 models/mobilenetv5.py,
-    layers/fast_norm.py.
+    That is an RMSNorm over 768 channels in the first block of the second stage, at a quarter of the image's width and
+    height. Live are three outputs of convolutions and two temporaries of the norm. Source: timm 1.0
+    models/mobilenetv5.py, layers/fast_norm.py.
     """
     tape, dtype = ctx.tape, ctx.tape.autocast or ctx.setting.param_dtype
     positions = pictures * (embedder.side // STRIDE) ** 2

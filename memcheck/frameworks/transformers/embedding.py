@@ -115,6 +115,28 @@ def _clone(ctx: Context, x: Value) -> Value:
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, GRAD_UNCHANGED, saves=originals)
 
 
+def _token_table(ctx: Context, embedding_config: Embedding, *, trained: bool) -> Parameter:
+    """Register the token table [vocabulary, width] on this rank. ``trained``: it gets a gradient.
+
+    The head's gradient of a tied table waits in AccumulateGrad's buffer. Both gradients are added into a third tensor
+    (aten::add, never add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which is the result.
+    """
+    tape, setting = ctx.tape, ctx.setting
+    has_grad = setting.has_grad or embedding_config.tied or embedding_config.reused
+    shape = (embedding_config.vocab, embedding_config.width)
+    table = ctx.register(Parameter("embed_tokens", shape, ctx.dtype_of("embed_tokens"), trained, has_grad=has_grad))
+    if embedding_config.tied:
+        in_backward = setting.optimizer_in_backward
+        optimizer_step = ctx.step(in_backward) if in_backward is not None else _forget
+        if embedding_config.sums_in_place:
+            table.consume_gradient = optimizer_step
+        else:
+            table.consume_gradient = lambda grad: optimizer_step(
+                tape.new(grad.shape, grad.dtype, "sum of tied gradients")
+            )
+    return table
+
+
 def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> Value:
     """Compute ``inputs_embeds`` on this rank: token look-up, scale, positions, token types, norm, dropout.
 
@@ -123,34 +145,10 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     """
     tape, setting = ctx.tape, ctx.setting
     trained = embedding_config.trained and (setting.trained or embedding_config.saved)
-    # A DTensor table is looked up with a mask; the gradient of the local rows is a view of a full-size gradient.
-    has_grad = setting.has_grad or embedding_config.tied or embedding_config.reused
-    table_trained = trained and not embedding_config.table_frozen
-    table = ctx.register(
-        Parameter(
-            "embed_tokens",
-            (embedding_config.vocab, embedding_config.width),
-            ctx.dtype_of("embed_tokens"),
-            table_trained,
-            has_grad=has_grad,
-        )
-    )
-    if embedding_config.tied:
-        # The head's gradient waits in AccumulateGrad's buffer; both are added into a third tensor (aten::add, never
-        # add_, for a leaf that is used twice: seen in torch 2.13 with plain tensors), which then is the gradient.
-        optimizer_step = (
-            ctx.step(setting.optimizer_in_backward) if setting.optimizer_in_backward is not None else _forget
-        )
-        if embedding_config.sums_in_place:
-            table.consume_gradient = optimizer_step
-        else:
-            table.consume_gradient = lambda grad: optimizer_step(
-                tape.new(grad.shape, grad.dtype, "sum of tied gradients")
-            )
+    table = _token_table(ctx, embedding_config, trained=trained and not embedding_config.table_frozen)
     x = embedding(tape, table, (ctx.tokens,), dtype)
-    x = layers_of(setting.style).norm(
-        ctx, embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None, x
-    )
+    table_norm = embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None
+    x = layers_of(setting.style).norm(ctx, table_norm, x)
     output_follows = _has_later_steps(embedding_config, ctx.tp)
     if embedding_config.leaf and output_follows:  # else the first block's input is the leaf
         x = _require_grad(tape, x)
@@ -163,9 +161,8 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     if embedding_config.scaled and not embedding_config.scaled_behind:
         x = scale(tape, x, "embedding scale")
     width = embedding_config.width if embedding_config.apart else setting.hidden
-    if (
-        embedding_config.projected and not embedding_config.apart
-    ):  # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
+    if embedding_config.projected and not embedding_config.apart:
+        # modeling_opt.py, `inputs_embeds = self.project_in(inputs_embeds)`
         matrix = ParameterTensor(
             "project_in.weight", (setting.hidden, embedding_config.width), "embedding", linear=True
         )
@@ -237,8 +234,8 @@ def _parallel_streams(ctx: Context, embedding: Embedding, x: Value) -> Value:
 def _positions(ctx: Context, embedding_config: Embedding, shape: tuple[int, str], *, trained: bool) -> Value:
     """Look up learned positions, or copy sinusoidal ones out of a buffer (``index_select(...).detach()``).
 
-    ``shape``: width and dtype of the rows. Returns [sequence, width], or [tokens, width] if each sequence looks them
-    up.
+    ``shape``: width and dtype of the rows. ``trained``: the learned table gets a gradient. Returns [sequence, width],
+    or [tokens, width] if the family looks them up for each sequence.
     """
     (width, dtype), setting = shape, ctx.setting
     if embedding_config.sinusoids:

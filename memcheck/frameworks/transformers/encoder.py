@@ -68,16 +68,14 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
 
 
 def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape: tuple[int, ...]) -> Value:
-    """Replay ``F.conv1d`` to ``shape``. It keeps its input for the weight's gradient, and the weight for the input's.
+    """Run ``F.conv1d``, whose result has ``shape``. It saves its input and its weight for each other's gradients.
 
     All gradients come at once (derivatives.yaml, convolution).
     """
     bias_value, weight_value = tape.parameter(bias), tape.parameter(weight)
     if tape.autocast:
-        bias_value, weight_value = (
-            cast_weight(tape, bias_value, tape.autocast),
-            cast_weight(tape, weight_value, tape.autocast),
-        )
+        bias_value = cast_weight(tape, bias_value, tape.autocast)
+        weight_value = cast_weight(tape, weight_value, tape.autocast)
         if x.dtype != tape.autocast:
             x = cast(tape, x, tape.autocast, "autocast input")
     out = tape.value(shape, x.dtype, "convolution")

@@ -47,8 +47,9 @@ def demand_whole(ctx: Context, moe: Moe) -> None:
 def _all_gather_experts(ctx: Context, moe: Moe, x: Value, weights: Value, _indices: Storage) -> Value:
     """Gather all tokens on every rank, run the local experts on their tokens, and sum the results of all ranks in fp32.
 
-    ``x``: [tokens, hidden]; so is what is returned. Classes with adapters gather and sum through DTensors: one
-    all-gather, and a reduce-scatter to each rank's tokens. Source: ``components/moe/experts.py``, GroupedExperts.
+    ``x``: [tokens, hidden]; so is what is returned. ``weights``: routing weights, [tokens, experts_per_token]. Experts
+    with adapters gather and sum through DTensors: one all-gather, and a reduce-scatter to each rank's tokens. Source:
+    NVIDIA-NeMo/Automodel ``components/moe/experts.py``, GroupedExperts.
     """
     tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert_parallel, moe.experts_per_token
     local_tokens, hidden = x.shape[0], x.shape[-1]
@@ -88,10 +89,10 @@ def _all_gather_experts(ctx: Context, moe: Moe, x: Value, weights: Value, _indic
 def _permute_tokens(
     tape: Tape, all_tokens: Value, all_weights: Value, all_indices: Storage, rows: Dim
 ) -> tuple[Value, Value, Storage]:
-    """Replay ``_permute_tokens_for_grouped_mm``: rows of this rank's experts sorted by expert, their weights, their
-    tokens.
+    """Replay ``_permute_tokens_for_grouped_mm``: pick the tokens of this rank's experts, sorted by expert.
 
-    The rows are [``rows``, hidden].
+    ``all_weights``, ``all_indices``: routing of all tokens, [all tokens, experts_per_token]. Returns the picked tokens
+    [``rows``, hidden], their routing weights, and the number of the token in each row.
     """
     flat = (all_indices.shape[0] * all_indices.shape[1],)
     masked = tape.new(all_indices.shape, "int64", "masked indices")
@@ -228,16 +229,16 @@ Handle = tuple[Storage, ...]
 
 
 def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
-    """Run local experts with DeepEP: each token travels once to every rank that has one of its experts.
+    """Run local experts with DeepEP: each token is sent once to every rank that has one of its experts.
 
-    ``x``: [tokens, hidden]; so is what is returned. The receiving rank copies a token for each of its chosen experts.
-    The module's variables and the handle live to the end of its forward.
+    ``x``: [tokens, hidden]; so is what is returned. ``weights``: routing weights, [tokens, experts_per_token]. The
+    receiving rank copies a token for each of its chosen experts. Variables of the module and the handle live to the end
+    of its forward.
     """
     tape, expert_ranks, experts_per_token = ctx.tape, ctx.setting.expert_parallel, moe.experts_per_token
     local_tokens, hidden = x.shape[0], x.shape[-1]
-    ranks_per_token = expert_ranks * (
-        1 - (1 - 1 / expert_ranks) ** experts_per_token
-    )  # ranks that a token reaches, of evenly drawn experts
+    # the mean number of ranks that a token reaches if its experts are drawn evenly
+    ranks_per_token = expert_ranks * (1 - (1 - 1 / expert_ranks) ** experts_per_token)
     received = Dim(math.ceil(local_tokens * ranks_per_token * ctx.setting.expert_imbalance), "T*reached")
     experts_here = -(-moe.experts // expert_ranks)
     handle = _handle(
@@ -256,9 +257,8 @@ def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     del tokens, scores
     summed = _unpermute(tape, out, (received, hidden), row_ids)
     del routing_map, row_ids
-    return _combine(
-        tape, summed, (local_tokens, hidden), handle
-    )  # the module's forward has names for the rest until then
+    # variables of the module's forward hold what is left until the combine has returned
+    return _combine(tape, summed, (local_tokens, hidden), handle)
 
 
 def sent_permuted(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
@@ -289,8 +289,10 @@ def sent_permuted(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
 
 
 def _dispatch_maps(tape: Tape, local_tokens: int, expert_ranks: int, choices: int, received: int) -> list[Storage]:
-    """Make the handle of ``Buffer.dispatch``: maps within a node, or between nodes of eight ranks
-    (``internode_dispatch``).
+    """Allocate the index tensors of DeepEP's ``Buffer.dispatch`` handle, which combine and backward read.
+
+    ``received``: tokens that arrive on this rank. ``choices``: experts per token. Beyond one node of eight ranks there
+    are those of ``internode_dispatch``.
     """
     maps = [tape.new((local_tokens, expert_ranks), "bool", "is_token_in_rank")]
     if expert_ranks <= NODE_RANKS:
@@ -300,9 +302,8 @@ def _dispatch_maps(tape: Tape, local_tokens: int, expert_ranks: int, choices: in
             tape.new((received,), "int32", "recv_src_idx"),
         ]
     nodes = -(-expert_ranks // NODE_RANKS)
-    forwarded = math.ceil(
-        local_tokens * nodes * (1 - (1 - 1 / nodes) ** choices)
-    )  # tokens that this rank forwards within its node
+    # tokens that this rank forwards within its node: the mean number of nodes that a token reaches, times its tokens
+    forwarded = math.ceil(local_tokens * nodes * (1 - (1 - 1 / nodes) ** choices))
     maps.append(tape.new((local_tokens, nodes), "int32", "send_rdma_head"))
     maps.append(tape.new((forwarded, NODE_RANKS), "int32", "send_nvl_head"))
     return [*maps, tape.new((received, 2), "int32", "recv_src_meta")]
@@ -334,7 +335,11 @@ def _multihot(tape: Tape, weights: Value, experts: int) -> tuple[Storage, Value]
 
 
 def _permute(tape: Tape, received_tokens: Value, multihot: Value, rows: Dim, row_ids: Storage) -> tuple[Value, Value]:
-    """Replay ``moe_permute_with_probs``: rows sorted by expert and their weights; autograd keeps the row map."""
+    """Replay ``moe_permute_with_probs``: return the received tokens sorted by expert, [rows, hidden], and their
+    weights.
+
+    ``multihot``: weights of the local experts, 0 where a token does not go. Autograd saves the row map ``row_ids``.
+    """
     out = tape.value((rows, received_tokens.shape[-1]), received_tokens.dtype, "permuted tokens")
     scores = tape.value((rows,), "fp32", "permuted weights")
     out = operator(

@@ -21,8 +21,8 @@ def fused_loss(
 ) -> Value:
     """Compute TRL's fused loss: log-probabilities of completions without logits, for the model and then its reference.
 
-    ``box``: a list with the only reference to the hidden states, [tokens, hidden]. The reference runs without
-    gradients.
+    ``second``: the reference's forward without gradients; None: there is none. ``box``: a list with the only reference
+    to the hidden states, [tokens, hidden]. ``weights``: of the head.
     """
     if objective.name == "distill":
         from memcheck.frameworks.transformers.distillation import chunked_divergence
@@ -31,7 +31,7 @@ def fused_loss(
     tape, setting = ctx.tape, ctx.setting
     scored_count = scored_tokens(ctx, objective)
     compute = setting.autocast_dtype or box[0].dtype
-    last_hidden = box[0] if objective.name == "sft" else None  # as large as what is scored: held until that is over
+    last_hidden = box[0] if objective.name == "sft" else None  # a variable of SFTTrainer until all tokens are scored
     log_probabilities = fused_log_probabilities(tape, box, weights.weight, weights.bias, scored_count, compute)
     del last_hidden
     if objective.loss_after_model:

@@ -85,8 +85,8 @@ class Head(Record):
 def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
     """Replay forward and backward of final norm, LM head and loss, and return the memory curve in bytes.
 
-    ``dtype``: of the last hidden state, [residual tokens * streams, hidden]. ``saved`` of the curve counts what is
-    alive when backward starts. The caller holds gradients and optimizer states; they are not in the curve.
+    ``dtype``: of the last hidden state, [residual tokens * streams, hidden]. ``saved_bytes`` of the curve is what is
+    alive when backward starts. Existing gradients and optimizer states are not in the curve.
     """
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
     tape.dtensor_gradients = setting.uses_dtensor
@@ -106,13 +106,13 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     backward(tape, loss, [tape.new((1,), "fp32", "output gradient")])
     gradients = tape.by_component.get("gradients", 0)
     backward_peak = high(tape)
+    # until the whole model's backward ends: the output that the training loop refers to, a gradient to which all layers
+    # add, and a tied head's gradient that waits for the embedding's
     lingers = sum(v.storage.bytes for v in ctx.model_outputs if v.storage is not None)
     lingers += rounded_bytes((ctx.tokens, head.shared_gradient_width), dtype)
-    lingers += sum(
-        parameter.grad_buffer.bytes
-        for parameter in ctx.parameters
-        if parameter.grad_buffer is not None and not parameter.first_micro_batch
-    )
+    for parameter in ctx.parameters:
+        if parameter.grad_buffer is not None and not parameter.first_micro_batch:
+            lingers += parameter.grad_buffer.bytes
     del input_leaf, loss
     return Curve(
         saved_bytes=saved.bytes,
@@ -257,9 +257,10 @@ def _merge_streams(ctx: Context, head: Head, x: Value) -> Value:
 
 
 def _model_output(ctx: Context, head: Head, outputs_box: list[Value]) -> Outputs:
-    """End the model's forward: autocast is left, and only the model's output refers to logits and hidden states.
+    """End the model's forward: leave autocast, and return the model's output, which refers to logits and hidden states.
 
-    ``model``: a list [logits, last hidden state], which is emptied, so that no variable of the caller keeps them alive.
+    ``outputs_box``: a list [logits, last hidden state], which is emptied, so that no variable of the caller keeps them
+    alive.
     """
     from memcheck.frameworks.transformers.forward_only_pass import Outputs, returned
 
@@ -358,10 +359,10 @@ def _head_transform(ctx: Context, head: Head, hidden_states: Value) -> Value:
 
 
 def _logits(ctx: Context, head: Head, hidden_states: Value, weights: Weights) -> Value:
-    """Multiply the hidden states [tokens, hidden] by the head, then apply casts, bias, scale and soft cap as the family
-    does.
+    """Compute the logits of ``hidden_states`` [tokens, hidden]: product, casts, bias, scale and soft cap of the family.
 
-    Returns [tokens, vocab / tp], or [tokens, vocab] where the loss needs the whole vocabulary.
+    ``weights``: of the head. Returns [tokens, vocab / tp], or [tokens, vocab] unless the loss runs on vocabulary
+    shards.
     """
     tape = ctx.tape
     if head.widened or weights.weight.dtype != ctx.setting.param_dtype:  # `.to(self.lm_head.weight.dtype)`
@@ -417,7 +418,7 @@ def loss_in_pieces(ctx: Context, head: Head, hidden_states: Value, weights: Weig
 
 
 def _loss_of_piece(ctx: Context, head: Head, chunk: Value, weights: Weights) -> Value:
-    """Compute the logits [chunk tokens, vocab] of one chunk and their cross entropy."""
+    """Compute the logits [chunk tokens, vocab] of one ``chunk`` of hidden states, and their cross entropy."""
     logits = linear(ctx.tape, chunk, weights, "lm_head")
     wide = widened(ctx.tape, logits, upcast=head.loss.upcast)
     del logits  # here: Python 3.10 would hold an argument until the function it is given to returns

@@ -31,16 +31,18 @@ def _gathered(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
 
 
 def _sharded(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
-    """Return what every rank copies to the host of its own part: ShardedStateDictConfig(offload_to_cpu=True) of
-    accelerate.
+    """Return what all ranks of a node copy to its host to save a sharded checkpoint: a description, and bytes.
+
+    accelerate saves with ShardedStateDictConfig(offload_to_cpu=True). ``unsharded``: bytes of the whole model's states.
+    Model and optimizer are saved one after the other, unless saving is asynchronous.
     """
     model = ("parameters", of_node(job, unsharded.parameters))
     states = ("optimizer_states", of_node(job, unsharded.optimizer_states))
     if job.checkpoint.asynchronous:
         return "every rank copying its part", (model, states)
-    if job.parameter_offload != "none":  # they are there
+    if job.parameter_offload != "none":  # the shards are in host memory already
         return NO_SAVING
-    return "every rank copying its part", (max(model, states, key=lambda c: c[1]),)
+    return "every rank copying its part", (max(model, states, key=lambda component: component[1]),)
 
 
 HOST = TORCH._replace(saving=saving)

@@ -48,17 +48,18 @@ def hyper_block(ctx: Context, block: Block, x: Value) -> Value:
 
 
 def _connection_weights(ctx: Context, block: Block, x: Value, module: str) -> tuple[Value, Value, Value]:
-    """Compute a half's connection weights in fp32, and its input.
+    """Compute the hyper-connection weights of attention or MLP in fp32, and the module's input.
 
-    Returns ``post`` [tokens, streams], ``comb`` [tokens * streams, streams], and the collapsed streams [tokens,
-    hidden]. ``comb`` is normalised over rows and columns in turn. Source: DeepseekV4HyperConnection.
+    ``x``: all residual streams. ``module``: the name of the connection's parameters. Returns ``post`` [tokens,
+    streams], ``comb`` [tokens * streams, streams], and the weighted sum of the streams [tokens, hidden]. ``comb`` is
+    normalised over rows and columns alternately (Sinkhorn). Source: DeepseekV4HyperConnection.
     """
     tape, streams, rows = ctx.tape, ctx.setting.streams, ctx.tokens
-    fn, base, factors = (
+    projection, base, factors = (
         tape.parameter(ctx.parameter(t.name, t.shape)) for t in block.extra_tensors if t.name.startswith(module + ".")
     )
     features = _unweighted_norm(tape, _flatten_fp32(tape, x, (rows, streams * ctx.hidden)))
-    features = product(tape, features, convert_weight(tape, fn, "fp32"), module)
+    features = product(tape, features, convert_weight(tape, projection, "fp32"), module)
     per_stream, per_pair = (rows, streams), (rows, streams * streams)
     pre, post, comb = tape.views(features, per_stream, per_stream, per_pair)
     scaled = [weighed(tape, part, factors, base) for part in (pre, post, comb)]

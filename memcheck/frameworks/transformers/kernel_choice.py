@@ -26,14 +26,15 @@ from memcheck.models.types import Architecture, Attention, LatentAttention
 def chosen_kernel(attention: str, dtype: str, attention_config: Attention, sequence: int, style: Style) -> str:
     """Return the attention kernel that runs for this module on CUDA: ``flash``, ``efficient``, ``math`` or ``eager``.
 
-    ``attention``: the plan's setting. ``dtype``: of q, k and v. Source: sdp_utils.cpp of aten/native/transformers/cuda.
+    ``attention``: the plan's setting. ``dtype``: of q, k and v. ``attention_config``: heads, window and the family's
+    restrictions. ``sequence``: in tokens. Source: sdp_utils.cpp of aten/native/transformers/cuda.
     """
     if attention in ("flash", "flex") and attention_config.kernels.flash and not attention_config.alibi:
         return "flash"
     if attention == "eager" or not attention_config.kernels.sdpa or attention_config.softcap or attention_config.sinks:
         return "eager"
     if attention_config.position_bias:
-        return "efficient"  # the biases are a mask that wants a gradient
+        return "efficient"  # the biases are a mask that needs a gradient, which flash does not compute
     masked = needs_mask(attention_config, sequence, style)
     grouped = attention_config.kv_heads != attention_config.heads and not isinstance(
         attention_config, ExpandedFalconAttention

@@ -120,10 +120,11 @@ def _ling_forget_gate(ctx: Context, mixer: Mixer, x: Value, heads: int) -> Value
 
 
 def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: Inputs) -> Value:
-    """Replay chunk_kimi_delta_attention, chunk by chunk in fp32; each statement's variable lives as long as it does
-    there.
+    """Replay chunk_kimi_delta_attention in PyTorch operators, chunk by chunk in fp32: [batch, heads, sequence,
+    head_dim].
 
-    ``inputs``: q, k, v and decay, [batch, heads, sequence, head_dim], and beta, [batch, heads, sequence, 1].
+    ``inputs``: q, k, v and decay, [batch, heads, sequence, head_dim], and beta, [batch, heads, sequence, 1]. Tensors
+    live as long as the variables of that function.
     """
     tape, input_dtype = ctx.tape, inputs[0].dtype
     sizes = Cut(batch=ctx.batch, heads=heads, chunks=-(-ctx.sequence // CHUNK), key=head_dim, value=head_dim)
@@ -152,6 +153,7 @@ def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: Inputs) -> Va
     variables: tuple[Value, ...] = ()
     for _, copies in in_pieces(sizes.chunks, 1):
         with counted_as(tape, copies):
+            # the chunk's queries, keys, values and decays
             q_i, k_i, v_i, g_i = (select(tape, t, chunk_shape) for t in (query, key, value, cumulative_decay))
             from_state = batched(tape, mul(tape, q_i, unary(tape, g_i, "exp")), state, chunk_shape, "query @ state")
             decayed_product = mul(
@@ -240,25 +242,25 @@ def _outer_product(tape: Tape, left: Value, right: Value, shape: tuple[int, ...]
 
 
 def _invert_in_place(tape: Tape, x: Value) -> Value:
-    """Invert the triangular system in place, row by row; each of the 63 steps keeps a copy of its row and the square
-    above.
+    """Invert each chunk's triangular matrix in place, row by row.
 
-    ``attn[..., i, :i] = row + (row.unsqueeze(-1) * sub).sum(-2)``. Backward fills zeros of the whole tensor for each
-    slice.
+    Row i is ``attn[..., i, :i] = row + (row.unsqueeze(-1) * sub).sum(-2)``, which saves fp32 copies of ``row``, i
+    numbers, and of ``sub``, i * i numbers. Backward of each slice fills zeros of the whole tensor (CopySlices).
     """
     matrices, shape, dtype = x.numel // (CHUNK * CHUNK), x.shape, x.dtype
-    sizes = (rounded(4 * matrices * rows) for i in range(1, CHUNK) for rows in (i, i * i))
-    copies = tape.new((sum(sizes),), "int8", "rows and squares")
-    out, pieces = Value(x.storage, shape, dtype), [(shape, dtype, "CopySlices")] * 3
-    return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=pieces)
+    saved_bytes = 0
+    for i in range(1, CHUNK):
+        saved_bytes += rounded(4 * matrices * i) + rounded(4 * matrices * i * i)
+    copies = tape.new((saved_bytes,), "int8", "rows and squares")
+    out, temporaries = Value(x.storage, shape, dtype), [(shape, dtype, "CopySlices")] * 3
+    return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=temporaries)
 
 
 def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
-    """Replay flash-linear-attention's ChunkKDAFunction on q, k, v, decay and beta, and return [batch, heads, sequence,
-    head_dim].
+    """Run flash-linear-attention's ChunkKDAFunction: [batch, heads, sequence, head_dim].
 
-    It keeps normalised q and k with their lengths, v, the decay and its sums, beta, and two products within chunks.
-    Backward computes the states of chunks, and what enters them, again.
+    ``inputs``: q, k, v, decay and beta. It saves normalised q and k with their lengths, v, the decay and its sums,
+    beta, and two products within chunks. Backward computes the states of chunks, and their inputs, again.
     """
     tape = ctx.tape
     query, _, _, decay, beta = inputs

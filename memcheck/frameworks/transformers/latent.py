@@ -121,11 +121,12 @@ def _index_variables(ctx: Context, attention: LatentAttention, grouping: Attenti
 
 
 def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: Value) -> Storage:
-    """Replay DeepseekV32Indexer, and return the int32 indices of the chosen keys, [batch, sequence, topk].
+    """Replay DeepseekV32Indexer (DeepSeek sparse attention): return int32 indices of the chosen keys, [batch, sequence,
+    topk].
 
-    It scores every head, token and key, and sums over heads, in fp32. Under autocast the scores have autocast's dtype,
-    because autocast casts both factors of a product. No gradient reaches its parameters, and what its graph saves dies
-    when it returns. ``x``: [tokens, hidden].
+    ``x``: [tokens, hidden]. It scores each token against each key in every head, and sums over heads, in fp32; under
+    autocast in autocast's dtype, since autocast casts the factors of a product. No gradient reaches its parameters, so
+    that its tensors are freed when it returns.
     """
     tape = ctx.tape
     for tensor in (t for t in attention.tensors if t.fixed):

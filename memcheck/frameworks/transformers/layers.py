@@ -278,10 +278,10 @@ def _layer_scale_names(block: Block) -> frozenset[str]:
 
 
 def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
-    """Run a parallel block: both halves read the same residual stream (GPT-NeoX, GPT-J, Phi, Cohere, Falcon).
+    """Run a parallel block: attention and MLP read the same residual stream (GPT-NeoX, GPT-J, Phi, Cohere, Falcon).
 
-    ``mlp_output + attn_output + hidden_states``: three terms of [tokens, hidden]. They and the first sum live until the
-    second sum exists.
+    ``x``: [tokens, hidden]; so is the result, ``mlp_output + attn_output + hidden_states``. The three terms and the
+    first sum live until the second sum exists. ``stream``: dtype of the residual stream.
     """
     tape = ctx.tape
     normed = norm(ctx, block.input_norm, x)
@@ -302,9 +302,8 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     mlp_output = dropout(tape, mlp_output, block.dropout)
     halves_sum = mlp_output
     if attn_output is not None:
-        halves_sum = (add_in_place if isinstance(block, NormsFirstBlock) else add)(
-            tape, mlp_output, attn_output, "residual"
-        )
+        adds = add_in_place if isinstance(block, NormsFirstBlock) else add  # Falcon: `mlp_output += attention_output`
+        halves_sum = adds(tape, mlp_output, attn_output, "residual")
     return add(tape, halves_sum, x, "residual")
 
 

@@ -19,9 +19,11 @@ from memcheck.frameworks.transformers.preference_batch import Batch, total
 def pairwise_loss(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """Replay CustomDPOTrainer for DPO, IPO, ORPO and SimPO: the policy's logits live to the end of the metrics.
+    """Replay LLaMA-Factory's CustomDPOTrainer for DPO, IPO, ORPO and SimPO, and return the loss.
 
-    The reference's logits live to the end of its pass. ``box``: a list with the only reference to the outputs.
+    ``box``: a list with the only reference to the policy's outputs, whose logits live to the end of the metrics.
+    ``batch``: rows and tokens. ``second``: the reference's forward, whose logits die with it; None: there is none.
+    ``wide``: accelerate casts outputs to fp32.
     """
     all_logits, scores = _forward(ctx, box, batch)
     loss = total(ctx.tape, (scores,))
@@ -32,9 +34,10 @@ def pairwise_loss(
 
 
 def kto_loss(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
-    """Replay CustomKTOTrainer: each pass has a second one over mismatched pairs, then copies the logits by their tags.
+    """Replay LLaMA-Factory's CustomKTOTrainer, and return the loss; parameters as in :func:`pairwise_loss`.
 
-    The policy's pass over mismatched pairs holds less than the reference's, which comes later.
+    Policy and reference each run a second pass over mismatched pairs, then copy logits of desirable and undesirable
+    answers. The policy's second pass is left out: it needs less memory than the reference's, which comes later.
     """
     scores, copies = _tagged(ctx, box, batch)
     loss = total(ctx.tape, (scores,))

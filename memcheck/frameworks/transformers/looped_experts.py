@@ -25,11 +25,14 @@ MOST = 32
 
 
 def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
-    """Run experts one after the other: each adds ``expert(x[tokens]) * scores[tokens]`` to a sum of all tokens in
-    place.
+    """Run experts one after the other: each adds ``expert(x[tokens]) * scores[tokens]`` in place to a sum of all
+    tokens.
 
-    ``x``: [tokens, hidden]; so is what is returned. The load is taken as even. A loop over many experts is replayed in
-    at most 32 turns. Raises ``UnsupportedError`` for adapters of stacked experts.
+    ``x``: [tokens, hidden]; so is what is returned. ``scores``: the router's. Every expert is assumed to get the same
+    number of tokens. A loop over many experts is replayed in at most 32 iterations.
+
+    Raises:
+        UnsupportedError: stacked experts have adapters.
     """
     tape, (tokens, hidden) = ctx.tape, x.shape
     total = tape.value(x.shape, x.dtype, "sum of experts")
@@ -64,7 +67,7 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
             picked_product(tape, gathered, *stack_and_name, outputs, experts_per_turn)
             for stack_and_name in zip(stacks, names, strict=True)
         ]
-        variables = [gathered, *projected] if identities else []  # of the loop, to its next turn
+        variables = [gathered, *projected] if identities else []  # variables of the loop, until they are assigned again
         del gathered
         if len(projected) > 1:
             inner = mul(tape, activation(tape, projected[0], moe.activation), projected[1])
@@ -87,7 +90,10 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
 
 
 def _weighted(tape: Tape, total: Value, out: Value, scores: Value, row_index: Storage) -> Value:
-    """Multiply an expert's rows by their scores, and add them to the sum of all tokens in place."""
+    """Multiply an expert's output by its scores, and add it in place to ``total``, the sum of all tokens' experts.
+
+    ``row_index``: token and choice of each row of ``out``.
+    """
     row_scores = index(tape, scores, row_index, (out.shape[0], 1), "gather scores")
     weighted = mul(tape, out, row_scores)
     del out, row_scores
@@ -95,16 +101,16 @@ def _weighted(tape: Tape, total: Value, out: Value, scores: Value, row_index: St
 
 
 def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int, experts: int) -> Value:
-    """Replay ``F.linear(x, stack[expert])`` for ``experts`` experts: [rows, inputs] to [rows, ``outputs``].
+    """Run ``F.linear(x, stack[expert])`` for ``experts`` experts of equal load: [rows, inputs] to [rows, ``outputs``].
 
-    A picked matrix is no leaf, so that autocast makes a copy that stays. Its gradient is put into zeros of the stack's
-    size (``select_backward``), which are added to those of other experts.
+    ``stack``: the matrices of all experts, [experts, outputs, inputs]. ``stack[expert]`` is no leaf, so that autocast's
+    copy is not cached, and each product saves its own. The gradient is written into zeros of the stack's size
+    (``select_backward``), which are added to those of other experts.
     """
     stack_shape, stack_dtype, inputs = stack.shape, stack.dtype, x.shape[-1]
     compute_dtype = tape.autocast or stack_dtype
-    autocast_copies = (
-        tape.new((experts, outputs, inputs), compute_dtype, "autocast copies") if compute_dtype != stack_dtype else None
-    )
+    is_cast = compute_dtype != stack_dtype
+    autocast_copies = tape.new((experts, outputs, inputs), compute_dtype, "autocast copies") if is_cast else None
     x = cast(tape, x, compute_dtype)
     out = tape.value((x.shape[0], outputs), compute_dtype, label)
     x_needs_grad, weight_needs_grad, x_shape = x.origin is not None, stack.origin is not None, x.shape
@@ -117,11 +123,9 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
         """Return the gradients of the rows and of the picked matrix, in the order of autograd."""
         weight_grad = tape.new((outputs, inputs), compute_dtype, label + " dW") if weight_needs_grad else None
         x_grad = tape.new(x_shape, compute_dtype, label + " dX") if x_needs_grad else None
-        cast_grad = (
-            tape.new((outputs, inputs), stack_dtype, "to backward")
-            if weight_needs_grad and compute_dtype != stack_dtype
-            else weight_grad
-        )
+        cast_grad = weight_grad
+        if weight_needs_grad and is_cast:
+            cast_grad = tape.new((outputs, inputs), stack_dtype, "to backward")
         del weight_grad
         stack_grad = tape.new(stack_shape, stack_dtype, "select backward") if weight_needs_grad else None
         del cast_grad

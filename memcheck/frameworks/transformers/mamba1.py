@@ -78,10 +78,10 @@ def mamba1_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 
 def _fused_inner(ctx: Context, sizes: Channels, projected: Value, decay_rate: Value, weights: list[Value]) -> Value:
-    """Replay MambaInnerFn: from in_proj's output, [tokens, 2 * channels], to out_proj's, [tokens, hidden].
+    """Run mamba-ssm's MambaInnerFn: from in_proj's output ``projected``, [tokens, 2 * channels], to [tokens, hidden].
 
-    With checkpoint_lvl 1 backward computes the convolution and the time steps again. The rest is kept. Source:
-    mamba-ssm ops/selective_scan_interface.py.
+    ``weights``: of convolution, x_proj, dt_proj, out_proj and so on. With checkpoint_lvl 1 backward computes the
+    convolution and the time steps again; all else is saved. Source: ops/selective_scan_interface.py.
     """
     tape, dtype, channels = ctx.tape, projected.dtype, (ctx.tokens, sizes.inner)
     xz_shape, x_dbl_shape = projected.shape, (ctx.tokens, sizes.rank + 2 * sizes.state)
@@ -126,7 +126,8 @@ def _jamba_in_parts(
 ) -> Value:
     """Run Jamba's mixer with fused kernels: causal-conv1d, x_proj, three norms, SelectiveScanFn, out_proj.
 
-    ``projected``: in_proj's output, [tokens, 2 * channels]. Returns [tokens, hidden].
+    ``projected``: in_proj's output, [tokens, 2 * channels]. ``decay_rate``: ``-exp(A_log)``. Returns [tokens, hidden].
+    Variables of its forward hold all tensors until it returns.
     """
     tape = ctx.tape
     channels = (ctx.tokens, sizes.inner)
@@ -160,9 +161,9 @@ def fused_scan(ctx: Context, sizes: Channels, inputs: tuple[Value, ...]) -> Valu
 def _time_steps_b_c(
     ctx: Context, mixer: Mixer, tensors: dict[str, ParameterTensor], ssm_input: Value, sizes: Channels
 ) -> tuple[Value, Value, Value]:
-    """Compute the time step of each token and channel, B and C, from one projection of the SSM input.
+    """Compute the time steps [tokens, channels], B and C [tokens, states] from one projection of the SSM input.
 
-    Returns [tokens, channels] and twice [tokens, states]. Falcon Mamba and Jamba norm all three first.
+    ``ssm_input``: after the convolution. Falcon Mamba and Jamba apply a norm to each of the three projections.
     """
     tape, tokens = ctx.tape, ctx.tokens
     projected = _project(ctx, tensors, "x_proj", rows_of_tokens(ctx, ssm_input))
@@ -175,9 +176,8 @@ def _time_steps_b_c(
                 parts[i] = l2_norm_pieces(tape, parts[i])
             else:
                 parts[i] = rms_norm_pieces(tape, parts[i], ctx.parameter(weight.name, weight.shape))
-    weight = tensors[
-        "dt_proj.weight"
-    ]  # the code multiplies by the weight itself, so that an adapter of the module has no effect
+    # the code multiplies by `dt_proj.weight` itself, so that an adapter of the module has no effect
+    weight = tensors["dt_proj.weight"]
     time_step = product(tape, parts[0], tape.parameter(ctx.parameter(weight.name, weight.shape)), weight.name)
     return time_step, parts[1], parts[2]
 
@@ -190,21 +190,22 @@ def scan(
     decay_and_skip: tuple[Value, Value],
     b_and_c: tuple[Value, Value],
 ) -> Value:
-    """Replay mamba_selective_scan in PyTorch operations, and return [tokens, channels].
+    """Replay mamba_selective_scan in PyTorch operators, token by token, and return [tokens, channels].
 
     ``ssm_input``: [tokens, channels]. ``time_step``: the steps and their bias. ``decay_and_skip``: decay rates
     [channels, states] and the skip factor D [channels]. ``b_and_c``: B and C, [tokens, states] each.
     """
     tape = ctx.tape
+    (decay_rate, skip_factor), (input_matrix, output_matrix) = decay_and_skip, b_and_c
     per_state = (ctx.tokens, sizes.inner, sizes.state)
-    dt = add_bias(tape, *time_step)
-    dt = unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus")
-    decays = unary(tape, _broadcast_product(tape, decay_and_skip[0], dt, per_state), "exp")
-    discrete_b = _broadcast_product(tape, dt, cast(tape, b_and_c[0], "fp32"), per_state)
+    steps = add_bias(tape, *time_step)
+    steps = unary(tape, cast(tape, steps, "fp32") if tape.autocast else steps, "softplus")
+    decays = unary(tape, _broadcast_product(tape, decay_rate, steps, per_state), "exp")
+    discrete_b = _broadcast_product(tape, steps, cast(tape, input_matrix, "fp32"), per_state)
     state_inputs = mul(tape, discrete_b, cast(tape, ssm_input, "fp32"))
-    out, variables = _token_loop(ctx, sizes, decays, state_inputs, b_and_c[1])
-    out = add(tape, out, mul(tape, ssm_input, decay_and_skip[1]))
-    del dt, decays, discrete_b, state_inputs, variables
+    out, variables = _token_loop(ctx, sizes, decays, state_inputs, output_matrix)
+    out = add(tape, out, mul(tape, ssm_input, skip_factor))
+    del steps, decays, discrete_b, state_inputs, variables
     return out
 
 
@@ -220,32 +221,28 @@ def _token_loop(
 ) -> tuple[Value, list[Storage]]:
     """Run ``state = decay * state + input`` token by token, multiply each state by C, and stack the products.
 
-    ``decays``, ``state_inputs``: [tokens, channels, states]. ``c``: [tokens, states]. Kept are all states but the last,
-    and a copy of each in the dtype of C. If C is fp32, every state is kept instead. In backward each token's gradient
-    is a slice written into zeros of all tokens' size, and added to the gradients of later tokens. The peak comes with
-    the third such tensor, when nearly all states are still alive. Returns [tokens, channels], and the storages that
-    variables hold: the products and the last state.
+    ``decays``, ``state_inputs``: [tokens, channels, states]. ``c``: [tokens, states]. All states but the last are
+    saved, and a copy of each in the dtype of C; if C is fp32, all states. Backward writes each token's gradient into
+    zeros of all tokens' size, and adds it to the gradients of later tokens: the third such tensor is the peak, when
+    nearly all states are still alive. Returns [tokens, channels], and storages that variables hold: the products and
+    the last state.
     """
     tape, tokens = ctx.tape, ctx.sequence
     dtype, state_dtype = c.dtype, decays.dtype
-    state_shape, output_shape, all_states_shape = (
-        (ctx.batch, sizes.inner, sizes.state),
-        (ctx.batch, sizes.inner),
-        decays.shape,
-    )
+    state_shape = (ctx.batch, sizes.inner, sizes.state)
+    output_shape = (ctx.batch, sizes.inner)
+    all_states_shape = decays.shape
     early_shape, late_shape = (max(tokens - 2, 0), *state_shape), (min(tokens, 2), *state_shape)
     zeros = tape.new(state_shape, dtype, "state")
     graph = tape.frame is None or tape.frame.recomputed is not None
     keeps_graph = tape.grad_enabled and decays.origin is not None and graph
     copy_dtypes = [dtype] if dtype != state_dtype else []
-    late_states = (
-        [tape.new(late_shape, dtype, "states"), *(tape.new(state_shape, state_dtype, "states") for _ in copy_dtypes)]
-        if keeps_graph
-        else []
-    )
-    early_states = (
-        [tape.new(early_shape, kind, "states") for kind in (state_dtype, *copy_dtypes)] if keeps_graph else []
-    )
+    late_states: list[Storage] = []
+    early_states: list[Storage] = []
+    if keeps_graph:
+        late_states.append(tape.new(late_shape, dtype, "states"))
+        late_states += [tape.new(state_shape, state_dtype, "states") for _ in copy_dtypes]
+        early_states += [tape.new(early_shape, saved_dtype, "states") for saved_dtype in (state_dtype, *copy_dtypes)]
     products = tape.new((tokens, *output_shape), dtype, "state @ C")
     state = tape.new(state_shape, state_dtype, "state") if copy_dtypes or not keeps_graph else late_states[0]
     next_state = tape.new(state_shape, state_dtype, "decay * state"), tape.new(state_shape, state_dtype, "state")
@@ -275,10 +272,10 @@ def _token_loop(
 
 
 def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, ...]) -> Value:
-    """Multiply two tensors that broadcast to ``shape``.
+    """Multiply two tensors that broadcast to ``shape``: ``left * right``.
 
-    Each factor is kept if the other needs a gradient. A gradient has the full shape before it is summed to its
-    factor's.
+    Each factor is saved if the other needs a gradient. A gradient is computed in the full shape, and then summed to its
+    factor's shape.
     """
     dtype = promote(left.dtype, right.dtype)
     out = tape.value(shape, dtype, "mul")

@@ -140,9 +140,10 @@ def _chunk_scan(
 ) -> Value:
     """Replay mamba2_chunk_scan, einsum by einsum, and return the scan's output, [tokens, heads * head width].
 
-    ``ssm_input``: [tokens, heads * head width]. ``time_step``: the time steps [tokens, heads] and their bias [heads].
-    ``decay_and_skip``: decay and skip factor (D) of each head. ``b_and_c``: B and C, [batch, groups, sequence, state
-    size]. All runs in fp32, but products under autocast. Source: transformers 5.23 models/mamba2/modeling_mamba2.py.
+    ``scan``: sizes. ``ssm_input``: [tokens, heads * head width]. ``time_step``: the time steps [tokens, heads] and
+    their bias [heads]. ``decay_and_skip``: decay and skip factor (D) of each head. ``b_and_c``: B and C, [batch,
+    groups, sequence, state size]. All is fp32, except products under autocast. Tensors live as long as the variables of
+    that function. Source: transformers 5.23 models/mamba2/modeling_mamba2.py.
     """
     (decay_rate, skip_factor), (input_matrix, output_matrix) = decay_and_skip, b_and_c
     padded = scan.batch * scan.chunks * scan.chunk
@@ -220,24 +221,25 @@ def _einsum(
     tape: Tape,
     scan: Scan,
     left_factor: Value,
-    b: Value,
+    right_factor: Value,
     columns: int,
     label: str,
     copied: tuple[bool, bool] = (True, True),
 ) -> Value:
     """Multiply two matrices for each chunk and head, and return [batch, chunks * heads, chunk, ``columns``].
 
-    ``copied``: whether einsum copies the left and the right operand, because their dimensions do not merge in place.
+    ``copied``: whether einsum copies the left and the right factor, because their dimensions cannot be merged by a
+    view.
     """
     left = copy(tape, left_factor, "einsum reshape") if copied[0] else left_factor
-    right = copy(tape, b, "einsum reshape") if copied[1] else b
+    right = copy(tape, right_factor, "einsum reshape") if copied[1] else right_factor
     return batched(tape, left, right, scan.wide(columns), label)
 
 
 def _initial_states(tape: Tape, decay_between_chunks: Value, states: Value, shape: tuple[int, ...]) -> Value:
-    """Compute the states with which each chunk starts: decays between chunks times all states; both factors are kept.
+    """Compute the state at the start of each chunk: ``decay_between_chunks`` times the ``states`` of all chunks.
 
-    ``shape``: of the states, [batch, chunks + 1, heads, head width, state size].
+    Both factors are saved. ``shape``: of the states, [batch, chunks + 1, heads, head width, state size].
     """
     if tape.autocast:
         states = cast(tape, states, tape.autocast)

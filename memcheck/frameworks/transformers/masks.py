@@ -30,13 +30,12 @@ class Masks(Record):
 
 
 def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | None, ...] = ()) -> Masks:
-    """Return the bytes of all masks, one per kind of layer (full, sliding), and of ALiBi's biases.
+    """Return the bytes of the attention masks that a model's forward makes, one for each window size, and of ALiBi.
 
-    ``windows``: of masks that the model makes for no layer. Eager attention gets an additive mask of every sequence in
-    the stream's dtype, for each kind. scaled_dot_product_attention gets a boolean mask of one sequence if a window
-    needs one. It gets a mask of each sequence if padding shifts its chunks (masking_utils.py, chunked_overlay). MPT
-    makes the boolean mask again (modeling_mpt.py, ``causal_mask.to(torch.bool)``) and fills scores by it, which keeps
-    it for backward.
+    ``windows``: window sizes of masks that no layer uses. Eager attention has an additive mask [batch, 1, sequence,
+    sequence] in the stream's dtype; scaled_dot_product_attention has a boolean mask of one sequence if a window needs
+    one, or of each sequence if padding shifts its chunks (masking_utils.py, chunked_overlay). Masks are held by
+    variables, or saved in the graph where scores are filled by them, as in MPT (modeling_mpt.py).
     """
     sequence = setting.sequence
     bytes_by_window: dict[int | None, int] = {}
@@ -62,17 +61,14 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
                 or shares_mask(block.mixer, setting)
             )
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
-    masks, unused_windows = (
-        sum(bytes_by_window.values()),
-        [window_size for window_size in windows if window_size not in bytes_by_window],
-    )
+    masks = sum(bytes_by_window.values())
+    unused_windows = [window for window in windows if window not in bytes_by_window]
     unused = 0
     if setting.attention == "eager":
         unused = len(unused_windows) * rounded(setting.batch * sequence * sequence * ITEM_BYTES[setting.param_dtype])
-    elif setting.attention == "sdpa":
-        unused = rounded(sequence * sequence) * sum(
-            window_size is not None and sequence >= window_size for window_size in unused_windows
-        )
+    elif setting.attention == "sdpa":  # a full causal mask, or one of a window beyond the sequence, is not made
+        made = [window for window in unused_windows if window is not None and sequence >= window]
+        unused = len(made) * rounded(sequence * sequence)
     if in_graph:
         return Masks(variables=bias_bytes + cross_bytes, graph=masks, unused=unused)
     return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)

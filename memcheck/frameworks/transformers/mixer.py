@@ -46,9 +46,12 @@ def recurrent_mixer(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 
 def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
-    """Return the forward pass that transformers runs without the packages of fused kernels.
+    """Return the forward of a recurrent mixer that transformers runs if the package with its fused kernels is missing.
 
-    Lightning attention has no fused kernels. Raises ``UnsupportedError`` where memcheck knows only the fused kernels.
+    ``kind``: the mixer's name, such as ``mamba2``. Lightning attention has no fused kernels.
+
+    Raises:
+        UnsupportedError: memcheck has no model of this mixer without fused kernels.
     """
     if kind == "lightning":
         return MIXERS[kind]
@@ -113,12 +116,11 @@ def _lightning(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 
 def _lightning_blocks(ctx: Context, qkv: Value, heads: int, head_dim: int) -> Value:
-    """Compute lightning attention over all blocks as one operation: qkv [tokens, 3 * heads * d] to [tokens, heads * d].
+    """Compute MiniMax's lightning attention, block by block: ``qkv`` [tokens, 3 * heads * d] to [tokens, heads * d].
 
-    Kept are q, k and v (one tensor), each block's decayed scores and the running key-value products. Kept are also the
-    decayed keys of all blocks but the last, and the decayed queries of all blocks but the first. With several sequences
-    torch.matmul keeps copies of q, k and v instead. It then keeps a second copy of the values of all blocks but the
-    last, for their product with the decayed keys.
+    Saved are qkv, each block's decayed scores, the running key-value products, the decayed keys of all blocks but the
+    last, and the decayed queries of all blocks but the first. With several sequences torch.matmul also saves a copy of
+    the values of all blocks but the last. All blocks are replayed as one operation.
     """
     tape = ctx.tape
     tokens, dtype, width = qkv.shape[0], qkv.dtype, heads * head_dim

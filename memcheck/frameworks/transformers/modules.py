@@ -31,10 +31,10 @@ _found: dict[type, Callable[..., Value] | None] = {}
 
 
 def forward_of(module: object) -> Callable[..., Value] | None:
-    """The function of the module's own type; None: it runs as its kind does in most models.
+    """Return the forward function for an odd module, by its type; None: it runs as in most models.
 
-    A type of a family's file that has no line in :data:`FORWARDS` has its function in the file of this folder that is
-    named like the family's, in a table ``FORWARDS`` from type to function.
+    ``module``: a description of a module, such as an ``Attention``. The function is looked up in :data:`FORWARDS`, then
+    in the table ``FORWARDS`` of the file in this folder that is named like the family's file which defines the type.
     """
     kind = type(module)
     if kind not in _found:

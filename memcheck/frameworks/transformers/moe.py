@@ -118,9 +118,10 @@ def between_projections(ctx: Context, moe: Moe, x: Value) -> Value:
 def routed_experts(
     ctx: Context, moe: Moe, x: Value, *, before: Step | None = None, around: Sequence[ParameterTensor] = ()
 ) -> Value:
-    """Run router and routed experts without the shared ones. ``x``: [tokens, hidden]; so is what is returned.
+    """Run router and routed experts, without shared experts. ``x``: [tokens, hidden]; so is what is returned.
 
-    ``before``: changes the input of router and experts. ``around``: the projections before and after the experts.
+    ``before``: an operation on the input of router and experts. ``around``: the matrices of two projections, before and
+    after the experts (latent experts).
     """
     expert_input = enter_tensor_parallel(ctx, x)
     del x
@@ -250,10 +251,11 @@ def expert_tensors(moe: Moe) -> tuple[ParameterTensor, ParameterTensor]:
 def expert_weights(
     ctx: Context, moe: Moe, shapes: dict[ParameterTensor, tuple[int, int, int]]
 ) -> Callable[[ParameterTensor], Value]:
-    """Return what gives the stacked matrices of the local experts, dequantised and with their LoRA adapter merged.
+    """Return a function from a parameter to the stacked matrices of this rank's experts.
 
-    ``shapes``: of each parameter's matrices here. A matrix that was made lives as long as the function that is
-    returned: peft's and bitsandbytes' parametrizations cache it to the end of the experts' forward.
+    They are dequantised, and their LoRA adapter is merged. ``shapes``: of each parameter on this rank. A merged matrix
+    lives as long as the returned function: peft's and bitsandbytes' parametrizations cache it to the end of the
+    experts' forward.
     """
     made: list[Value] = []
     if ctx.setting.adapter is not None and ctx.setting.adapter.quantizes_stacked_experts:

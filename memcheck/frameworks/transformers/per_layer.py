@@ -21,10 +21,11 @@ PROJECTION = "per_layer_model_projection"
 
 
 def look_up(ctx: Context, per_layer: PerLayer, rows: int, x: Value, *, trained: bool) -> Value:
-    """Compute the per-layer inputs of all layers: rows of one table plus a normed projection of the embedding.
+    """Compute Gemma 3n's per-layer inputs of all layers: rows of one table plus a normed projection of the embedding.
 
-    ``x``: [tokens, hidden], returned unchanged. The inputs, [tokens, layers * width], live until the last layer's
-    gradient arrives. That gradient is counted with the head, which runs backward first.
+    ``x``: [tokens, hidden], returned unchanged. ``rows``: of the table. ``trained``: the table gets a gradient. The
+    inputs, [tokens, layers * width], are saved until the first layer's backward. Their gradient is counted with the
+    head, which runs backward first.
     """
     tape, setting = ctx.tape, ctx.setting
     dtype = x.dtype

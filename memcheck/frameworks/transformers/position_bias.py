@@ -26,14 +26,15 @@ cuda/attention_backward.cu, ``lastDimAligned``)."""
 def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
     """Run attention with relative position biases (T5, MPNet), and return [batch, heads, sequence, v_head_dim].
 
-    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The memory-efficient kernel takes the biases as its mask,
-    and gives each head a gradient of them. Source: transformers 5.23 modeling_t5.py, T5Attention.
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The memory-efficient kernel takes the biases as its
+    additive mask, and computes their gradient. Source: transformers 5.23 modeling_t5.py, T5Attention.
     """
     if attention.position_bias == "given":
         return _attend_with_model_biases(ctx, attention, (q, k, v))
     shape = (1, attention.heads, q.shape[2], k.shape[2])
     biases = _biases(ctx, attention, shape, q.dtype)
-    (ctx.attention_locals if attention.position_bias.startswith("own") else ctx.position_biases).append(biases)
+    has_own_table = attention.position_bias.startswith("own")  # otherwise the stack's layers share the biases
+    (ctx.attention_locals if has_own_table else ctx.position_biases).append(biases)
     if kernel_of(ctx, attention) == "eager":
         return _eager(ctx, attention, (q, k, v), biases)
     tape = ctx.tape
@@ -147,7 +148,10 @@ def _buckets(tape: Tape, pairs: tuple[int, ...], *, bidirectional: bool, named: 
 
 
 def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value], biases: Value) -> Value:
-    """Replay T5's eager_attention_forward; one variable holds the scores, then each later result."""
+    """Replay T5's eager_attention_forward on ``heads`` (q, k, v): [batch, sequence, heads * v_head_dim].
+
+    One variable holds the scores, then each later result. ``biases``: added to the scores.
+    """
     tape, setting = ctx.tape, ctx.setting
     q, k, v = heads
     del heads
@@ -215,9 +219,9 @@ def padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
-    """Run the memory-efficient kernel with biases: [batch, heads, sequence, v_head_dim].
+    """Run the memory-efficient attention kernel with an additive mask ``biases``: [batch, heads, sequence, v_head_dim].
 
-    Autograd keeps q, k, v, biases, output and logsumexp. The biases get a gradient of every sequence, which is then
+    Autograd saves q, k, v, biases, output and logsumexp. The biases' gradient is computed for each sequence, and then
     summed over sequences.
     """
     label = "efficient attention"

@@ -47,8 +47,11 @@ def preference_loss(
 
 
 def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
-    """Replay DPOTrainer._compute_loss of TRL 0.29: logits, their shifted copies and the reference's are local
-    variables.
+    """Replay DPOTrainer._compute_loss of TRL 0.29, and return the loss.
+
+    Logits, their shifted copies and the reference's are local variables until it returns. ``box``: a list with the only
+    reference to the policy's outputs. ``batch``: rows and tokens. ``second``: the reference's forward; None: there is
+    none. ``wide``: accelerate casts outputs to fp32.
     """
     tape = ctx.tape
     outputs = box.pop()
@@ -71,8 +74,9 @@ def _ms_swift_loss(
 ) -> Value:
     """Replay ms-swift's DPOTrainer.concatenated_forward or KTOTrainer.forward, where logits are local to each pass.
 
-    Metrics take means of each token's logits. ``use_logits_to_keep`` drops what precedes every completion of a
-    micro-batch, which is nothing if one row has no prompt. KTO's passes over mismatched pairs come first in each.
+    Parameters as in :func:`_dpo`. ``use_logits_to_keep`` drops the logits of prompts that all rows of a micro-batch
+    have: none are assumed. KTO's passes over mismatched pairs need less memory than the ones after them, and are left
+    out.
     """
     loss = total(ctx.tape, (_log_probabilities(ctx, box, batch),))
     if second is not None:
@@ -91,7 +95,10 @@ def _log_probabilities(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
 def _open_instruct_dpo(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """Replay open-instruct's concatenated_forward, where logits are local to each pass."""
+    """Replay open-instruct's concatenated_forward, where logits are local to each pass.
+
+    Parameters as in :func:`_dpo`.
+    """
     loss = total(ctx.tape, (_fp32_log_probabilities(ctx, box, batch),))
     if second is not None:
         _fp32_log_probabilities(ctx, [second_outputs(ctx, second, wide=wide)], batch)
@@ -111,8 +118,9 @@ def _fp32_log_probabilities(ctx: Context, box: list[Outputs], batch: Batch) -> V
 def _dpo_trl_024(
     ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool
 ) -> Value:
-    """Replay DPOTrainer.concatenated_forward of TRL 0.24, for policy and reference, with the hidden states of all
-    layers.
+    """Replay DPOTrainer.concatenated_forward of TRL 0.24, which asks for the hidden states of all layers.
+
+    It runs for the policy, then for the reference. Parameters as in :func:`_dpo`.
     """
     tape = ctx.tape
     loss = total(tape, (_trl_024_pass(ctx, box, batch),))
@@ -141,8 +149,8 @@ def _without_last_token(logits: Value, batch: Batch) -> Value:
 def _orpo_or_cpo(ctx: Context, box: list[Outputs], batch: Batch, *, nll: bool) -> Value:
     """Replay ORPOTrainer's or CPOTrainer's concatenated_forward: the chosen rows' cross entropy, then all rows' scores.
 
-    Views of the logits (``chosen_logits``) hold them until the metrics are taken. ``nll``: whether the loss has the
-    cross entropy (SimPO's does not).
+    ``box``: a list with the only reference to the outputs. Views of the logits (``chosen_logits``) hold them until the
+    metrics are computed. ``nll``: whether the loss has the cross entropy (SimPO's does not).
     """
     tape = ctx.tape
     outputs = box.pop()
@@ -165,7 +173,8 @@ def _orpo_or_cpo(ctx: Context, box: list[Outputs], batch: Batch, *, nll: bool) -
 def _kto(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass | None, *, wide: bool) -> Value:
     """Replay KTOTrainer.get_batch_loss_metrics: copies of the policy's logits live to its end, where they are summed.
 
-    The passes over mismatched pairs (``_compute_kl_logps``) hold less than the passes after them.
+    Parameters as in :func:`_dpo`. The passes over mismatched pairs (``_compute_kl_logps``) need less memory than the
+    passes after them, and are left out.
     """
     scores, copies = _kto_forward(ctx, box, batch)
     loss = total(ctx.tape, (scores,))

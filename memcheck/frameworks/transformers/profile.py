@@ -32,8 +32,10 @@ class Trainer(Framework):
     """transformers.Trainer, whose model Accelerate prepares."""
 
     def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
-        """Return the dtype of frozen parameters: 16 bits as in the checkpoint (``dtype="auto"`` since transformers 5),
-        fp32 under TRL.
+        """Return the dtype in which frozen parameters are loaded, and the reason in words.
+
+        16 bits as in the checkpoint (``dtype="auto"`` since transformers 5), but fp32 under TRL. ``recipe``: the plan's
+        precision. ``version``: of the ``trainer``.
         """
         if trainer == "trl":
             if is_before(version, WIDE_SINCE):
@@ -51,8 +53,10 @@ class Trainer(Framework):
         return CASTS_BACK if trainer == "axolotl" else ""
 
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
-        """Accelerate casts trained parameters under mixed precision, but not under FSDP2 with 4-bit weights (accelerate
-        1.15 accelerator.py, prepare_model; utils/fsdp_utils.py).
+        """Whether accelerate casts trained parameters to fp32: under FSDP with mixed precision.
+
+        Not under FSDP2 with 4-bit weights (``held_in``: the base weights' format). Source: accelerate 1.15
+        accelerator.py, prepare_model; utils/fsdp_utils.py. ``fsdp``: version 1 or 2.
         """
         casts = layout.zero_stage == 3 and recipe.recipe.endswith("-mixed") and not recipe.autocast
         return casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))

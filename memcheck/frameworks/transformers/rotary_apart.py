@@ -20,8 +20,8 @@ def rotate_pairs(tape: Tape, x: Value, stream: str) -> Value:
 def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
     """Rotate two halves of ``x``, [batch, heads, sequence, head_dim], one expression for each, and concatenate them.
 
-    ``stream``: dtype of cos and sin. ``split``: backward joins the gradients of both halves in one tensor, as for
-    ``chunk``; else each is padded with zeros to x's shape, as for strided slices.
+    ``stream``: dtype of cos and sin. ``split``: ``chunk`` makes the halves, whose backward joins their gradients in one
+    tensor; else strided slices do, whose backward pads each gradient with zeros to x's shape.
     """
     shape, dtype = x.shape, x.dtype
     half = (*shape[:-1], shape[-1] // 2)
@@ -29,29 +29,29 @@ def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
     needs_grad = x.origin is not None
     parts = []
     for name in ("first * cos - second * sin", "second * cos + first * sin"):
-        a = tape.new(half, promoted_dtype, "mul")
-        b = tape.new(half, promoted_dtype, "mul")
+        with_cos = tape.new(half, promoted_dtype, "mul")
+        with_sin = tape.new(half, promoted_dtype, "mul")
         parts.append(tape.new(half, promoted_dtype, name))
-        del a, b
+        del with_cos, with_sin
     out = tape.value(shape, promoted_dtype, "rotary embedding")
     parts.clear()
 
     def rotary_backward(grad: Storage) -> list[Storage | None]:
         """Allocate the gradients of both halves, in the order of autograd, and return the gradient of ``x``."""
-        a = tape.new(half, promoted_dtype, "mul backward")
-        b = tape.new(half, promoted_dtype, "mul backward")
+        first_by_sin = tape.new(half, promoted_dtype, "mul backward")
+        second_by_cos = tape.new(half, promoted_dtype, "mul backward")
         negated = tape.new(half, promoted_dtype, "neg backward")
-        c = tape.new(half, promoted_dtype, "mul backward")
+        second_by_sin = tape.new(half, promoted_dtype, "mul backward")
         del negated
         if promoted_dtype != dtype:
-            a, b, c = (tape.new(half, dtype, "to backward") for _ in range(3))
-        second = tape.new(half, dtype, "add gradients") if tape.dtensor_gradients else b
-        del b, c
-        d = tape.new(half, promoted_dtype, "mul backward")
+            first_by_sin, second_by_cos, second_by_sin = (tape.new(half, dtype, "to backward") for _ in range(3))
+        second = tape.new(half, dtype, "add gradients") if tape.dtensor_gradients else second_by_cos
+        del second_by_cos, second_by_sin
+        first_by_cos = tape.new(half, promoted_dtype, "mul backward")
         if promoted_dtype != dtype:
-            d = tape.new(half, dtype, "to backward")
-        first = tape.new(half, dtype, "add gradients") if tape.dtensor_gradients else a
-        del a, d
+            first_by_cos = tape.new(half, dtype, "to backward")
+        first = tape.new(half, dtype, "add gradients") if tape.dtensor_gradients else first_by_sin
+        del first_by_sin, first_by_cos
         if split:
             total = tape.new(shape, dtype, "split backward")
             del first, second

@@ -49,11 +49,10 @@ def convolve(
     *,
     fused: bool = False,
 ) -> Value:
-    """Run ``causal_conv1d_fn`` in PyTorch: a grouped convolution with padding, a slice to the sequence, then the
-    activation.
+    """Run a causal convolution over tokens: a grouped convolution with padding, a slice to the sequence, an activation.
 
-    ``x``: [tokens, channels]; so is what is returned. The convolution keeps its input and its weight, the activation
-    keeps the padded output. ``act``: name of the activation; empty means none. ``fused``: causal-conv1d's kernel runs
+    ``x``: [tokens, channels]; so is what is returned. The convolution saves its input and its weight, the activation
+    saves the padded output. ``act``: name of the activation; empty means none. ``fused``: causal-conv1d's kernel runs
     instead, which neither pads nor casts.
     """
     tape = ctx.tape

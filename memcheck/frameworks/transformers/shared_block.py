@@ -38,11 +38,8 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     own_tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     for unused_tensor in (t for t in block.extra_tensors if t.fixed):
         ctx.constant(unused_tensor)
-    ctx.weights_of_later_layer, ctx.weights_of_earlier_layer, ctx.own_adapters = (
-        block.shared_with.later,
-        block.shared_with.earlier,
-        True,
-    )
+    ctx.weights_of_later_layer, ctx.weights_of_earlier_layer = block.shared_with.later, block.shared_with.earlier
+    ctx.own_adapters = True
     try:
         shared = _transformer(ctx, block, attention_config, mlp_config, own_tensors, x)
     finally:
@@ -62,10 +59,10 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
 def _transformer(
     ctx: Context, block: Block, attention: Attention, mlp_config: Mlp, own_tensors: Tensors, x: Value
 ) -> Value:
-    """Run the shared attention and feed-forward without residual additions: [tokens, hidden] with the embedding
-    appended.
+    """Run Zamba 2's shared attention and MLP without residual additions, on ``x`` [tokens, hidden] and the embedding.
 
-    The embedding is counted outside of this unit.
+    Both are concatenated to [tokens, 2 * hidden]. The embedding's bytes are counted elsewhere. ``own_tensors``:
+    low-rank matrices that each layer has by itself.
     """
     tape, width = ctx.tape, x.shape[-1]
     original = Value(None, x.shape, x.dtype, Leaf())
@@ -74,15 +71,16 @@ def _transformer(
     hidden_states = normalise(ctx, block.input_norm, hidden_states)
     hidden_states = _attention(ctx, attention, own_tensors, hidden_states, x.dtype)
     hidden_states = normalise(ctx, block.mlp_norm, hidden_states)
-    return (
-        _feed_forward(ctx, mlp_config, own_tensors, hidden_states)
-        if mlp_config.fused_gate_up
-        else mlp(ctx, mlp_config, hidden_states)
-    )
+    if mlp_config.fused_gate_up:
+        return _feed_forward(ctx, mlp_config, own_tensors, hidden_states)
+    return mlp(ctx, mlp_config, hidden_states)
 
 
 def _adapted(ctx: Context, own_tensors: Tensors, name: str, x: Value, output: Value) -> Value:
-    """Add the layer's own low-rank pair to the output of a shared matrix."""
+    """Add this layer's low-rank update (Zamba 2's adapter) to the ``output`` of a shared matrix, [tokens, outputs].
+
+    ``name``: of the two low-rank matrices. ``x``: the matrix's input.
+    """
     if f"{name}.0" not in own_tensors:
         return output
     shared_flags = ctx.weights_of_later_layer, ctx.weights_of_earlier_layer

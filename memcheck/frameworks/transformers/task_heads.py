@@ -46,10 +46,11 @@ def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) 
 
 
 def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Value], *, trained: bool) -> Value:
-    """Run an encoder's pooling layer and its labels, for one row per sequence or for every token.
+    """Run an encoder's pooling layer and its classifier, for the first token of each sequence or for every token.
 
-    The first row of a sequence is a slice; its gradient is padded with zeros to all rows. Sources: modeling_bert.py
-    (BertPooler), modeling_roberta.py (RobertaClassificationHead), modeling_modernbert.py, modeling_distilbert.py.
+    ``box``: a list with the last hidden state [tokens, hidden]. ``trained``: the classifier gets a gradient. The first
+    token is a slice; its gradient is padded with zeros to all tokens. Sources: modeling_bert.py (BertPooler),
+    modeling_roberta.py (RobertaClassificationHead), modeling_modernbert.py, modeling_distilbert.py.
     """
     tape, last_hidden = ctx.tape, box.pop()
     labels_tokens = task.kind == "token-classification" or pooling.late
