@@ -45,7 +45,10 @@ class UsedGroups(Protocol):
 
 
 def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup | None:
-    """A group of ``degree`` ranks, ``stride`` apart; None for a single rank."""
+    """Return the process group of ``degree`` ranks, of which every ``stride``-th rank is one; None for a single rank.
+
+    ``kind``: its name, such as ``tensor``.
+    """
     if degree <= 1:
         return None
     local = max(1, min(degree, layout.gpus_per_node // stride))

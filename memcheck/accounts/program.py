@@ -146,8 +146,11 @@ class Sums:
     __slots__ = ("_counts", "_ends", "_pick")
 
     def __init__(self, changes: Sequence[Counts], order: Sequence[int], before: int = 0) -> None:
-        """``changes``: of each moment; ``order``: in which :meth:`totals` returns the moments; ``before``: places
-        first one of ``sizes``.
+        """Flatten the changes of all moments, so that their totals are computed with few calls.
+
+        ``changes``: for each moment, (number of a size, how many times more it is live than at the moment before).
+        ``order``: in which :meth:`totals` returns the moments. ``before``: the number of sizes before the first of
+        these.
         """
         flat = [change for moment in changes for change in moment]
         self._pick = picking([size - before - 1 for size, _ in flat])
@@ -171,27 +174,34 @@ class Program:
     REMEMBERED = 256
 
     def __init__(self, instructions: list[tuple[Parts, int, int]], marks: list[Mark], units: int) -> None:
-        """Sort the moments by instant, and split what changes between them into sizes of units and sizes of groups.
+        """Sort the recorded moments by instant, and split their changes into sizes of units and sizes of FSDP groups.
 
-        ``units``: the number of places of unit sizes; later places are sizes of groups.
+        ``instructions``: sizes that are held or released, in order. ``marks``: moments whose live bytes are compared.
+        ``units``: sizes up to this number are those of units; later ones are those of groups.
         """
-        numbers: dict[str, list[int]] = {}
+        marks_by_instant: dict[str, list[int]] = {}
         for number, mark in enumerate(marks):
-            numbers.setdefault(mark.instant, []).append(number)
-        order = [number for same in numbers.values() for number in same]
-        changes = _changes(instructions, marks)
+            marks_by_instant.setdefault(mark.instant, []).append(number)
+        order: list[int] = []
+        for numbers in marks_by_instant.values():
+            order += numbers
+        unit_changes: list[Counts] = []
+        group_changes: list[Counts] = []
+        for changes in _changes(instructions, marks):
+            unit_changes.append([change for change in changes if change[0] <= units])
+            group_changes.append([change for change in changes if change[0] > units])
         self._instructions = instructions
         self._marks = [marks[number] for number in order]
-        self._units = Sums([[change for change in row if change[0] <= units] for row in changes], order)
-        self._groups = Sums([[change for change in row if change[0] > units] for row in changes], order, units)
+        self._units = Sums(unit_changes, order)
+        self._groups = Sums(group_changes, order, units)
         self._group_totals: dict[tuple[int, ...], Sequence[int]] = {}
         self._components: dict[int, tuple[tuple[str, Sum], ...]] = {}
         self.instants: list[tuple[str, int, int]] = []
-        """Each with its moments, [from, to), in the order in which it first occurs."""
+        """Name of each instant with its range of moments, [from, to), in the order in which it first occurs."""
         first = 0
-        for instant, same in numbers.items():
-            self.instants.append((instant, first, first + len(same)))
-            first += len(same)
+        for instant, numbers in marks_by_instant.items():
+            self.instants.append((instant, first, first + len(numbers)))
+            first += len(numbers)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -242,7 +252,11 @@ class Program:
 
 
 def _changes(instructions: list[tuple[Parts, int, int]], marks: list[Mark]) -> list[Counts]:
-    """List for each moment the sizes that it has more or fewer times than the moment before it."""
+    """List for each moment the sizes that are live more or fewer times than at the moment before, and by how many.
+
+    ``instructions``: sizes that are held (positive times) or released, in order. ``marks``: the moments, each with the
+    number of instructions before it and the peak of the unit that runs.
+    """
     changes: list[Counts] = []
     done, top = 0, NOTHING
     for mark in marks:
@@ -277,8 +291,13 @@ class Evaluated:
         return self.program.mark(self._chosen[index])
 
     def moment(self, index: int, operation: str) -> Moment:
-        """Return the highest moment of one instant, its bytes by component included. ``operation``: in words."""
-        sizes = [n for kind in self._sizes for n in kind]
+        """Return the highest moment of one instant with its bytes, in total and by component.
+
+        ``index``: of the instant. ``operation``: what runs then, in words.
+        """
+        sizes: list[int] = []
+        for numbers in self._sizes:
+            sizes += numbers
         instant, n_bytes = self.tops[index]
         live = [(name, size.total(sizes)) for name, size in self.program.components(self._chosen[index])]
         return Moment(instant, operation, n_bytes, tuple(live))
@@ -334,4 +353,8 @@ class Timeline:
         program = self._recorder.program(len(self._sizes))
         step = Evaluated(program, program.units(self._sizes), (self._sizes,))
         moments = [step.moment(index, step.mark(index).operation) for index in range(len(step.tops))]
-        return tuple([Instant(name, text, total, {k: v for k, v in live if v}) for name, text, total, live in moments])
+        instants = []
+        for name, operation, total, live in moments:
+            components = {component: n_bytes for component, n_bytes in live if n_bytes}
+            instants.append(Instant(name, operation, total, components))
+        return tuple(instants)

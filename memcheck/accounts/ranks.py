@@ -154,9 +154,10 @@ def peak_on(resident: ResidentStates, tops: Tops) -> int:
 def with_resident(
     resident: ResidentStates, moments: Sequence[Moment], all_step: Components = ()
 ) -> tuple[Instant, ...]:
-    """Add the resident states to the moments of a step, and return its instants.
+    """Return the instants of a step: its moments, with the resident states added to each.
 
-    ``all_step``: further bytes by component that are live during the whole step.
+    ``moments``: bytes of everything else that is live. ``all_step``: further bytes by component that are live during
+    the whole step. The optimizer's moment also has the temporaries of its step.
     """
     base_components: dict[str, int] = {}
     base = 0
@@ -167,8 +168,8 @@ def with_resident(
     instants = []
     for name, operation, n_bytes, live in moments:
         total, components = base + n_bytes, base_components.copy()
-        for component, part in live:
-            components[component] = components.get(component, 0) + part
+        for component, live_bytes in live:
+            components[component] = components.get(component, 0) + live_bytes
         if name == "optimizer":
             operation = resident.operation
             total += resident.temporaries
@@ -264,7 +265,10 @@ class RankAtPeak(Record):
 
 
 def at_peak(rank: RankPeak, states: RankStates, micro_batches: int, before: int = 0) -> RankAtPeak:
-    """Compute the peak of a rank with its states. ``before``: bytes of a moment before the step, such as loading."""
+    """Compute the peak bytes of a rank: its recorded step with the resident ``states``.
+
+    ``micro_batches``: per step. ``before``: bytes of a moment before the step, such as loading.
+    """
     resident, always = states.resident(rank.tensors), rank.live_all_step(micro_batches)
     peak = highest(resident, rank.tops, always)
     return RankAtPeak(peak=peak, before=before, rank=rank, resident=resident, always=always)
@@ -275,8 +279,8 @@ def highest_rank(
 ) -> RankAtPeak:
     """Find the rank with the highest peak; of equal ones the first.
 
-    ``before``: gives the bytes of a moment before the step. A step is not recorded if its upper bound is below the
-    highest peak so far, which saves time.
+    ``states``: the resident states. ``micro_batches``: per step. ``before``: a function from a rank to the bytes of a
+    moment before the step. To save time, a step is not recorded if its upper bound is below the highest peak so far.
     """
     worst: RankAtPeak | None = None
     for rank in ranks:
@@ -295,7 +299,7 @@ def highest_rank(
 
 
 def _upper_bound(rank: RankPeak, states: RankStates, micro_batches: int) -> float:
-    """Bytes that the peak of the rank does not exceed, computed without recording its step; infinite: not known."""
+    """Return bytes that the rank's peak does not exceed, without recording its step; infinite: no bound is known."""
     ceiling = rank.step.ceiling
     if ceiling == inf:
         return ceiling

@@ -109,7 +109,10 @@ def sizes_of(curve: Curve) -> Sizes:
 
 
 def _sizes(curve: Curve) -> Sizes:
-    """Split a curve into its form, which equal ones share, and its numbers in bytes."""
+    """Split a unit's memory curve into its form (which of its terms are not zero) and the terms' bytes.
+
+    Curves of equal form share a recorded step, which is then evaluated with the bytes of each.
+    """
     optional: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
     highs = (curve.forward_peak, curve.backward_peak, *[peak for peak in optional if peak is not None])
     components_of = [curve.saved_components, *(peak.components for peak in highs)]
@@ -121,15 +124,21 @@ def _sizes(curve: Curve) -> Sizes:
     if form not in _forms:
         _forms[form] = len(_by_number)
         _by_number.append(form)
-    numbers = [n for components in components_of for _, n in components] + [n for n in scalars if n]
-    return Sizes(_forms[form], (*numbers, *[sum([n for _, n in components]) for components in components_of]), highs)
+    numbers: list[int] = []
+    totals: list[int] = []
+    for components in components_of:
+        component_bytes = [n_bytes for _, n_bytes in components]
+        numbers += component_bytes
+        totals.append(sum(component_bytes))
+    numbers += [n_bytes for n_bytes in scalars if n_bytes]
+    return Sizes(_forms[form], (*numbers, *totals), highs)
 
 
 def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
-    """Build a curve whose sizes are places in a list of sizes, and not bytes.
+    """Build a memory curve whose fields are indices of sizes instead of bytes, for a record that many ranks share.
 
-    ``form``: the number of its :class:`Form`. ``first``: the place of its first size. ``high``: the number of its first
-    peak. Returns the curve, the place after its last size, and the number after its last peak.
+    ``form``: the number of its :class:`Form`. ``first``: the index of its first size. ``high``: the number of its first
+    peak. Returns the curve, the index after its last size, and the number after its last peak.
     """
     recorded = _by_number[form]
     names = [

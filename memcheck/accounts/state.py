@@ -36,11 +36,12 @@ MATRIX = 2
 def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     """Compute the bytes of one quantised weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
 
-    4 bits: two constants of a byte each 64 weights, and their own scales; or one of fp32. int8: fp32 scales of rows.
-    Packed: int32 words, a 16-bit scale and a zero point for each group, and GPTQ's int32 index of inputs.
+    ``kind``: its format. bitsandbytes' 4 bits (nf4, fp4): a constant per 64 weights, itself quantised to a byte, or
+    fp32 (``single``). int8: an fp32 scale per row. GPTQ and AWQ: packed int32 words, a 16-bit scale and a zero point
+    per group, and GPTQ's int32 index of inputs.
     """
     if kind in ("nf4", "fp4"):
-        return rounded(-(-numel * 4127 // 8000))
+        return rounded(-(-numel * 4127 // 8000))  # 4 bits, a byte per 64 weights, fp32 per 256 of those
     if kind in ("nf4-single", "fp4-single"):
         return rounded(-(-numel // 2)) + rounded(4 * -(-numel // 64))
     outputs = shape[0] if len(shape) > 1 else 1
@@ -54,7 +55,8 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     groups = -(-inputs // GROUP)
     codes, zero_points = rounded(numel * bits // 8), rounded(groups * outputs * bits // 8)
     scales, shifts = rounded(2 * groups * outputs), 2 * rounded(4 * 32 // bits)
-    return codes + zero_points + scales + (rounded(4 * inputs) + shifts if kind.startswith("gptq") else 0)
+    index = rounded(4 * inputs) + shifts if kind.startswith("gptq") else 0
+    return codes + zero_points + scales + index
 
 
 class LocalTensor(Record):
@@ -219,10 +221,10 @@ EIGHT_BIT_BLOCK = 256
 
 
 def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype: str) -> int:
-    """Compute the optimizer's state bytes of one tensor, or of its shard with ``numel`` elements.
+    """Compute the bytes of the optimizer's states of one tensor, or of its shard with ``numel`` elements.
 
-    ``dtype``: of full-precision states. Blocks are rounded as the caching allocator does. Paged states are not counted:
-    they are in managed memory (:func:`paged_bytes`).
+    ``optimizer``: its name in a plan. ``dtype``: of full-precision states. Each state is rounded up as the caching
+    allocator does. Large states of paged optimizers are 0: they are in managed memory (:func:`paged_bytes`).
     """
     if optimizer == "adafactor":
         shape = tensor.shape
@@ -300,10 +302,10 @@ LOW_BITS = {
 
 
 def _low_bit_states(numel: int, kind: LowBits, dtype: str) -> int:
-    """Compute the bytes of both moments of torchao's low-bit AdamW: codes, scales and the table of codes.
+    """Compute the bytes of both moments of torchao's low-bit AdamW for ``numel`` elements: codes, scales, code table.
 
-    Tensors that are small, or no whole number of blocks, have moments of ``dtype`` (``torchao/optim/adam.py``,
-    ``_new_buffer``). The step counter is on the host.
+    ``kind``: bits and block size. Tensors that are small, or that blocks do not divide, have moments of ``dtype``
+    (``torchao/optim/adam.py``, ``_new_buffer``). The step counter is on the host.
     """
     if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
         return 2 * rounded(numel * DTYPE_BYTES[dtype])

@@ -69,9 +69,10 @@ class UnitsInFlight(Record):
 
 
 def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, source: str) -> list[Formula]:
-    """List the arithmetic of the saved activations at the peak: one formula for all, then one per kind of unit.
+    """List the formulas of the saved activations at the peak: one for all, then one for each group of equal units.
 
-    ``kept``: the units whose saved tensors live at the peak. ``n_bytes``: all activations at the peak.
+    ``kept``: the units whose saved tensors live at the peak. ``n_bytes``: all activations at the peak. ``source``:
+    where the forward passes were read.
     """
     where = peak.operation.rpartition(" in ")[2]
     alive: dict[tuple[Inventory, int], list[Unit]] = {}
@@ -98,12 +99,15 @@ def activation_formulas(kept: list[UnitsInFlight], peak: Instant, n_bytes: int, 
 
 
 def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formula:
-    """Build one formula that adds up the tensors of an inventory, the largest first, equal ones as one term."""
-    sums: dict[str, int] = {}
+    """Build a formula that adds up the tensors of an inventory, the largest first, equal ones as one term.
+
+    ``component``: to which they belong. ``rows``: the inventory. ``n_bytes``, ``numbers``: of the formula.
+    """
+    bytes_by_term: dict[str, int] = {}
     for label, shape, dtype, size, _, _ in rows:
-        key = f"{label} [{', '.join(map(_size, shape))}] {dtype}"
-        sums[key] = sums.get(key, 0) + size
-    terms = [k for k, _ in sorted(sums.items(), key=lambda kv: -kv[1])]
+        term = f"{label} [{', '.join(map(_size, shape))}] {dtype}"
+        bytes_by_term[term] = bytes_by_term.get(term, 0) + size
+    terms = sorted(bytes_by_term, key=lambda term: -bytes_by_term[term])
     shown = " + ".join(terms[:10]) + (f" + {len(terms) - 10} smaller ones" if len(terms) > 10 else "")
     return Formula(
         component, shown or "no tensor of its own", numbers, bytes=n_bytes, source="torch 2.13 derivatives.yaml"

@@ -39,8 +39,10 @@ def resolve_base(
 ) -> str:
     """Return the format of the frozen base weights (``nf4``, ``int8``, ...); empty: the dtype of the parameters.
 
+    ``stated``: the plan's ``training.base``; None: the ``method`` decides. Assumed values are noted in ``defaults``.
+
     Raises:
-        ResolutionError: the framework has no such base, or the method trains every weight.
+        ResolutionError: the framework has no base of that format, or the method trains every weight.
     """
     if stated is None or stated.held_in is None:
         return _by_method(method, framework, options)
@@ -101,7 +103,9 @@ def base_of(
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> str:
-    """Return the format of the frozen base, and list the version that decides whether its experts have it, too."""
+    """Return the format of the frozen base weights, as :func:`resolve_base`; note what is assumed of stacked
+    experts.
+    """
     held_in = resolve_base(training.base, method, framework, options, defaults)
     note_experts(training, architecture, held_in, framework, options, defaults)
     return held_in
@@ -115,10 +119,10 @@ def note_experts(
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> None:
-    """List the version of transformers that is assumed, where it decides whether bitsandbytes quantises the experts.
+    """Note in ``defaults`` which version of transformers is assumed, if it decides whether experts are quantised.
 
-    Since transformers 5 a layer's experts are one stacked parameter, which bitsandbytes skips: it quantises modules
-    (integrations/bitsandbytes.py).
+    ``held_in``: the format of the base weights. Since transformers 5 a layer's experts are one stacked parameter, which
+    bitsandbytes skips, because it quantises modules (integrations/bitsandbytes.py).
     """
     if held_in not in BITSANDBYTES or not framework.runs_transformers or options.get("quantize_experts"):
         return
@@ -138,10 +142,13 @@ MISTAKEN = ("glm4v_moe",)
 
 
 def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framework) -> Lora:
-    """Return the adapters with the names of modules that their pattern matches in each part of the model.
+    """Return the adapters with the modules that ``target_modules``, a regular expression, matches in each part of a
+    model.
+
+    Parts are ``language``, ``vision`` and ``projector``.
 
     Raises:
-        ResolutionError: the pattern cannot be read, reaches nothing, or some layers of a kind and not others.
+        ResolutionError: the pattern cannot be read, matches nothing, or matches a module in some layers only.
     """
     pattern = str(lora.target_modules)
     if framework.adapters.own or framework.adapter_modules or not isinstance(architecture, Architecture):
@@ -151,10 +158,12 @@ def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framew
 
 
 def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the names of the linear layers that a pattern of paths matches, for each part of a model.
+    """Return the names of the linear layers whose paths a regular expression matches, for each part of a model.
+
+    ``pattern``: the plan's ``target_modules``. Parts are ``language``, ``vision`` and ``projector``.
 
     Raises:
-        ResolutionError: the pattern cannot be read, reaches nothing, or some layers of a kind and not others.
+        ResolutionError: the pattern cannot be read, matches nothing, or matches a module in some layers only.
     """
     experts = any(isinstance(block.mlp, Moe) and not block.mlp.adaptable for block, _ in architecture.blocks)
     if experts or architecture.model_type in MISTAKEN or architecture.encoder is not None:
@@ -168,16 +177,17 @@ def reach_of(pattern: str, architecture: Architecture) -> tuple[tuple[str, tuple
     if not matched:
         paths = {layer.part: layer.path for layer in reversed(layers)}
         _fail(f"`{pattern}` matches the path of no linear layer", f"there are such as {', '.join(paths.values())}")
-    return tuple(
-        (part, _names(part, pattern, matched, layers)) for part in dict.fromkeys(layer.part for layer in matched)
-    )
+    parts = dict.fromkeys(layer.part for layer in matched)
+    return tuple((part, _names(part, pattern, matched, layers)) for part in parts)
 
 
 def _names(part: str, pattern: str, matched: list[Linear], layers: tuple[Linear, ...]) -> tuple[str, ...]:
-    """Return the names of the linear layers ``matched`` in one part of a model.
+    """Return the names, without their layers' numbers, of the linear layers ``matched`` in one part of a model.
+
+    ``layers``: all linear layers. ``pattern``: the regular expression, for the message.
 
     Raises:
-        ResolutionError: such a name also matches a layer of the part that the pattern does not reach.
+        ResolutionError: the part has a layer of such a name that the pattern does not match.
     """
     reached = {layer.path for layer in matched}
     names = tuple(dict.fromkeys(layer.name for layer in matched if layer.part == part))
@@ -207,7 +217,10 @@ def resolve_lora(
     defaults: Defaults,
     upcast: bool = False,
 ) -> Lora:
-    """Return the adapters of a LoRA or QLoRA job. ``upcast``: the framework casts trained parameters to fp32."""
+    """Return the LoRA settings of a job: the plan's, or defaults of the framework, which are noted in ``defaults``.
+
+    ``upcast``: the framework casts trained parameters to fp32, whatever dtype the plan states.
+    """
     stated = training.lora or plan_types.LoraSpec()
     targets, plan_why = framework.adapters.targets, PLAN_DEFAULT
     dtype, why = "fp32", "default of PEFT: adapters are kept in fp32"

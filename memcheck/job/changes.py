@@ -49,21 +49,23 @@ SHORT = {
 def spelled(document: Document, changes: Mapping[str, object], job: TrainingJob | None) -> dict[str, object]:
     """Return changes of fields as the plan's author would write them: new values by dotted key.
 
-    Where the plan writes a key out, only its fields are set. Where it writes one word or nothing, the key is written
-    anew: as one word if that says all, else with every field that is stated.
+    ``changes``: values by dotted path of a field, such as ``training.loss.chunks``. Some keys may be written as one
+    word (``loss: chunked``) or as a mapping. If the plan has a mapping, only the field is set. If it has one word or
+    nothing, the key is written again: as one word if that is enough, else as a mapping with all stated fields.
     """
     spelling: dict[str, object] = {}
     for key, value in changes.items():
         parent, _, field = key.rpartition(".")
-        here = written(document, parent) if parent in SHORT else None
-        if parent not in SHORT or isinstance(here, dict):
+        in_plan = written(document, parent) if parent in SHORT else None
+        if parent not in SHORT or isinstance(in_plan, dict):
             spelling[key] = value
             continue
-        fields_of_key = spelling.get(parent)
-        if not isinstance(fields_of_key, dict):
-            fields_of_key = (
-                {} if not SHORT[parent] else {SHORT[parent]: here if here is not None else _default(parent, job)}
-            )
+        fields_of_key: dict[str, object] = {}
+        changed_before = spelling.get(parent)
+        if isinstance(changed_before, dict):
+            fields_of_key = changed_before
+        elif SHORT[parent]:
+            fields_of_key[SHORT[parent]] = in_plan if in_plan is not None else _default(parent, job)
         spelling[parent] = {**fields_of_key, field: value}
     for key, value in spelling.items():
         short = SHORT.get(key)
@@ -74,7 +76,7 @@ def spelled(document: Document, changes: Mapping[str, object], job: TrainingJob 
 
 
 def _default(key: str, job: TrainingJob | None) -> object:
-    """The word that a key which the plan does not write stands for."""
+    """Return the value of a key that may be one word, if the plan does not write it: what the ``job`` was given."""
     if job is None:
         return None
     return {

@@ -23,7 +23,10 @@ WEIGHTS = ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4")
 
 
 def stray_keys(stated: InferenceSpec, parallelism: ParallelismSpec) -> tuple[JobProblem, ...]:
-    """Name the keys that a plan with an engine, or one without, cannot have, and those that exclude each other."""
+    """List the keys of ``inference`` that conflict: with each other, or with whether the plan names an engine.
+
+    ``stated``: the plan's ``inference``. ``parallelism``: must be empty with an engine, which has its own degrees.
+    """
     found = []
     if stated.engine is None:
         for key in ENGINE_KEYS:
@@ -72,7 +75,9 @@ def _conflict(key: str, message: str, help: str) -> JobProblem:
 def resolve_engine(
     stated: InferenceSpec, a: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
 ) -> EngineSettings:
-    """Return the settings of the plan's engine. ``world``: GPUs of the plan.
+    """Return the settings of the plan's serving engine; values that it does not state are noted in ``defaults``.
+
+    ``stated``: the plan's ``inference``. ``world``: GPUs of the plan.
 
     Raises:
         ResolutionError: the model is a rough one or reads no images, or it states no longest request.
@@ -91,11 +96,11 @@ def resolve_engine(
         raise UnsupportedError(message, "name an NVIDIA GPU, or size the model without an engine", "/hardware/gpu")
     newest = known()[-1].name
     version = defaults.take("inference.version", stated.version, newest, "the newest version that memcheck knows")
-    near = enclosing(version)
-    if len(near) > 1 or order(near[0].name) != order(version):
-        names = " and ".join(v.name for v in near)
+    known_versions = enclosing(version)
+    if len(known_versions) > 1 or order(known_versions[0].name) != order(version):
+        names = " and ".join(v.name for v in known_versions)
         defaults.note("inference.version", names, f"memcheck does not know {version}: computed as the versions near it")
-    behaviour = near[-1]
+    behaviour = known_versions[-1]
     tokens, sequences = batch_defaults(gpu, behaviour)
     why = f"default of vLLM {behaviour.name} for an API server on this GPU"
     longest = default_length(a)
@@ -119,6 +124,11 @@ def resolve_engine(
         share = defaults.take("inference.gpu_memory_utilization", share, behaviour.share, why)
     weights = defaults.take("inference.weights", stated.weights, "bf16")
     eager = defaults.take("inference.enforce_eager", stated.enforce_eager, default=False)
+    graphs_bytes = None  # the engine's own CUDA graphs, estimated later
+    if eager:
+        graphs_bytes = 0
+    elif stated.graphs_gib is not None:
+        graphs_bytes = int(stated.graphs_gib * GIB)
     return EngineSettings(
         name=stated.engine or "vllm",
         version=version,
@@ -134,7 +144,7 @@ def resolve_engine(
         kv_cache=defaults.take("inference.kv_cache", stated.kv_cache, "auto"),
         weights=weights,
         eager=eager,
-        graphs_bytes=0 if eager else None if stated.graphs_gib is None else int(stated.graphs_gib * GIB),
+        graphs_bytes=graphs_bytes,
         prefix_caching=defaults.take(
             "inference.prefix_caching", stated.prefix_caching, default_prefixes(a, behaviour), why
         ),

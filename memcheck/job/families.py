@@ -87,14 +87,16 @@ def stated(block: Block) -> Iterator[str]:
 def _stated(record: Any) -> Iterator[str]:
     """Yield ``Record.field`` for each field of a record, and of records inside it, that differs from its default.
 
-    A field belongs to the class that declares it, which may be a base class of the record's own.
+    A field is named by the class that declares it, such as ``Attention.window`` for a subclass of ``Attention``; the
+    subclass's name is yielded before. Fields without a default count if they are neither zero nor False.
     """
     record_type, defaults = type(record), record._field_defaults
-    kind = next(base.__name__ for base in record_type.__mro__ if "_fields" in vars(base))
-    if record_type.__name__ != kind:
+    declaring_class = next(base.__name__ for base in record_type.__mro__ if "_fields" in vars(base))
+    if record_type.__name__ != declaring_class:
         yield record_type.__name__
     for field, value in zip(record._fields, record, strict=True):
-        if value != defaults[field] if field in defaults else value:  # without a default, zero and False state nothing
-            yield f"{kind}.{field}"
+        differs = value != defaults[field] if field in defaults else bool(value)
+        if differs:
+            yield f"{declaring_class}.{field}"
         if isinstance(value, tuple) and hasattr(value, "_field_defaults"):
             yield from _stated(value)

@@ -385,16 +385,20 @@ class Framework(Profile):
     def note_releases(
         self, version: str | None, options: Mapping[str, object], recipe: Recipe, defaults: Defaults
     ) -> None:
-        """List the releases whose code the estimate assumes, where the plan does not state them. ``version``: the
-        framework's, as the plan states it.
+        """Note in ``defaults`` which releases are assumed, if the plan does not state them and the estimate depends on
+        it.
+
+        ``version``: the framework's, as the plan states it. ``options``: the plan's ``training.options``.
         """
 
     # What has a memory model
 
     @property
     def resident_towers(self) -> tuple[str, str] | None:
-        """The option, and its value, under which a tower that does not run is whole on each rank of the first stage.
-        None: towers are transformers' and run.
+        """Return the option and its value that load a whole vision tower, which does not run, on the first stage's
+        ranks.
+
+        None: the framework's towers are transformers' modules, and run.
         """
         return None
 

@@ -47,7 +47,10 @@ def note_version(
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> None:
-    """List what is assumed where a plan does not say which version it runs."""
+    """Note in ``defaults`` which version of transformers is assumed, if the plan states none.
+
+    It decides whether the model's output keeps the vision tower's output alive.
+    """
     if not has_outputs(vision, framework):
         return
     named = framework.versions_models
@@ -94,14 +97,16 @@ def resolve_pictures(
     options: Mapping[str, object],
     defaults: Defaults,
 ) -> Images | None:
-    """Return the pictures of one sample, if the model has a tower or the plan asks for pictures; else None."""
-    vision = None if isinstance(architecture, Rough) else architecture.vision
-    if (
-        vision is None
-        and not isinstance(architecture, Rough)
-        and any(tower.part in ("vision", "audio") for tower in architecture.others)
-    ):
-        return resolve_idle(training, architecture, defaults)
+    """Return the images of one sample, if the model has a vision tower or the plan states images; else None.
+
+    Assumed values are noted in ``defaults``.
+    """
+    vision = None
+    if not isinstance(architecture, Rough):
+        vision = architecture.vision
+        has_unmodelled_tower = any(tower.part in ("vision", "audio") for tower in architecture.others)
+        if vision is None and has_unmodelled_tower:
+            return resolve_idle(training, architecture, defaults)
     if vision is None and training.images is None:
         return None
     stated = training.images
@@ -151,9 +156,10 @@ def filling(vision: Vision, sequence: int) -> Images:
 
 
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
-    """Return what the processor makes of the pictures of one sample. None: as many as fill the sequence.
+    """Return the patches and image tokens that the processor makes of one sample's images. None: they fill the
+    sequence.
 
-    A plan that does not mention pictures has samples of text.
+    A plan without ``images`` has samples of text, which is noted in ``defaults``.
 
     Raises:
         ResolutionError: the model has no tower, or the pictures have more tokens than the sequence.
@@ -183,10 +189,9 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
             one_picture = tokens_of(vision, stated.height, stated.width, stated.frames, limits)
         except PictureError as error:
             _fail(error.message, error.help)
-        if per_sample > 1 and one_picture.of_several is not None:
-            one_picture = one_picture._replace(
-                pictures=one_picture.of_several[0], patches=one_picture.of_several[1], tokens=one_picture.of_several[2]
-            )
+        if per_sample > 1 and one_picture.of_several is not None:  # some processors split a single image only
+            pictures, patches, tokens = one_picture.of_several
+            one_picture = one_picture._replace(pictures=pictures, patches=patches, tokens=tokens)
         for key, value, why in one_picture.defaults:
             defaults.note(f"training.images.{key}", value, why)
         images = Images(
@@ -220,9 +225,9 @@ def _fills(stated: plan_types.ImagesSpec, vision: Vision, defaults: Defaults) ->
 def _stated(
     training: plan_types.TrainingSpec, vision: Vision, rows: int | tuple[int, ...], tokens: int, defaults: Defaults
 ) -> Images:
-    """Return the pictures of a plan that states their patch rows and tokens.
+    """Return the images of one sample of a plan that states their patches and tokens.
 
-    ``rows``: the patch rows of all pictures of a sample together, or of each picture.
+    ``rows``: patches of all images of a sample together, or a number for each image. ``tokens``: image tokens of all.
     """
     stated = training.images or plan_types.ImagesSpec()
     sizes = () if isinstance(rows, int) else rows
@@ -243,7 +248,7 @@ def _stated(
 
 
 def resolve_idle(training: plan_types.TrainingSpec, architecture: Architecture, defaults: Defaults) -> Images:
-    """Return the pictures for a tower that memcheck models without a graph: a fixed number of tokens each, or none.
+    """Return the images of one sample for a tower that is modelled as frozen: each has a fixed number of tokens.
 
     Raises:
         ResolutionError: the plan does not say that there are none, and a tower has no memory model of them.
@@ -281,9 +286,10 @@ def resolve_idle(training: plan_types.TrainingSpec, architecture: Architecture, 
 
 
 def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:
-    """Return pictures that the processor pads to an equal number of tiles: real and padded rows cost the same.
+    """Return the images of one sample for a processor that pads each of them to the same number of tiles.
 
-    Numbers that are too many for one sample may be those of all samples of the micro-batch.
+    ``patches``, ``tokens``: as stated for ``per_sample`` images. Padded tiles cost as much as others. Numbers that are
+    too large for one sample may be those of all samples of the micro-batch.
     """
     padded = per_sample * vision.tile
     if patches > padded * (training.micro_batch_size or 1):
@@ -306,9 +312,9 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
         return Images(max(per_sample, tokens // vision.resampled), patches, tokens)
     if vision.budgets:
         patches_per_picture = -(-patches // max(1, per_sample))
-        rows = next(
-            (n * vision.merge for n in vision.budgets if n * vision.merge >= max(patches_per_picture, vision.tile)), 0
-        )
+        needed = max(patches_per_picture, vision.tile)
+        sizes = [budget * vision.merge for budget in vision.budgets]  # to which the processor pads an image
+        rows = next((size for size in sizes if size >= needed), 0)
         if not rows:
             _fail(
                 f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",

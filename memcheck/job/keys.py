@@ -44,7 +44,10 @@ UNREAD: Any = _Unread()
 
 
 def host_key(job: TrainingJob) -> TrainingJob:
-    """The job without what only decides how a step runs. Of its micro-batches it counts whether there are several."""
+    """Return the part of a job on which host memory depends, as a cache key: what only affects a step is left out.
+
+    Of the number of micro-batches it keeps whether there is one or several.
+    """
     return job._replace(
         micro_batch_size=UNREAD,
         sequence_length=UNREAD,
@@ -58,10 +61,10 @@ def host_key(job: TrainingJob) -> TrainingJob:
 
 
 def state_key(job: TrainingJob) -> TrainingJob:
-    """The :func:`host_key` job without what comes before and after its steps, either.
+    """Return the part of a job on which resident states (weights, gradients, optimizer states) depend, as a cache key.
 
-    States follow from the tensors, the dtypes, the optimizer and over how many ranks each kind is divided. The number
-    of data-parallel ranks counts only as far as there are several.
+    These are tensors, dtypes, optimizer and how many ranks share each state. Of the number of data-parallel ranks it
+    keeps whether there is one or several.
     """
     layout = job.layout
     per_node = layout.gpus_per_node if job.optimizer.name == "muon" else UNREAD  # Newton-Schulz' choices

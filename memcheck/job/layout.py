@@ -26,8 +26,9 @@ def zero_stage(options: Mapping[str, object]) -> tuple[str, int] | None:
 
 
 def reshards(options: Mapping[str, object], pipeline: int) -> tuple[str, bool] | None:
-    """The value of ``parallelism.reshard_after_forward`` that options state, with the option's name. torchtitan's
-    default does not reshard between stages.
+    """Return the option's name, and the ``parallelism.reshard_after_forward`` that a torchtitan option states.
+
+    None: the plan's ``options`` do not have it. torchtitan's ``default`` reshards unless there are ``pipeline`` stages.
     """
     chosen = options.get("fsdp_reshard_after_forward")
     if chosen not in ("always", "never", "default"):
@@ -42,7 +43,11 @@ def synchronises(options: Mapping[str, object]) -> tuple[str, str] | None:
 
 
 def parameter_offload(stated: str | None, options: Mapping[str, object], defaults: Defaults) -> str:
-    """Return where parameters are kept between their uses (``training.offload.parameters``): ``none``, ``cpu``, ..."""
+    """Return where parameters are stored between their uses: ``none`` (the GPU), ``cpu`` or ``nvme``.
+
+    ``stated``: the plan's ``training.offload.parameters``. torchtitan's option ``enable_cpu_offload`` may say it
+    instead.
+    """
     chosen = options.get("enable_cpu_offload")
     if not isinstance(chosen, bool):
         return stated or "none"
@@ -76,13 +81,12 @@ def resolve_layout(
 ) -> Layout:
     """Return the parallel layout of a plan with every degree as a number.
 
-    ``framework`` is None for inference. ``routed``: the model has experts.
+    ``stated``: the plan's ``parallelism``. ``framework``: None for inference. ``routed``: the model has experts.
+    ``options``: the framework's options in the plan. ``reduces_each``: FSDP reduces gradients in every micro-batch,
+    whatever the plan states.
 
-    ``options``: the framework's that the plan has, some of which say what a key says.
-    ``reduces_each``: FSDP reduces every micro-batch, whatever is asked for.
-
-    ``world = tensor * context * pipeline * data``. Where that does not come out, ``data`` is rounded down (to at
-    least 1) so that the rest can be checked; rule MEM201 reports it.
+    ``world = tensor * context * pipeline * data``. If the degrees do not divide the GPUs, ``data`` is rounded down to
+    at least 1, and rule MEM201 reports it.
     """
     gpus_per_node = defaults.take("hardware.gpus_per_node", hardware.gpus_per_node, 1)
     nodes = defaults.take("hardware.nodes", hardware.nodes, 1)
@@ -119,9 +123,8 @@ def _expert_tensor(
 ) -> int:
     """Return the tensor-parallel degree of experts: 1 unless stated, as for every degree of a plan.
 
-    Where the framework itself would take another degree, the assumption says so.
-
-    Megatron-core ``model_parallel_config.py``, __post_init__: expert_tensor_parallel_size is the tensor degree if None.
+    ``routed``: the model has experts. Megatron itself would take the tensor degree (``model_parallel_config.py``,
+    __post_init__), which the assumption in ``defaults`` says.
     """
     own_degree = framework is not None and framework.own_expert_groups
     has_sharded_experts = layout.expert > 1 or (routed and own_degree)
@@ -145,7 +148,7 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, def
 
 
 def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
-    """Return the pipeline schedule and the number of virtual stages per rank."""
+    """Return the pipeline schedule's name and the number of virtual stages per rank; defaults are noted."""
     usual_stages = 2 if stated.pipeline_schedule == "dualpipe" else 1  # one from each end (torch's ScheduleDualPipeV)
     virtual = stated.virtual_stages or usual_stages
     usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
@@ -164,7 +167,11 @@ def _sharding(
     options: Mapping[str, object],
     reduces_each: bool,
 ) -> Layout:
-    """Return the layout with its ZeRO stage, sharding group, resharding, gradient synchronisation and bucket views."""
+    """Return the layout with the settings of data parallelism, stated or assumed.
+
+    They are the ZeRO stage, the sharding group, FSDP's resharding after forward, when gradients are synchronised, and
+    DDP's bucket views. ``reduces_each``: FSDP reduces gradients in every micro-batch.
+    """
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
     if replicas > 1:

@@ -17,9 +17,9 @@ _RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
 
 
 def resolve_gpu(stated: plan_types.GpuSpec) -> Gpu:
-    """Return the catalog's record of a GPU, with the plan's own numbers in place of the catalog's.
+    """Return the catalog's record of a GPU; numbers that the plan states replace the catalog's.
 
-    A GPU that the catalog does not know is fine as long as the plan gives its memory.
+    A GPU that the catalog does not know is accepted if the plan states its memory.
 
     Raises:
         ResolutionError: the name is unknown, or that of several cards, and ``memory_gib`` is not given.

@@ -28,7 +28,10 @@ from memcheck.plan import types as plan_types
 def own_objective(
     stated: plan_types.ObjectiveSpec, name: str, reference: str, recipe: Recipe, defaults: Defaults
 ) -> Objective:
-    """The loss of such a recipe, which scores every token, and masks those of the prompt."""
+    """Return the objective of a framework's own recipe (torchtune), which scores every token and masks the prompt's.
+
+    ``name``: of the objective. ``reference``: how it gets the reference's log-probabilities.
+    """
     if name == "sft":
         return Objective()
     beta = 0.5
@@ -73,7 +76,11 @@ def trainer_code(
     checkpointing: Checkpointing,
     defaults: Defaults,
 ) -> str:
-    """The code that computes the loss. Empty: the model's own."""
+    """Name the trainer code that computes the loss, such as ``trl-0.29``; empty: the model's own forward does.
+
+    ``name``: of the objective. ``who``, ``version``: the trainer. An unknown version is taken as the one that needs
+    most memory, which is noted in ``defaults``.
+    """
     key = "training.trainer.version"
     if name == "sft":
         return _supervised(training.loss, who, _numbers(version), defaults)
@@ -99,7 +106,10 @@ def trainer_code(
 
 
 def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, int] | None, defaults: Defaults) -> str:
-    """TRL's next-token loss: of whole logits, in chunks of tokens, or of a fused head, which any loss is since 1.15."""
+    """Name the code of TRL's SFT loss: on all logits, on chunks of tokens, or on a fused head (always since 1.15).
+
+    ``loss``: the plan's. ``who``: the trainer. ``numbers``: TRL's version; None: not stated. Empty: no code of TRL's.
+    """
     kind = loss.kind if loss is not None else None
     chunked = kind == "chunked" and (loss is None or loss.chunks is None)
     if who != "trl" or not (chunked or kind in (None, "standard")):
@@ -117,7 +127,11 @@ def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, 
 
 
 def _distilling(name: str, numbers: tuple[int, int] | None, defaults: Defaults) -> str:
-    """GKD scores completions alone before TRL 1.0, and whole rows since; a distillation trainer came with its tiles."""
+    """Name the TRL code of a distillation. ``name``: of the objective; ``numbers``: TRL's version, None: not stated.
+
+    GKD before TRL 1.0 computes the logits of completions alone, and of whole rows since. The distillation trainer
+    always computes its loss tile by tile.
+    """
     if name == "gkd" and numbers is not None and numbers < (1, 0):
         return NEWER
     if numbers is None or numbers < FUSED_HEAD:
@@ -148,10 +162,10 @@ def _numbers(version: str | None) -> tuple[int, int] | None:
 
 
 def without_autocast(recipe: Recipe, defaults: Defaults) -> Recipe:
-    """Return the recipe of a distillation, in whose dtypes both models run: without autocast.
+    """Return the precision recipe of TRL's distillation, in which both models run without autocast.
 
-    The trainer puts a method of its own in the place of the forward around which accelerate has put autocast (TRL 1.16
-    models/utils.py, ``_ForwardRedirection``; trainer/distillation_trainer.py, ``compute_loss``).
+    accelerate wraps the model's forward in autocast, and the trainer calls another method of the model instead (TRL
+    1.16 models/utils.py, ``_ForwardRedirection``; trainer/distillation_trainer.py, ``compute_loss``).
     """
     if not recipe.autocast:
         return recipe
@@ -166,10 +180,10 @@ DEFAULT_BATCH = 8
 
 
 def resolve_evaluation(stated: plan_types.EvaluationSpec, defaults: Defaults) -> Evaluation:
-    """Return the evaluation pass that the plan states.
+    """Return the evaluation pass that the plan states, with defaults of transformers.
 
     Raises:
-        ResolutionError: logits are kept for an unknown number of steps, which they are proportional to.
+        ResolutionError: logits of all steps are kept, and the plan does not state the number of steps.
     """
     key = "training.evaluation."
     why = "default of transformers without compute_metrics: prediction_loss_only"
@@ -199,9 +213,10 @@ def resolve_objective(
     *,
     prepared: bool,
 ) -> Objective:
-    """Return the objective: the loss, and whose code computes it.
+    """Return the objective of a training: the loss, which trainer's code computes it, and its reference.
 
-    ``prepared``: accelerate's ``prepare_model`` casts the model's outputs to fp32, which it does not under FSDP2.
+    ``prepared``: accelerate's ``prepare_model`` casts the model's outputs to fp32, as everywhere but under FSDP2.
+    Assumed values are noted in ``defaults``.
     """
     stated, trainer = training.objective, training.trainer
     if stated is None and trainer is None and training.reference is None:
@@ -217,7 +232,7 @@ def resolve_objective(
     version = trainer.version if trainer else None
     code = trainer_code(training, name, who, version, architecture, checkpointing, defaults)
     prompt = 0
-    # those score every token of the longest completion's rows, and mask the prompt's
+    # trainers in TRAINERS score every token and mask the prompt's, so that its length does not matter
     if name in (*SCORED, *DISTILLED) and code not in TRAINERS:
         why = "the length of the prompt is unknown: every token is scored"
         prompt = defaults.take("training.objective.prompt_length", stated.prompt_length, 0, why)
@@ -237,7 +252,8 @@ def resolve_objective(
 def _reference(stated: str | None, name: str, method: str, defaults: Defaults, *, cached: bool = False) -> str:
     """Return how a preference loss gets the reference's log-probabilities; ``none`` for an objective without one.
 
-    ``cached``: the trainer scores all pairs before the training (open-instruct).
+    ``stated``: the plan's ``training.reference``. ``name``: of the objective. ``cached``: the trainer scores all pairs
+    before the training (open-instruct).
     """
     if name not in COMPARED:
         return "none"
@@ -257,9 +273,10 @@ def resolve_companions(
     parameter_offload: str,
     teacher: Architecture | Rough | None,
 ) -> tuple[Companion, ...]:
-    """Return the models that a step needs next to the trained one: the teacher, or a second copy as the reference.
+    """Return the models that a step needs in addition to the trained one: a teacher, or a second copy as the reference.
 
-    A reference has the dtype of the trained model, and FSDP2's CPU offload applies to both or to none.
+    ``teacher``: of a distillation. A reference has the dtype of the trained model. FSDP2's CPU offload
+    (``parameter_offload``) applies to both models.
     """
     if objective.name in DISTILLED and isinstance(teacher, Architecture):
         device = "host" if objective.code == OWN and parameter_offload != "none" else "device"

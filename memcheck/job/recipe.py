@@ -56,9 +56,10 @@ def resolve_recipe(
     *,
     frozen: tuple[str, ...] | None = None,
 ) -> Recipe:
-    """What the named recipe means to this framework at this ZeRO stage, with the plan's deviations applied.
+    """Return the dtypes of a training: what the named recipe means to this framework and ZeRO stage, and what the plan
+    states in addition.
 
-    ``frozen``: what is not trained of a model that is trained whole.
+    ``stated``: the plan's ``training.precision``. ``method``: full, lora or qlora. ``frozen``: the plan's ``freeze``.
     """
     stated = stated or PrecisionSpec()
     name = defaults.take("training.precision.recipe", stated.recipe, framework.precisions.default)
@@ -73,7 +74,7 @@ def resolve_recipe(
     if base:
         defaults.note("training.precision.params", base, why)
         recipe = recipe._replace(params=base)
-        if not framework.own_gradients and recipe.master == "none":  # of what is trained in addition to adapters
+        if not framework.own_gradients and recipe.master == "none":  # of modules that are trained with the adapters
             recipe = recipe._replace(gradients=base, optimizer_states=base)
     recipe = _deviate(recipe, stated, framework)
     if method == "full" and not frozen and recipe.params != "fp32" and framework.upcasts(recipe, layout):
@@ -83,7 +84,7 @@ def resolve_recipe(
 
 
 def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Framework) -> Recipe:
-    """The recipe with the dtype that the optimizer gives to its states whatever it steps on."""
+    """Return the recipe with fp32 optimizer states if this optimizer keeps them in fp32 for parameters of any dtype."""
     if keeps_full_states(optimizer, framework):
         return recipe._replace(optimizer_states="fp32")
     return recipe
@@ -106,11 +107,11 @@ def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
 
 
 def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Framework) -> Recipe:
-    """Apply what the plan states in addition to the recipe, as far as the framework has something for it.
+    """Return the recipe with the dtypes that the plan states, except those that the framework does not have.
 
-    In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs) and the
-    optimizer's states follow what it steps on, so those move along unless the framework keeps gradients and master
-    weights of its own.
+    In autograd a gradient has its parameter's dtype (torch/csrc/autograd/engine.cpp, validate_outputs), and optimizer
+    states have the dtype of what the optimizer steps on. So both follow the stated dtype of parameters, unless the
+    framework has gradients and master weights of its own.
     """
     lacking = [key for key in PrecisionSpec._fields if f"training.precision.{key}" in framework.lacks]
     stated = stated._replace(**dict.fromkeys(lacking))
@@ -129,7 +130,7 @@ def _deviate(recipe: Recipe, stated: PrecisionSpec, framework: Framework) -> Rec
         if stated.params is None and stated.master is None:
             return recipe
         stepped = recipe.params if recipe.master == "none" else recipe.master
-        stepped = "fp32" if stepped == "remainder" else stepped  # put together in the kernel
+        stepped = "fp32" if stepped == "remainder" else stepped  # the kernel adds the remainder to bf16 parameters
         return recipe._replace(gradients=recipe.params, optimizer_states=stepped)
     gradients = stated.gradients or recipe.gradients
     if recipe.params == "fp32":

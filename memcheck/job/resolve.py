@@ -96,7 +96,10 @@ def _engine_job(
     gpu: Gpu,
     defaults: Defaults,
 ) -> InferenceJob:
-    """Return the job of a plan with a serving engine: one request of the longest length is what it must hold."""
+    """Return the job of a plan with a serving engine, which must have room for one request of the longest length.
+
+    ``inference``: the plan's section. Assumed values are noted in ``defaults``.
+    """
     from memcheck.job.engine import resolve_engine
 
     degrees = plan_types.ParallelismSpec(tensor=inference.tensor, pipeline=inference.pipeline)
@@ -108,13 +111,16 @@ def _engine_job(
             "/hardware/nodes",
         )
     settings = resolve_engine(inference, architecture, gpu, layout.world_size, defaults)
+    kv_cache = "fp32" if settings.weights == "fp32" else "bf16"
+    if settings.kv_cache == "fp8":
+        kv_cache = "fp8"
     return InferenceJob(
         architecture=architecture,
         layout=layout,
         batch_size=1,
         context_length=settings.length or settings.longest,
         weights=settings.weights,
-        kv_cache="fp8" if settings.kv_cache == "fp8" else "fp32" if settings.weights == "fp32" else "bf16",
+        kv_cache=kv_cache,
         chunk=settings.batched_tokens,
         engine=settings,
     )
@@ -175,12 +181,13 @@ def framed(
     base_dir: str,
     model: Architecture | Rough | None = None,
 ) -> JobFrame:
-    """Make every value of the plan concrete that does not depend on its batch.
+    """Resolve a plan to a job without its batch: every value is stated or assumed, and assumptions are noted.
 
-    ``model``: what the plan's ``model`` is, where that was read before.
+    ``frameworks``: by name. ``base_dir``: of paths in the plan. ``model``: the plan's model, if it has been read
+    before.
 
     Raises:
-        ResolutionError: as above.
+        ResolutionError: the model or the GPU is unknown, a value is missing, or values exclude each other.
     """
     problems: list[JobProblem] = []
     architecture, gpu = _lookup(plan, base_dir, problems, model)
@@ -231,8 +238,10 @@ def framed(
 def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
     """Return the job of a frame with the batch that the plan's ``training`` states, and all assumptions in order.
 
+    ``frame``: the resolved plan without its batch (:func:`framed`).
+
     Raises:
-        ResolutionError: no sequence length.
+        ResolutionError: the plan states no sequence length.
     """
     job, framework, (before, between, after, policy) = frame.job, frame.framework, frame.notes
     if training is None or framework is None or isinstance(job, InferenceJob):
@@ -258,7 +267,10 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
 def _lookup(
     plan: plan_types.Plan, base_dir: str, problems: list[JobProblem], model: Architecture | Rough | None
 ) -> tuple[Architecture | Rough | None, Gpu | None]:
-    """Return the plan's architecture and GPU, each None if unknown; what is wrong is appended to ``problems``."""
+    """Return the plan's architecture and GPU, each None if unknown; errors are appended to ``problems``.
+
+    ``model``: the architecture, if it has been read before. ``base_dir``: of paths in the plan.
+    """
     architecture, gpu = model, None
     try:
         architecture = model or resolve_model(plan.model, base_dir=base_dir)
@@ -434,10 +446,9 @@ def _images(
     options: dict[str, object],
     defaults: Defaults,
 ) -> Images | None:
-    """Return the pictures of one sample. A plan of a text model loads no module for them."""
-    if training.images is None and (
-        isinstance(architecture, Rough) or (architecture.vision is None and not architecture.others)
-    ):
+    """Return the images of one sample; None: there are none. A plan of a text model loads no module for them."""
+    is_text_model = isinstance(architecture, Rough) or (architecture.vision is None and not architecture.others)
+    if training.images is None and is_text_model:
         return None
     from memcheck.job.images import resolve_pictures
 
@@ -445,7 +456,10 @@ def _images(
 
 
 def _attention(stated: str | None, architecture: Architecture | Rough, framework: Framework, defaults: Defaults) -> str:
-    """Return the kind of attention: eager, which needs most memory, where the model's class lacks the one asked for."""
+    """Return the attention implementation: the plan's or the framework's default, ``eager`` if the class lacks it.
+
+    ``stated``: the plan's ``training.attention``. Assumptions are noted in ``defaults``.
+    """
     wanted = stated or framework.default_attention
     model_type = architecture.model_type if isinstance(architecture, Architecture) else ""
     if wanted in framework.missing_attentions.get(model_type, ()):
@@ -480,6 +494,7 @@ def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Default
 
 
 def _evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) -> Evaluation | None:
+    """Return the evaluation pass that the plan states; None: there is none."""
     if stated is None:
         return None
     from memcheck.job.objective import resolve_evaluation

@@ -115,7 +115,10 @@ def _sequences(
     layout: Layout,
     defaults: Defaults,
 ) -> tuple[str, bool]:
-    """Return whether rows are packed, masked or padded, and whether rows that are taken as full may be padded."""
+    """Return whether rows are ``packed``, ``masked`` or ``padded``, and whether rows assumed to be full may be padded.
+
+    ``attention``: the implementation, which decides whether padding has a memory model. Assumptions are noted.
+    """
     stated = training.sequences
     if stated is not None or not isinstance(architecture, Architecture):
         laid = LAID.get(stated or "packed", stated or "packed")
@@ -162,14 +165,14 @@ def unmodelled(
 def rows_of_texts(
     architecture: Architecture, framework: Framework, attention: str, context: int, defaults: Defaults
 ) -> tuple[str, bool]:
-    """How rows of texts of many lengths lie if nothing states it, and whether they may be padded all the same: rows of
-    an encoder, and rows that a head scores.
+    """Return ``padded`` or ``packed`` for encoders and scored rows in a plan that does not say, and whether they may
+    pad.
 
-    transformers' collators pad them to the longest of a micro-batch and hand out a mask (``data/data_collator.py``,
-    DataCollatorForSeq2Seq and DataCollatorWithPadding, which its Trainer takes by itself; trl
-    ``trainer/reward_trainer.py``, DataCollatorForPreference; sentence-transformers' tokenizers). What an encoder reads
-    is taken as padded where the loop has such a collator. Other rows are full unless the plan says otherwise; a second
-    estimate says what they need if they are padded.
+    Such texts have many lengths. transformers' collators pad them to the longest of a micro-batch and make a mask
+    (``data/data_collator.py``, DataCollatorForSeq2Seq and DataCollatorWithPadding, the Trainer's default; trl
+    ``trainer/reward_trainer.py``, DataCollatorForPreference; sentence-transformers' tokenizers). Rows of an encoder are
+    assumed to be padded if the trainer has such a collator. Other rows are assumed to be full, and a second estimate
+    says what they need if they are padded. ``context``: context-parallel degree.
     """
     key = "training.sequences"
     what = unmodelled("padded", architecture, framework, attention, context)
@@ -184,7 +187,10 @@ def rows_of_texts(
 def unpacked_rows(
     architecture: Architecture, framework: Framework, attention: str, context: int, defaults: Defaults
 ) -> str:
-    """How rows lie whose longest is stated, in a plan that does not say more: padded, where that has a memory model."""
+    """Return ``padded`` for a plan that states its longest row, or ``packed`` if padding has no memory model here.
+
+    ``context``: context-parallel degree. The assumption is noted in ``defaults``.
+    """
     what = unmodelled("padded", architecture, framework, attention, context)
     why = f"padded rows under {what} are estimated as full ones" if what else "longest_row is stated"
     return defaults.take("training.sequences", None, "packed" if what else "padded", why)

@@ -32,11 +32,12 @@ without them (``use_kernel_func_from_hub_with_fallback``), whose traced steps to
 
 
 def fused_packages(architecture: Architecture | Rough) -> list[str]:
-    """Packages whose kernels the estimate of the model's layers assumes."""
+    """List the Python packages whose fused kernels the estimate of the model's recurrent layers assumes."""
     if not isinstance(architecture, Architecture):
         return []
-    mixers = (mixer for block, _ in architecture.blocks for mixer in (block.mixer, block.second_mixer))
-    kinds = {mixer.kind for mixer in mixers if isinstance(mixer, Mixer)}
+    kinds: set[str] = set()
+    for block, _ in architecture.blocks:
+        kinds.update(mixer.kind for mixer in (block.mixer, block.second_mixer) if isinstance(mixer, Mixer))
     return [package for kind, package in KERNELS.items() if kind in kinds]
 
 
@@ -50,10 +51,10 @@ GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 
 def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tuple[int, int]:
-    """Sequences per forward pass and tokens per sequence: of the longest row, where rows are not packed.
+    """Return the sequences per forward pass and the tokens per sequence; the longest row's if the plan states it.
 
     Raises:
-        ResolutionError: no sequence length, which has no sensible default; or a longest row that cannot be.
+        ResolutionError: no sequence length is stated, or the longest row contradicts it.
     """
     if training.sequence_length is None:
         problem = JobProblem(
@@ -74,7 +75,10 @@ def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tupl
 def resolve_accumulation(
     training: plan_types.TrainingSpec, layout: Layout, micro_batch_size: int, defaults: Defaults
 ) -> int:
-    """Micro-batches per optimizer step. A global batch that does not divide is rounded up; rule MEM402 reports it."""
+    """Return the micro-batches per optimizer step on a data-parallel rank: stated, or from the global batch size.
+
+    A global batch that does not divide is rounded up; rule MEM402 reports it.
+    """
     if training.gradient_accumulation_steps is not None:
         return training.gradient_accumulation_steps
     if training.global_batch_size is None:
@@ -87,7 +91,10 @@ def resolve_accumulation(
 
 
 def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Framework, defaults: Defaults) -> Optimizer:
-    """Name, implementation and place of the optimizer."""
+    """Return the optimizer: name, implementation and where its states are; values not stated are noted.
+
+    ``stated``: the plan's ``training.optimizer``.
+    """
     stated = stated or plan_types.OptimizerSpec()
     name = defaults.take("training.optimizer.name", stated.name, DEFAULT_OPTIMIZER)
     implementation = framework.optimizers.by_name.get(name, framework.optimizers.implementation)
@@ -111,7 +118,10 @@ def resolve_checkpointing(
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpointing:
-    """Return the activation checkpointing: the plan's, or the framework's. ``version``: version of the framework."""
+    """Return the activation checkpointing: the plan's, or what the framework's ``options`` imply.
+
+    ``version``: of the framework, which decides whether checkpoints are reentrant. Assumptions are noted.
+    """
     stated = stated or plan_types.ActivationCheckpointingSpec()
     implied = recomputes(options)
     if stated.mode is None and implied is not None:
@@ -149,15 +159,15 @@ def resolve_loss(
     *,
     narrow: bool = False,
 ) -> Loss:
-    """Return the kind of the loss, and what it does to the logits.
+    """Return the kind of the loss, and what it does to the logits; values not stated are noted in ``defaults``.
 
-    ``version``: version of the framework. ``usual``: the kind that its recipe uses for the objective. ``narrow``: the
-    loss of the model's own class does not cast the logits to fp32.
+    ``stated``: the plan's ``training.loss``. ``version``: of the framework. ``usual``: the kind that the framework's
+    recipe uses for the objective. ``narrow``: the loss of the model's class does not cast the logits to fp32.
     """
     stated = stated or plan_types.LossSpec()
     kind = defaults.take("training.loss.kind", stated.kind, usual or framework.losses.default)
-    by_itself = framework.losses.parallel
-    if kind == "standard" and (by_itself == "always" or (by_itself == "tensor" and layout.tensor > 1)):
+    parallel = framework.losses.parallel  # when the framework divides the vocabulary without being asked
+    if kind == "standard" and (parallel == "always" or (parallel == "tensor" and layout.tensor > 1)):
         kind = "vocab-parallel"
         defaults.note("training.loss.kind", kind, f"the standard loss of {framework.name} with this layout")
     chunks = 1
@@ -174,7 +184,7 @@ def resolve_loss(
         keep = True
         cached = "a stage caches its output (torch/distributed/pipelining/stage.py)"
         defaults.note("training.loss.keep_logits", keep, cached)
-    elif kind == "standard":  # a vocabulary-parallel loss is taken on logits that the loop itself lets go of
+    elif kind == "standard":  # the training loop drops the logits of a vocabulary-parallel loss
         keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.losses.keep_logits, why)
     shifts = ""
     if kind in ("standard", "in-place") and framework.predates(version, "shifted labels"):
@@ -185,7 +195,10 @@ def resolve_loss(
 def resolve_initialization(
     stated: plan_types.InitializationSpec | None, layout: Layout, held_in: str, framework: Framework, defaults: Defaults
 ) -> Initialization:
-    """Return on which device the model is initialized, and in which dtype its weights are there."""
+    """Return where the model is initialized (``host``, ``rank0``, ``device`` or ``meta``), and in which dtype.
+
+    ``stated``: the plan's. ``held_in``: the format of a quantised base. Assumptions are noted in ``defaults``.
+    """
     stated = stated or plan_types.InitializationSpec()
     device, why = framework.made(layout, sharded=shards_parameters(layout, framework))
     if held_in in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
@@ -203,7 +216,10 @@ def resolve_checkpoint(
     options: dict[str, object],
     defaults: Defaults,
 ) -> Checkpoint:
-    """How the training state is saved."""
+    """Return how a checkpoint is saved: full or sharded state dicts, with or without the optimizer's states.
+
+    ``stated``: the plan's ``training.checkpoint``. Assumptions are noted in ``defaults``.
+    """
     stated = stated or plan_types.CheckpointSpec()
     kind, why = framework.load_and_save.checkpoint[shards_parameters(layout, framework)], f"default of {framework.name}"
     if options.get(GATHERS):

@@ -83,9 +83,9 @@ class Objective(Record):
 
     @property
     def usual_loss(self) -> str:
-        """The kind of loss with which a recipe of the framework's own computes the objective; empty in a trainer's.
+        """Return the kind of loss of a framework's own recipe (torchtune): ``chunked`` for a distillation.
 
-        Its divergences are of chunks of logits.
+        Empty: a trainer such as TRL computes the objective.
         """
         if self.code != OWN:
             return ""
@@ -268,7 +268,9 @@ class Lora(Record):
     """For targets that are a pattern of paths: the names of the modules that it matches, by part of the model."""
 
     def targets_in(self, part: str) -> str | tuple[str, ...]:
-        """The targets in a part of the model."""
+        """Return the target modules in one part of the model: ``language``, ``vision`` or ``projector``; may be
+        empty.
+        """
         if self.parts and part not in self.parts:
             return ()
         return dict(self.reach).get(part, ()) if self.reach else self.target_modules

@@ -22,13 +22,16 @@ ALL = (TORCH_2_13, TORCH_2_15)
 def resolve_torch(
     training: plan_types.TrainingSpec, job: TrainingJob, framework: Framework, defaults: Defaults
 ) -> tuple[str, ...]:
-    """Return the behaviours of PyTorch to estimate; the one that needs most memory is reported."""
+    """Return the versions of PyTorch whose behaviour is to be estimated; the one that needs most memory is reported.
+
+    There is one if the plan states it or the job does not depend on it, else all that differ.
+    """
     stated = training.torch_version
     if stated is None and framework.own_loop:
         stated = training.framework_version
     stated_behaviour = behaviour(stated)
     if not differs(job, framework):
-        # all that is left is the order in which FSDP2's forward lets go of a buffer: the older one never needs less
+        # versions then differ only in when FSDP2's forward frees a buffer: the older one never needs less
         return (stated_behaviour or TORCH_2_13,)
     if stated_behaviour is not None:
         return (stated_behaviour,)
@@ -81,7 +84,10 @@ def ends_apart(job: TrainingJob, framework: Framework) -> bool:
 
 
 def resolve_expandable(training: plan_types.TrainingSpec, framework: Framework, defaults: Defaults) -> bool:
-    """The allocator's setting, with a note where the framework's steps were measured with the other one only."""
+    """Return whether the allocator has expandable segments: stated, or what the framework's launcher sets.
+
+    A setting under which no step of the framework was measured is noted in ``defaults``.
+    """
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"
     chosen = defaults.take(key, training.expandable_segments, framework.expandable, why)
@@ -130,7 +136,10 @@ def version_of_models(job: TrainingJob, framework: Framework) -> str | None:
 def resolve_fsdp(
     version: str | None, options: Mapping[str, object], layout: Layout, framework: Framework, defaults: Defaults
 ) -> int:
-    """Return 1 or 2: the FSDP that wraps the model, if the layout has one."""
+    """Return 1 or 2: the version of FSDP that wraps the model; 2 for a job without FSDP.
+
+    ``version``: of the framework, which decides if no option states it.
+    """
     chosen = fsdp_of(version, options, framework)
     if framework.flattens_units or isinstance(options.get(FSDP), int):
         return chosen
@@ -147,7 +156,7 @@ def resolve_fsdp(
 
 
 def fsdp_of(version: str | None, options: Mapping[str, object], framework: Framework) -> int:
-    """Which FSDP an option or the framework's version chooses."""
+    """Return 1 or 2: the version of FSDP that an option states, or that the framework's ``version`` uses."""
     stated = options.get(FSDP)
     if framework.flattens_units:
         return 1
@@ -185,7 +194,7 @@ def note_adapter_units(
     framework: Framework,
     defaults: Defaults,
 ) -> None:
-    """List, as an assumption, whether FSDP1 wraps each adapter as a unit of its own, unless the plan states it.
+    """Note in ``defaults`` whether FSDP1 wraps each adapter as an FSDP unit by itself, unless the plan states it.
 
     ``fsdp``: the version of FSDP, 1 or 2; 2 also for a job without FSDP.
     """
@@ -208,9 +217,10 @@ def resolve_carving(
     framework: Framework,
     defaults: Defaults,
 ) -> bool:
-    """Whether Accelerate wraps embedding and head apart (accelerate 1.14 utils/fsdp_utils.py, ``fsdp2_prepare_model``).
+    """Whether accelerate gives embedding and head FSDP2 groups of their own, as since 1.14 (``fsdp2_prepare_model``).
 
-    Axolotl has put a function of its own in its place (monkeypatch/accelerate/fsdp2.py).
+    Axolotl replaces that function (monkeypatch/accelerate/fsdp2.py). A release that the plan does not state is taken to
+    be one before 1.14, which is noted in ``defaults``.
     """
     trainer = training.trainer.name if training.trainer is not None else None
     if ACCELERATE not in framework.options or fsdp == 1 or layout.zero_stage < 2 or trainer == "axolotl":
@@ -220,7 +230,7 @@ def resolve_carving(
     stated = options.get(ACCELERATE)
     if isinstance(stated, str):
         return not is_before(stated, CARVES)
-    late = layout.gradient_sync == "last"  # however many micro-batches there are: this note is one for all batches
+    late = layout.gradient_sync == "last"  # whatever the number of micro-batches: this note is made for all batches
     value, why = "before 1.14", "the release is not stated: releases before 1.14 need the most memory"
     if late:
         value, why = "1.11 to 1.13", f"{why}, and gradients stay whole until the last micro-batch"
@@ -238,12 +248,13 @@ def resolve_kbit(
 ) -> bool:
     """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
-    Norms, embeddings and head rest in fp32 then, and so does the residual stream. Trainers that shard the parameters
-    leave the call out (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the whole module back to the
-    dtype that it trains in (runtime/engine.py, ``_configure_distributed_model``: ``self.module.bfloat16()``).
+    Norms, embeddings, head and the residual stream are fp32 then. ``held_in``: the format of the base weights. Trainers
+    that shard the parameters do not call it (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the
+    whole module back to its training dtype (runtime/engine.py, ``_configure_distributed_model``:
+    ``self.module.bfloat16()``).
     """
     if held_in not in BITSANDBYTES or framework.adapters.own or framework.own_engine:
-        return False  # peft leaves out GPTQ's models, and trainers call it for bitsandbytes' alone
+        return False  # peft skips GPTQ's models, and trainers call it for bitsandbytes' weights alone
     if KBIT not in framework.options:
         return True
     stated = options.get(KBIT)
