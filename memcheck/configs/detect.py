@@ -156,7 +156,7 @@ _ENVIRONMENT = re.compile(
     re.IGNORECASE,
 )
 """Scripts that are sourced for what they put on the path, and say nothing of a training."""
-HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values())}; --from says which"
+HELP = f"memcheck reads {', '.join(each.title for each in FORMATS.values() if not each.stated)}; --from says which"
 
 
 def detect(path: str, text: str, *, named: bool = False, beside: Mapping[str, object] = NOTHING) -> str:
@@ -246,4 +246,11 @@ def recognised(config: ConfigFile, syntax: str) -> str:
     """The name of the first format that finds its evidence; empty when none does."""
     if any(recognise(config) for recognise, _, _ in UNREAD[:BEFORE]):
         return ""
-    return next((name for name, each in FORMATS.items() if syntax in each.syntaxes and each.recognise(config)), "")
+    return next(
+        (
+            name
+            for name, each in FORMATS.items()
+            if syntax in each.syntaxes and not each.stated and each.recognise(config)
+        ),
+        "",
+    )

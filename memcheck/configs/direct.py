@@ -9,9 +9,9 @@ from typing import Any
 
 from memcheck.configs.answers import ENGINE, FLAGS, LENGTH, STATED_LENGTH, Beside, asks, length_keys
 from memcheck.configs.config_file import composed, located, parse_text
-from memcheck.configs.detect import detect
+from memcheck.configs.detect import MODEL_CONFIG, MODELLESS, detect
 from memcheck.configs.launch_devices import GPU
-from memcheck.configs.next_command import EXAMPLE, INDENT, is_meant_as_plan, seen
+from memcheck.configs.next_command import EXAMPLE, INDENT, NO_MACHINE, command, is_meant_as_plan, seen
 from memcheck.configs.plan_text import grown, spelled_out, value_at
 from memcheck.configs.refusals import InsideLaunch, launch_inside, of_python
 from memcheck.configs.sourced import sourced
@@ -34,6 +34,8 @@ DEFAULT_LENGTH = "default_sequence_length"
 MODEL = "model"
 SERVES = frozenset({"max-model-len", "tensor-parallel-size", "gpu-memory-utilization", "max-num-seqs", "enforce-eager"})
 """Options of vLLM: with two of them and a model, a file of a team's own is the config of a server."""
+HALF = (MODELLESS, MODEL_CONFIG, "a nanotron config without a model")
+"""Kinds of files that a team's own file may look like by some of its keys."""
 CONFIGURED = "[[configs]] in memcheck.toml, [[tool.memcheck.configs]] in pyproject.toml"
 OTHERS = ("images", "framework_version", "settings", "defines", "format", DEFAULT_LENGTH)
 """Values stated in addition to a config that are not options of a single key (``FLAGS``)."""
@@ -97,10 +99,16 @@ def _of_text(path: str, text: str, stated: Mapping[str, object], start: Location
     except (ConfigError, TomlError) as error:
         known = isinstance(error, ConfigError) and error.location is not None and "this is" in error.message
         syntax = syntax_of(path, text)
+        if known and syntax in (YAML, JSON, TOML) and any(each in error.message for each in HALF):
+            proposed = _proposed(path, text, stated)
+            if proposed:
+                said, help = proposed
+                message = f"{error.message.partition(': ')[2]}; its keys say: {said}"
+                error = located(error.location or start, message, help)  # type: ignore[union-attr]
         if syntax == YAML and not known:
             return _own(path, text, stated)
         if syntax in (JSON, TOML) and isinstance(error, ConfigError) and error.location is None:
-            error = _unknown(path, load_config(path, text, syntax).values, stated)
+            error = _unknown(path, text, load_config(path, text, syntax).values, stated)
         return _failed(path, text, error)
     beside = Beside(
         version=str(stated.get("framework_version", "")),
@@ -197,12 +205,12 @@ def _own(path: str, text: str, stated: Mapping[str, object]) -> Document | None:
         return None
     if not isinstance(values, dict) or is_meant_as_plan(values) or misspells_mark(text.encode()):
         return None
-    document = _failed(path, text, _unknown(path, values, stated))
+    document = _failed(path, text, _unknown(path, text, values, stated))
     (finding,) = document.findings
     return document._replace(findings=(codes.INVALID_PLAN.at(finding.location, finding.message, help=finding.help),))
 
 
-def _unknown(path: str, values: Mapping[str, object], stated: Mapping[str, object]) -> ConfigError:
+def _unknown(path: str, text: str, values: Mapping[str, object], stated: Mapping[str, object]) -> ConfigError:
     """The error for a file whose keys are a team's own."""
     if values.get(MODEL) and len(SERVES & {str(key).replace("_", "-") for key in values}) > 1:
         message = "this is a config file of `vllm serve --config`, which memcheck does not read"
@@ -210,7 +218,26 @@ def _unknown(path: str, values: Mapping[str, object], stated: Mapping[str, objec
         help += f"{INDENT}memcheck check --gpu {stated.get('gpu') or EXAMPLE} -- {_served(values)}"
         return located(Location(path, Span(1, 1, 1, 2)), message, help)
     message = "this is no plan and no config that memcheck knows"
+    proposed = _proposed(path, text, stated)
+    if proposed:
+        said, command = proposed
+        return located(Location(path, Span(1, 1, 1, 2)), f"{message}; its keys say: {said}", command)
     return located(Location(path, Span(1, 1, 1, 2)), message, seen(values).way_on(stated))
+
+
+def _proposed(path: str, text: str, stated: Mapping[str, object]) -> tuple[str, str] | None:
+    """What the usual names of a file say, and the command that takes them; None where they say too little."""
+    from memcheck.configs.read_keys import proposal
+
+    config = load_config(path, text, syntax_of(path, text))
+    said, options = proposal(config)
+    if not said:
+        return None
+    machine = NO_MACHINE.stated(stated)
+    known = {f"--{name.replace('_', '-')}" for name in stated}
+    asked = [word for each in options if each.split(" ")[0] not in known for word in each.split(" ")]
+    intro = f"take them so{machine.advice}" + (" and with your own answers" if asked else "")
+    return said, command(intro, "memcheck", "estimate", path, "--from", "keys", *machine.flags(), *asked)
 
 
 def _served(values: Mapping[str, object]) -> str:

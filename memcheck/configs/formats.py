@@ -30,6 +30,8 @@ class Format(Record):
     title: str
     syntaxes: tuple[str, ...]
     """Syntaxes of the format's files: YAML, JSON, TOML or a script. The first one is the usual one."""
+    stated: bool = False
+    """Whether a file is read so only where the user says it: its keys prove nothing."""
     frameworks: tuple[str, ...] = ()
     """The plan's frameworks that run from a config as memcheck writes it; empty for a format that is only read."""
 
@@ -84,6 +86,7 @@ FORMATS = {
         Format("torchtitan", "torchtitan TOML", (TOML,), frameworks=("torchtitan",)),
         Format("megatron", "Megatron-LM arguments", (ARGUMENTS,), frameworks=("megatron",)),
         Format("vllm", "vLLM arguments", (ARGUMENTS,)),
+        Format("keys", "files of your own with the usual names", (YAML, JSON, TOML), stated=True),
     )
 }
 """By name, in the order in which a config is offered to them: the first format that finds its evidence reads it."""

@@ -94,6 +94,8 @@ def test_the_command_goes_on(
         assert result.estimate is not None
         return
     monkeypatch.chdir(tmp_path)
+    if "keys" in words:
+        (tmp_path / case.path).write_text(case.text)
     for word in words:
         if word.endswith((".sh", ".toml", "task.yaml")) and "--" not in words:  # another file of the reader's
             (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
