@@ -30,7 +30,7 @@ from memcheck.configs.trainer_job import (
 )
 from memcheck.configs.trainer_parts import off, on
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting
-from memcheck.finding import Location
+from memcheck.plan.finding import Location
 from memcheck.record import Record
 
 KEYS, PYTHON, TRL = key_table("keys"), key_table("python"), key_table("trl")
