@@ -12,7 +12,7 @@ import sys
 from benchmarks.added import added
 from benchmarks.cases import HERE
 from benchmarks.page import write_or_check
-from memcheck.catalog.models import find_model, model_names
+from memcheck.catalog.names import find_model, model_names
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import Framework

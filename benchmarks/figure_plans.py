@@ -17,7 +17,7 @@ from benchmarks.cases import Case
 from benchmarks.figures import Plan, said
 from benchmarks.hostile_draw import KINDS, SMALL, draw_value, schema
 from memcheck.catalog.gpus import gpu_names
-from memcheck.catalog.models import model_names
+from memcheck.catalog.names import model_names
 from memcheck.frameworks.registry import FRAMEWORKS
 
 LONGEST = 900

@@ -15,7 +15,7 @@ import sys
 import time
 
 from benchmarks.over_budget import plans
-from memcheck.edge.text import percent, value
+from memcheck.edge.screen import percent, value
 from memcheck.judge import Gate, check_file
 from memcheck.plan.load import load_documents
 from memcheck.plan.value_edits import edited

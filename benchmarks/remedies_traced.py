@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from benchmarks.over_budget import plans
-from memcheck.edge.text import gib, value
+from memcheck.edge.screen import gib, value
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "remedies_traced.md")
 

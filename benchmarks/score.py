@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, Case
 from memcheck.accounts.estimate import Estimate, Pools, RankEstimate
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from memcheck.config.find import UNCERTAIN, Settings
 from memcheck.config.gate import Gate
-from memcheck.config.types import UNCERTAIN, Settings
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
@@ -37,8 +37,8 @@ from memcheck.result import (
 )
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.grounds import rests_on
-from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
+from memcheck.rules.types import GATE
 from memcheck.rules.when import rows_have_limit
 
 CLOSE, UNSURE = "MEM103", "MEM104"

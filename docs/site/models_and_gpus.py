@@ -12,7 +12,7 @@ import yaml
 
 from docs.site.needs import GPUS, METHODS, SEQUENCE_LENGTH, Need, Refused, cell, gib, smallest
 from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.catalog.models import find_model
+from memcheck.catalog.names import find_model
 
 PAGE = "../../page/"
 """The interactive page, seen from a page of a model on the published site."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memcheck.edge.observed import is_folder, real_path
-from memcheck.edge.opener import is_inside, read_start, repository
+from memcheck.edge.opener import is_folder, is_inside, read_start, real_path, repository
 from memcheck.errors import MemcheckError
 
 TYPE_CHECKING = False

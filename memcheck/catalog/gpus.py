@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from memcheck.catalog.names import DATA, UnknownNameError, canonical_names, find_record
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import DATA, Gpu, UnknownNameError, canonical_names, find_record
 from memcheck.edge.own_json import read_own_json
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.record import Record
 
 SIZES = os.path.join(DATA, "gpus", "sizes.json")

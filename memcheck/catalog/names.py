@@ -1,4 +1,4 @@
-"""Names of catalog records: matched without regard to case, with suggestions for what is close."""
+"""The records of the catalogs, and their names: matched without regard to case, with suggestions for what is close."""
 
 from __future__ import annotations
 
@@ -8,10 +8,69 @@ from functools import lru_cache
 from memcheck.edge.own_json import read_own_json
 from memcheck.errors import MemcheckError
 from memcheck.plan.compose import Composer
+from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+class Gpu(Record):
+    """One accelerator. Rates are dense; None = not known."""
+
+    name: str
+    """Canonical plan name: ``h100-80gb``."""
+    memory_bytes: int
+    """What torch can reach at best: the lowest total seen on real machines (never the number on the box)."""
+    arch: str | None = None
+    """``sm_90``, ``gfx942``, ..."""
+    bf16_tflops: float | None = None
+    fp16_tflops: float | None = None
+    fp8_tflops: float | None = None
+    hbm_gbs: float | None = None
+    nvlink_gbs: float | None = None
+    """Bandwidth of NVLink per GPU in GB/s, the sum of both directions, as in datasheets."""
+    gpus_per_node: int | None = None
+    source: str = ""
+    from_catalog: bool = True
+    """False when the plan gave the figures itself."""
+    fp32_tflops: float | None = None
+    """TFLOPS of fp32 outside the tensor cores, which torch uses unless TF32 is allowed."""
+    multiprocessors: int | None = None
+    """Streaming multiprocessors (NVIDIA) or compute units (AMD)."""
+    bf16_efficiency: float | None = None
+    """The fastest matrix product that was measured, as a share of ``bf16_tflops``."""
+    fp8_efficiency: float | None = None
+    nvlink_gpus: int | None = None
+    """GPUs that NVLink joins where that is not the node: pairs under a bridge, whole racks."""
+    pcie_gbs: float | None = None
+    """The link to the host, one direction."""
+    network_gbs: float | None = None
+    """The network between nodes, per GPU and direction, in the vendor's reference system."""
+    peer_access: bool = True
+    """Whether GPUs of a node are sure to reach each other's memory. GeForce cards without a bridge between them do not:
+    NCCL's buffers are then shared memory of the host (``src/transport/shm.cc``, ``shmRecvSetup``).
+    """
+    context_read: bool = False
+    """Whether the driver's context was read on this very GPU, and not on one of its architecture."""
+
+
+class Model(Record):
+    """One model of the catalog."""
+
+    name: str
+    """Canonical short name: ``llama-3.1-8b``."""
+    id: str
+    """Hugging Face id."""
+    config: dict[str, Any]
+    """Configuration in Hugging Face's key names, ``model_type`` included."""
+    parameters: int
+    """Exact count of the instantiated model (a test compares it with the count from dimensions)."""
+    source: str = ""
+    note: str = ""
+    read_as: str = ""
+    """Why this record was found for a name that is not in the catalog; empty for one that is."""
+
 
 DATA = os.path.join(os.path.dirname(__file__), "data")
 """The records: one file each, and per folder an index of names."""
@@ -102,3 +161,40 @@ def _close(kind: str, wanted: str) -> tuple[str, ...]:
         if index[match] not in found:
             found.append(index[match])
     return tuple(found[:3])
+
+
+@lru_cache(maxsize=512)
+def find_model(name: str) -> Model:
+    """The model called ``name``: short name, Hugging Face id or alias, in any case, or the id of a copy of one.
+
+    A copy has the name of a model under another organisation, or with words after it that say how its weights are
+    stored or tuned; ``Model.read_as`` says so then.
+
+    Raises:
+        UnknownNameError: the catalog has no such model.
+    """
+    read_as = ""
+    try:
+        canonical, record = find_record("model", name)
+    except UnknownNameError:
+        from memcheck.catalog.hub_ids import copied
+
+        copy = copied(name.strip(), read_index("model"))
+        if copy is None:
+            raise
+        canonical, record = find_record("model", copy.name)
+        read_as = f"{name.strip()} is read as {canonical}: the same name but for {' and '.join(copy.without)}"
+    return Model(
+        name=canonical,
+        id=record["id"],
+        config=record["config"],
+        parameters=record["parameters"],
+        source=record["source"],
+        note=record.get("note", ""),
+        read_as=read_as,
+    )
+
+
+def model_names() -> tuple[str, ...]:
+    """Short names of every model, sorted."""
+    return canonical_names("model")

@@ -17,7 +17,7 @@ from memcheck.cli.tell import complain, write_bug_report
 from memcheck.cli.write import screen_of, write_stdout
 from memcheck.config.find import Configurations
 from memcheck.edge.opener import refuse_way_out
-from memcheck.edge.text import one_line, percent
+from memcheck.edge.screen import one_line, percent
 from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
 from memcheck.result import PlanResult, Unreadable

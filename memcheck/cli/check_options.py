@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.cli import values
-from memcheck.config.types import FAIL_ON, UNCERTAIN
+from memcheck.config.find import FAIL_ON, UNCERTAIN
 from memcheck.record import Record
-from memcheck.rules.profiles import PROFILES
+from memcheck.rules.types import PROFILES
 
 
 class Option(Record):

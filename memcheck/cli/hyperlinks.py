@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 
 PROGRAMS = ("ghostty", "iTerm.app", "vscode", "WezTerm")
 """Values of ``TERM_PROGRAM`` of terminals that show hyperlinks."""

@@ -10,8 +10,7 @@ import click
 
 from memcheck.catalog.config_file import ConfigFileError, read_config
 from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import UnknownNameError, find_model
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.stated import USUAL_GPUS_PER_NODE, launch_file
 from memcheck.config.discover import STDIN, PlanFile

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from memcheck.cli.options import STATED, CheckOptions
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
-from memcheck.config.find import Configurations
+from memcheck.config.find import DEFAULT_FAIL_ON, Configurations, Settings
 from memcheck.config.gate import EVERY, QUICK, Gate, known
-from memcheck.config.types import DEFAULT_FAIL_ON, Settings
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER, WITH_GROUNDS
 from memcheck.result import PlanResult, Unreadable
-from memcheck.rules.profiles import GATE
+from memcheck.rules.types import GATE
 from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False

@@ -19,9 +19,7 @@ from memcheck.cli.judging import FileVerdict, Gates
 from memcheck.config.discover import PlanFile
 from memcheck.config.gate import Gate
 from memcheck.edge import opener, own_json
-from memcheck.edge.observed import heard, listen
-from memcheck.edge.opener import digest, is_inside, repository
-from memcheck.edge.questions import holds
+from memcheck.edge.opener import digest, heard, holds, is_inside, listen, repository
 from memcheck.job.types import Assumption, Ground
 from memcheck.plan.finding import Edit, FileEdits, Finding, Location, Remedy, Span
 from memcheck.result import Hidden, PlanResult, Unreadable

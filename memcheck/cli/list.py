@@ -9,13 +9,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.catalog.models import find_model, model_names
+from memcheck.catalog.names import find_model, model_names
 from memcheck.cli.parameters import COLOR
 from memcheck.cli.table import table
 from memcheck.cli.write import screen_of, write_stdout
 from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
-from memcheck.edge.text import gib
+from memcheck.edge.screen import gib
 from memcheck.errors import UsageError
 from memcheck.families.architecture import read_architecture
 from memcheck.families.registry import FAMILIES

@@ -8,7 +8,7 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.stated import stated_beside
 from memcheck.config.find import Configurations
 from memcheck.configs.nearby import Nearby, nearby
-from memcheck.edge.text import one_line, plural
+from memcheck.edge.screen import one_line, plural
 from memcheck.errors import UsageError
 
 SHOWN = 4

@@ -70,7 +70,7 @@ def gpus() -> list[tuple[str, str]]:
 
 def models() -> list[tuple[str, str]]:
     """The models of the catalog."""
-    from memcheck.catalog.models import model_names
+    from memcheck.catalog.names import model_names
 
     return [(name, "") for name in model_names()]
 

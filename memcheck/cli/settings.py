@@ -8,7 +8,7 @@ import os
 from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
-from memcheck.config.types import Settings
+from memcheck.config.find import Settings
 from memcheck.errors import UsageError
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, WARN
 

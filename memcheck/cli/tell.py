@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from memcheck import __version__
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import is_terminal, width_of
-from memcheck.edge.screen import put, put_over, silence
-from memcheck.edge.text import clean, one_line, wrap
+from memcheck.edge.screen import clean, one_line, put, put_over, silence, wrap
 from memcheck.result import PlanResult
 
 TYPE_CHECKING = False

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from memcheck.config.types import DEFAULT_FAIL_ON, Settings
+from memcheck.config.find import DEFAULT_FAIL_ON, Settings
 from memcheck.errors import UsageError
 from memcheck.plan.finding import Finding
 from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.rules.profiles import GATE, PROFILES
+from memcheck.rules.types import GATE, PROFILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

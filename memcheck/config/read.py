@@ -10,9 +10,8 @@ from math import isfinite
 
 from memcheck import __version__
 from memcheck.catalog.gpus import find_gpu
-from memcheck.config.find import LARGEST, Files
+from memcheck.config.find import FAIL_ON, LARGEST, UNCERTAIN, ConfigHardware, Files, Settings
 from memcheck.config.gate import known
-from memcheck.config.types import FAIL_ON, UNCERTAIN, ConfigHardware, Settings
 from memcheck.edge.closest import closest
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml
@@ -20,7 +19,7 @@ from memcheck.errors import ConfigurationError, MemcheckError, UsageError
 from memcheck.plan.finding import SEVERITIES
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules.governance import Governance
-from memcheck.rules.profiles import PROFILES
+from memcheck.rules.types import PROFILES
 
 
 def fraction(written: object) -> float:

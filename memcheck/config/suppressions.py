@@ -10,7 +10,7 @@ from operator import attrgetter, itemgetter
 
 from memcheck.edge.closest import closest
 from memcheck.edge.libyaml import yaml
-from memcheck.edge.observed import today
+from memcheck.edge.opener import today
 from memcheck.plan import codes, compose
 from memcheck.plan.finding import Edit, Finding, Location, Span
 from memcheck.plan.places import Document

@@ -13,15 +13,14 @@ from memcheck.configs.plan_text import value_at
 from memcheck.configs.read_accelerate import MACHINES, PROCESSES
 from memcheck.configs.trainer_parts import release_key
 from memcheck.configs.types import NO_DEFINES, ConfigError, KeyRow, ReadConfig
-from memcheck.edge.observed import Overheard
-from memcheck.edge.questions import holds
+from memcheck.edge.opener import Overheard, holds
 from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED, Layout
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
+from memcheck.plan.load import split_lines
 from memcheck.plan.places import Document
-from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 MOST = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from memcheck.catalog.models import find_model
+from memcheck.catalog.names import find_model
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.arguments import without_comment
 from memcheck.configs.config_file import ConfigFile, any_key, load_yaml

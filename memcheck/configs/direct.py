@@ -19,15 +19,15 @@ from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
 from memcheck.configs.trainer_parts import release_key
 from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError, ElsewhereError
-from memcheck.edge.observed import is_file
+from memcheck.edge.opener import is_file
 from memcheck.edge.toml import TomlError
 from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED
 from memcheck.plan import codes
 from memcheck.plan.finding import Location, Span
+from memcheck.plan.load import read_bytes, split_lines
 from memcheck.plan.places import Document, Provenance
 from memcheck.plan.sniff import misspells_mark
-from memcheck.plan.text import read_bytes, split_lines
 
 DEFAULT_LENGTH = "default_sequence_length"
 """The length of configs that state none, of a project's configuration."""

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from memcheck.configs.config_file import ConfigFile, Recognise, shown
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting
-from memcheck.edge.text import whole_number
-from memcheck.plan.lookup import branches, shorten
-from memcheck.plan.schema import Schema, conforms, load_schema
+from memcheck.edge.screen import whole_number
+from memcheck.plan.schema import Schema, branches, conforms, load_schema, shorten
 from memcheck.record import Record
 
 MISSING = object()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import UnknownNameError, find_model
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.config_writer import Export
 from memcheck.configs.draft import Reader

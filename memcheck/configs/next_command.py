@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_model
 from memcheck.plan.foreign import KEY, ForeignKey, instance, meanings
 from memcheck.plan.schema import load_schema
 from memcheck.record import Record

@@ -12,7 +12,7 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.read_deepspeed import below_stage_three, read_deepspeed
 from memcheck.configs.trainer_split import missing, named_files, note_units
 from memcheck.configs.types import ConfigError, ReadConfig
-from memcheck.edge.observed import is_file
+from memcheck.edge.opener import is_file
 
 KEYS = key_table("accelerate")
 

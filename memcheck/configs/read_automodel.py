@@ -32,7 +32,7 @@ from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_objective import settle
 from memcheck.configs.trainer_parts import off, on, say, text
 from memcheck.configs.types import KeyRow, ReadConfig
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.models.types import Architecture, Block
 
 SECTION = "distributed"

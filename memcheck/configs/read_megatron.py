@@ -12,7 +12,7 @@ from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import allocator, allotted, machines
 from memcheck.configs.types import KeyRow, ReadConfig
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON

@@ -41,7 +41,7 @@ from memcheck.configs.trainer_parts import TRUE, Division, on, text
 from memcheck.configs.trainer_script import commands, spelled_with_underscores
 from memcheck.configs.trainer_split import STAGE, SWIFT, load_named
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.plan.finding import Location
 from memcheck.record import Record
 

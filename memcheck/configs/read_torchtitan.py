@@ -12,7 +12,7 @@ from memcheck.configs.config_file import ConfigFile, all_keys
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.types import ReadConfig
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.errors import MemcheckError
 from memcheck.families.architecture import architecture_of
 from memcheck.models.types import Architecture

@@ -25,7 +25,7 @@ from memcheck.configs.wrapper_command import LEARNS, PROGRAM, rank
 from memcheck.configs.wrapper_kinds import PLATFORM
 from memcheck.configs.wrapper_scripts import of_build_file
 from memcheck.configs.wrappers import WrappedLaunch, wrapped
-from memcheck.edge.observed import is_file
+from memcheck.edge.opener import is_file
 from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from memcheck.configs.config_file import located
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.plan.finding import Location, Span
 
 _NAME = r"[A-Za-z_]\w*"

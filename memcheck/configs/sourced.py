@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import UnknownNameError, find_model
 from memcheck.configs.answers import NOTHING_BESIDE, SERVING, Beside, read_beside
 from memcheck.configs.formats import FORMATS
 from memcheck.configs.pictures import IMAGES, NUMBER
@@ -15,14 +14,13 @@ from memcheck.configs.plan_text import grown, leaves, spelled_out
 from memcheck.configs.recipe_launch import reconciled
 from memcheck.configs.trainer_parts import is_known
 from memcheck.configs.types import NO_DEFINES, NO_TEXTS, ConfigError, ReadConfig, ReadSetting, told_once
-from memcheck.edge.observed import real_path
-from memcheck.edge.opener import repository
-from memcheck.edge.text import plural, value
+from memcheck.edge.opener import real_path, repository
+from memcheck.edge.screen import plural, value
 from memcheck.job.versions import TRANSFORMERS
 from memcheck.plan import codes
 from memcheck.plan.finding import Finding, Location
+from memcheck.plan.load import read_bytes, shown_path
 from memcheck.plan.places import Document, Provenance, escape
-from memcheck.plan.text import read_bytes, shown_path
 
 BATCHES = ("training.gradient_accumulation_steps", "training.global_batch_size")
 """Two ways to say the same; a plan has one of them."""

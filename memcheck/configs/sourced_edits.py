@@ -20,8 +20,7 @@ from memcheck.configs.read_megatron import LISTS
 from memcheck.configs.sourced import source_file, with_source
 from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import REMOVED, ConfigError
-from memcheck.edge.observed import real_path
-from memcheck.edge.opener import repository
+from memcheck.edge.opener import real_path, repository
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.changes import spelled

@@ -8,7 +8,7 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_parts import RECOMPUTE, on, text
 from memcheck.configs.types import KeyRow
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.record import Record
 
 KEYS = key_table("torchtune")

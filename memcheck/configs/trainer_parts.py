@@ -9,7 +9,7 @@ from memcheck.configs.draft import Draft, speaks
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import allocator
 from memcheck.configs.types import KeyRow
-from memcheck.edge.observed import is_folder
+from memcheck.edge.opener import is_folder
 from memcheck.errors import MemcheckError
 from memcheck.families.architecture import architecture_of
 from memcheck.frameworks.registry import FRAMEWORKS

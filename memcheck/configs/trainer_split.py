@@ -11,9 +11,8 @@ from memcheck.configs.draft import Draft
 from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.trainer_parts import KEYS, TRUE, Division
 from memcheck.configs.types import ConfigError, ConfigProblem, Note, ReadConfig
-from memcheck.edge.observed import is_file, real_path
-from memcheck.edge.opener import is_inside, repository
-from memcheck.plan.text import shown_path
+from memcheck.edge.opener import is_file, is_inside, real_path, repository
+from memcheck.plan.load import shown_path
 
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
 RESHARDED = "parallelism.reshard_after_forward"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from memcheck.edge import observed
+from memcheck.edge import opener
 
 ROOT = os.path.join(os.path.abspath(os.sep), "workspace")
 """The folder that all files seem to be in. It is the working directory and the repository of whoever looks at them."""
@@ -57,8 +57,8 @@ class FilesInMemory:
 @contextmanager
 def looking_at(files: FilesInMemory) -> Iterator[None]:
     """Answer every question about files from these instead of from the disk, until the block ends."""
-    before = observed.look_at(files)
+    before = opener.look_at(files)
     try:
         yield
     finally:
-        observed.look_at(before)
+        opener.look_at(before)

@@ -46,7 +46,7 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
         raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
     if not model.overrides:
         return catalog_architecture(model.name, model.part or "whole")
-    from memcheck.catalog.models import find_model
+    from memcheck.catalog.names import find_model
 
     entry = find_model(model.name)
     return _with_note(_read_with_overrides(part_of(entry.config, model.part), model.overrides), entry.read_as)
@@ -88,7 +88,7 @@ def catalog_architecture(name: str, part: str = "whole") -> Architecture:
     Raises:
         UnknownNameError: the catalog has no such model.
     """
-    from memcheck.catalog.models import find_model
+    from memcheck.catalog.names import find_model
 
     entry = find_model(name)
     return _with_note(read_architecture(part_of(entry.config, part)), entry.read_as)

@@ -23,8 +23,7 @@ from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.imports import import_module
 from memcheck.edge.opener import read_start
-from memcheck.edge.screen import put
-from memcheck.edge.text import gib, one_line
+from memcheck.edge.screen import gib, one_line, put
 from memcheck.errors import MemcheckError
 from memcheck.guard.live_job import (
     GIB,

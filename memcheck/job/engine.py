@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.engines.types import EngineSettings

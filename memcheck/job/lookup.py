@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import AmbiguousNameError, Gpu, UnknownNameError
 from memcheck.families.architecture import architecture_of
 from memcheck.job.defaults import JobProblem, ResolutionError
 from memcheck.models.errors import ArchitectureError

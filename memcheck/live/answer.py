@@ -8,7 +8,7 @@ from memcheck import __version__
 from memcheck.accounts.dossier import Dossier
 from memcheck.accounts.estimate import Estimate
 from memcheck.config.gate import Gate
-from memcheck.edge.text import percent
+from memcheck.edge.screen import percent
 from memcheck.errors import UsageError
 from memcheck.judge import check_file
 from memcheck.live.positions import Positions

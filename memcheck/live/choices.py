@@ -13,9 +13,8 @@ from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, effective_pol
 from memcheck.live.replies import KeyChoice
 from memcheck.live.spelling import stated_value, wish, without, written_value
 from memcheck.plan.finding import Finding
-from memcheck.plan.lookup import branches, schema_of
 from memcheck.plan.places import Document
-from memcheck.plan.schema import load_schema
+from memcheck.plan.schema import branches, load_schema, schema_of
 from memcheck.plan.types import PolicySpec
 from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from memcheck.catalog.gpus import GpuSize, gpu_sizes
-from memcheck.edge.text import gib
+from memcheck.edge.screen import gib
 from memcheck.job.types import Assumption
 from memcheck.live.choices import Choosing, candidates, listed
 from memcheck.live.positions import Positions
 from memcheck.live.replies import FormField, FormGroup, KeyChoice, PlanForm
 from memcheck.live.spelling import every_key, stated_value, written_value
 from memcheck.plan.changes import SHORT
-from memcheck.plan.lookup import branches, schema_of
 from memcheck.plan.places import Document
-from memcheck.plan.schema import Schema, load_schema
+from memcheck.plan.schema import Schema, branches, load_schema, schema_of
 from memcheck.record import Record
 from memcheck.report.story.remedies import SILENT
 from memcheck.result import PlanResult

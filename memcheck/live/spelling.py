@@ -7,9 +7,8 @@ from functools import lru_cache
 
 from memcheck.errors import UsageError
 from memcheck.plan.changes import SHORT
-from memcheck.plan.lookup import branches, schema_of
 from memcheck.plan.places import Document
-from memcheck.plan.schema import Schema, load_schema
+from memcheck.plan.schema import Schema, branches, load_schema, schema_of
 
 NAMES = ("name", "config", "architecture", "rough")
 """Fields of a model of which a plan states one."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.process_groups import ProcessGroup, UsedGroups
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.groups import MESH
 from memcheck.job.types import InferenceJob, Layout, TrainingJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, Formula, RankEstimate, TensorGroup
 from memcheck.accounts.program import Timeline
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import EngineAnswer, EngineSettings, Term
 from memcheck.job.engines.vllm.terms import Transients

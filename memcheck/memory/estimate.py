@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment, RankEstimate
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.limits import refuse_extremes

@@ -12,7 +12,7 @@ autograd thread have one each), so ``torch.cuda.max_memory_allocated()`` of a re
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import Shares, kept, shares
 from memcheck.memory.communicators import KERNELS_BYTES, communicator_terms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Pools, RankEstimate
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, kept, shares
 from memcheck.memory.communicators import communicator_terms

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from memcheck.edge.libyaml import yaml
-from memcheck.plan.lookup import schema_of, types
 from memcheck.plan.places import Document
-from memcheck.plan.schema import load_schema
+from memcheck.plan.schema import load_schema, schema_of, types
 
 SHORT = {
     "hardware.gpu": "name",

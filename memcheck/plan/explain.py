@@ -13,13 +13,17 @@ from jsonschema import Draft7Validator
 from memcheck.plan import codes
 from memcheck.plan.finding import Edit, Finding, Location
 from memcheck.plan.foreign import renamed, rewritten
-from memcheck.plan.lookup import (
+from memcheck.plan.mend import described, mend, misspelled, unknown_key
+from memcheck.plan.places import Document, pointer_of
+from memcheck.plan.schema import (
+    Schema,
     branch,
     branches,
     expected,
     flow,
     found,
     has_type,
+    is_type,
     key_path,
     listed,
     resolved,
@@ -27,9 +31,6 @@ from memcheck.plan.lookup import (
     text_at,
     value_at,
 )
-from memcheck.plan.mend import described, mend, misspelled, unknown_key
-from memcheck.plan.places import Document, pointer_of
-from memcheck.plan.schema import Schema, is_type
 
 
 def explain(document: Document, schema: Schema) -> list[Finding]:

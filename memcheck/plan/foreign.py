@@ -11,8 +11,7 @@ from typing import Any
 
 from memcheck.edge.closest import skeleton
 from memcheck.edge.own_json import read_own_json
-from memcheck.plan.lookup import flow, listed, schema_of, shorten
-from memcheck.plan.schema import conforms, load_schema
+from memcheck.plan.schema import conforms, flow, listed, load_schema, schema_of, shorten
 from memcheck.record import Record
 
 KEYS = {

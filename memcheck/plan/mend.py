@@ -22,8 +22,7 @@ from memcheck.plan.foreign import (
     served,
     written,
 )
-from memcheck.plan.lookup import branches, flow, is_plain, key_path, listed, types
-from memcheck.plan.schema import Schema, conforms, load_schema
+from memcheck.plan.schema import Schema, branches, conforms, flow, is_plain, key_path, listed, load_schema, types
 from memcheck.record import Record
 
 _UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:[A-Za-z/]+)")

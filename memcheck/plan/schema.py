@@ -1,8 +1,8 @@
-"""The plan's JSON Schema, the single source of truth of the format, and whether a value conforms to it.
+"""The plan's JSON Schema, the single source of truth of the format: whether a value conforms to it, and what it says.
 
 The check is fast and does without the jsonschema library. It interprets the keywords that the plan schema uses, as
 draft-07 defines them: a boolean is no integer, 4.0 is one. :mod:`memcheck.plan.explain` says why a value does not
-conform.
+conform. What is said of one place of a plan is in a user's words: YAML's, not Python's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 
 from memcheck.edge.own_json import read_own_json
+from memcheck.plan.finding import Location
+from memcheck.plan.places import Document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,3 +195,189 @@ CHECKS: dict[str, Check] = {
     "if": _if,
 }
 """Keyword to ``check(argument, value, schema around it, root)``. A test holds the schema to these keywords."""
+
+
+_MISSING = object()
+
+
+def schema_at(value: Any, tokens: list[str], root: Schema) -> Schema | None:
+    """The schema of the value that ``tokens`` lead to.
+
+    ``{}`` inside an open mapping, where any key is valid; None below a key that the schema does not have.
+    """
+    schema: Schema | None = root
+    for token in tokens:
+        schema = branch(schema, value, root)
+        if not schema:
+            return schema
+        if isinstance(value, list):
+            schema, value = schema.get("items", {}), value[int(token)]
+        else:
+            unknown: Schema | None = {} if schema.get("additionalProperties", True) else None
+            schema, value = schema.get("properties", {}).get(token, unknown), value[token]
+    return schema
+
+
+def schema_of(key: str, root: Schema) -> Schema | None:
+    """The schema of a dotted key; None where the format has none, and ``{}`` where it takes anything."""
+    found: Schema = root
+    for token in key.split("."):
+        mappings = [each for each in branches(found, root) if each.get("type") == "object"]
+        below = next((each["properties"][token] for each in mappings if token in each.get("properties", {})), None)
+        if below is None:
+            return {} if any(each.get("additionalProperties", True) for each in mappings) else None
+        found = below
+    return found
+
+
+def resolved(schema: Schema, root: Schema) -> Schema:
+    """The schema that a reference leads to, over several references if need be."""
+    while "$ref" in schema:
+        schema = target(schema["$ref"], root)
+    return schema
+
+
+def branch(schema: Schema | None, value: object, root: Schema) -> Schema | None:
+    """The schema that references lead to; for a union the branch with the value's type, None where no branch has it."""
+    if schema is None:
+        return None
+    return next((each for each in branches(schema, root) if has_type(each, value)), None)
+
+
+def branches(schema: Schema, root: Schema) -> list[Schema]:
+    """The branches of a union, which differ in type; a schema that is no union is its own branch."""
+    schema = resolved(schema, root)
+    if "anyOf" in schema and "type" not in schema:
+        return [each for item in schema["anyOf"] for each in branches(item, root)]
+    return [schema]
+
+
+def has_type(schema: Schema, value: object) -> bool:
+    """Whether the value has the type of the schema, if it has one."""
+    return "type" not in schema or is_type(schema["type"], value)
+
+
+def types(schema: Schema, root: Schema) -> set[str]:
+    """The JSON types that a schema allows."""
+    return {each["type"] for each in branches(schema, root) if "type" in each}
+
+
+def value_at(value: Any, tokens: list[str]) -> object:
+    """The value that tokens lead to; a fresh object, equal to nothing, when they lead nowhere."""
+    for token in tokens:
+        if isinstance(value, dict) and token in value:
+            value = value[token]
+        elif isinstance(value, list) and token.isdecimal() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return _MISSING
+    return value
+
+
+def text_at(document: Document, location: Location) -> str:
+    """The text of a scalar as it is written; empty when it spans lines."""
+    span = location.span
+    lines = document.sources.get(location.path, ())
+    if span.line != span.end_line or span.line > len(lines):
+        return ""
+    return lines[span.line - 1][span.column - 1 : span.end_column - 1]
+
+
+def is_plain(text: str) -> bool:
+    """Whether a scalar is written without quotes."""
+    return text[:1] not in {'"', "'", "|", ">", ""}
+
+
+_TYPES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "boolean": "`true` or `false`",
+    "number": "a number",
+    "integer": "a whole number",
+}
+
+
+def expected(schema: Schema, value: object, root: Schema) -> str:
+    """What a schema takes instead of ``value``, as the text that follows ``must be``.
+
+    Of a union, the branches that take a scalar when the value is one, else the branch of the value's type.
+    """
+    union = branches(schema, root)
+    if isinstance(value, (dict, list)):
+        options = [each for each in union if has_type(each, value)]
+    else:
+        options = [each for each in union if each.get("type") not in {"object", "array"}]
+    options = options or union
+    alone = len(options) == 1
+    return " or ".join(_expected(each, value, titled=len(union) > 1, alone=alone) for each in options)
+
+
+def _expected(schema: Schema, value: object, *, titled: bool, alone: bool) -> str:
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    names = schema.get("enum")
+    if names is not None and (alone or len(names) == 1):
+        return f"one of {listed(names)}" if len(names) > 1 else listed(names)
+    if "title" in schema and (titled or "type" not in schema):
+        return str(schema["title"])
+    return _TYPES[schema["type"]] + _bounds(schema, value)
+
+
+def _bounds(schema: Schema, value: object) -> str:
+    least, above, most = (schema.get(name) for name in ("minimum", "exclusiveMinimum", "maximum"))
+    if most is not None and isinstance(value, (int, float)) and value > most >= 1000:
+        return f" of at most {most}"
+    if above is not None:
+        return f" above {above}"
+    if least is None:
+        return ""
+    # An upper bound that only keeps out nonsense is not worth a reader's time until it is met.
+    return f" from {least} to {most}" if most is not None and most < 1000 else f" of at least {least}"
+
+
+def found(value: object, text: str) -> str:
+    """A value, as the text that follows ``not`` in a message. ``text``: the value as it is written."""
+    shown = f"`{shorten(text)}`"
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None:
+        return shown if text else "nothing"
+    if isinstance(value, bool):
+        return f"the boolean {shown}" if text else "a boolean"
+    if isinstance(value, str):
+        return f"the text {shown}" if text else f"the text `{shorten(value)}`"
+    written = text[:1] in "+-.*0123456789" if text else False  # in a framework's config the mark may be on the key
+    return f"the number {shown}" if written else f"the number `{value}`"
+
+
+def flow(value: object) -> str:
+    """A value in YAML's flow style, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {flow(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shorten(text: str, room: int = 40) -> str:
+    """The text on one line, cut to at most ``room`` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= room else text[: room - 3] + "..."
+
+
+def listed(names: Any, word: str = "or") -> str:
+    """Names in backticks with commas between them, and ``word`` before the last one."""
+    quoted = [f"`{name}`" for name in names]
+    if len(quoted) < 2:
+        return "".join(quoted)
+    return f"{', '.join(quoted[:-1])} {word} {quoted[-1]}"
+
+
+def key_path(tokens: list[str]) -> str:
+    """A pointer's tokens as a user says them: ``training.lora.rank``, ``item 2 of training.freeze``."""
+    if tokens and tokens[-1].isdecimal():
+        return f"item {int(tokens[-1]) + 1} of {key_path(tokens[:-1])}"
+    return f"`{tokens[-1]}`" if tokens else "a plan"

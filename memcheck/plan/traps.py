@@ -11,10 +11,9 @@ import math
 from memcheck.plan import codes
 from memcheck.plan.compose import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
 from memcheck.plan.finding import Edit, Finding
-from memcheck.plan.lookup import is_plain, key_path, schema_at, shorten, text_at, types, value_at
 from memcheck.plan.mend import plain_number
 from memcheck.plan.places import Document, tokens
-from memcheck.plan.schema import Schema
+from memcheck.plan.schema import Schema, is_plain, key_path, schema_at, shorten, text_at, types, value_at
 
 
 def traps(document: Document, schema: Schema) -> list[Finding]:

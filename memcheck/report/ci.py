@@ -6,8 +6,7 @@ from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen, without_commands
-from memcheck.edge.text import clean, gib, percent
+from memcheck.edge.screen import Screen, clean, gib, percent, without_commands
 from memcheck.plan.finding import OTHER_HARDWARE, Edit, Finding, Location, Span
 from memcheck.report import text, text_blocks
 from memcheck.report.forge import identified, neutral, published, repository_path

@@ -10,8 +10,7 @@ import io
 from collections.abc import Iterator
 
 from memcheck.accounts.estimate import COMPONENTS, Estimate
-from memcheck.edge.screen import Screen, without_commands
-from memcheck.edge.text import clean, value
+from memcheck.edge.screen import Screen, clean, value, without_commands
 from memcheck.plan.finding import Finding
 from memcheck.report.story.remedies import all_remedies, change_lines, price, step, verdict_on
 from memcheck.report.verdict import verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memcheck.edge.text import beginning, clean, one_line, width, wrap
+from memcheck.edge.screen import beginning, clean, one_line, width, wrap
 from memcheck.record import Record
 from memcheck.report.story.blocks import Excerpt, SourceFile, SourceLine, SourceMark
 

@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Container, Iterator
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import width, wrap
+from memcheck.edge.screen import Screen, width, wrap
 from memcheck.plan.finding import Finding, key_of
 from memcheck.report import DOCS_URL
 from memcheck.result import Hidden, PlanResult, Report

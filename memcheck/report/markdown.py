@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Sequence
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, percent, plural, value
+from memcheck.edge.screen import Screen, clean, gib, percent, plural, value
 from memcheck.plan.finding import Finding
 from memcheck.report.forge import broken
 from memcheck.report.story.blocks import Comparison, Ledger, LedgerRow, Remedies

@@ -8,8 +8,7 @@ from typing import Any
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean
+from memcheck.edge.screen import Screen, clean
 from memcheck.plan.finding import OTHER_HARDWARE, SEVERITIES, FileEdits, Finding, Location, Span
 from memcheck.report.forge import (
     Keyed,

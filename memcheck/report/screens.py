@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, one_line, percent, plural, width
+from memcheck.edge.screen import Screen, gib, one_line, percent, plural, width
 from memcheck.plan.finding import SEVERITIES, Finding, Location
 from memcheck.report import text, text_blocks
 from memcheck.report.story import Gauge, PlanHead, Prose

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, width, wrap
+from memcheck.edge.screen import Screen, clean, width, wrap
 from memcheck.record import Record
 from memcheck.report.story.blocks import Table
 from memcheck.report.text import painted

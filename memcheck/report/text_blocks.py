@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import beginning, clean, gib, one_line, percent, width, wrap
+from memcheck.edge.screen import Screen, beginning, clean, gib, one_line, percent, width, wrap
 from memcheck.report import table
 from memcheck.report.excerpt import rows as source_rows
 from memcheck.report.story.blocks import (

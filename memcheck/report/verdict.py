@@ -8,7 +8,7 @@ a node, by a rule that is about neither, or for lack of an estimate. A word name
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
-from memcheck.edge.text import between, gib, percent, plural
+from memcheck.edge.screen import between, gib, percent, plural
 from memcheck.memory.fit import (
     ABOVE,
     DOES_NOT_FIT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate, HostMoment
-from memcheck.edge.text import between
+from memcheck.edge.screen import between
 from memcheck.job.types import TrainingJob
 from memcheck.memory.fit import UNCERTAIN, verdict_of
 from memcheck.rules.types import RuleContext, stated

@@ -38,12 +38,10 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.finding import Edit, Finding, Span
-from memcheck.plan.lookup import branch, resolved, schema_at, value_at
 from memcheck.plan.places import Document, tokens
 from memcheck.plan.read import build_plan
-from memcheck.plan.schema import conforms, load_schema
-from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import PROVABLE, Rule, RuleContext
+from memcheck.plan.schema import branch, conforms, load_schema, resolved, schema_at, value_at
+from memcheck.rules.types import PROVABLE, REVIEW, Rule, RuleContext
 from memcheck.rules.words import shown
 
 KEPT = {"/memcheck", "/training/framework"}

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.edge.text import between
+from memcheck.edge.screen import between
 from memcheck.memory.fit import UNCERTAIN, gpu_fit
 from memcheck.plan.finding import Finding
 from memcheck.rules.budget import key_pointer, need, related, settling

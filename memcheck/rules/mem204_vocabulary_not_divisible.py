@@ -32,8 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
-from memcheck.rules.profiles import REVIEW
-from memcheck.rules.types import PROVABLE, Rule, RuleContext
+from memcheck.rules.types import PROVABLE, REVIEW, Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.job.layout import STRATEGIES
 from memcheck.job.types import TrainingJob
 from memcheck.job.versions import reduces_each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import between, value
+from memcheck.edge.screen import between, value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.job.types import Assumption
 from memcheck.record import Record
 from memcheck.timing.types import MissingRateError

@@ -11,7 +11,7 @@ counted. Quantised weights are read as they are stored and multiplied in 16 bits
 from __future__ import annotations
 
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, InferenceJob, Layout
 from memcheck.memory.inference import kv_bytes_per_sequence, weight_bytes

@@ -4,7 +4,7 @@ micro-batch.
 
 from __future__ import annotations
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob

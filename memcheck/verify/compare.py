@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from memcheck.accounts.estimate import COMPONENTS, Instant, RankEstimate, TensorGroup
-from memcheck.edge.text import gib, words
+from memcheck.edge.screen import gib, words
 from memcheck.errors import MemcheckError
 from memcheck.record import Record
 from memcheck.verify.replay.runs import Event

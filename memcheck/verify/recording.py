@@ -13,8 +13,7 @@ from typing import Any
 
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, plural, wrap
+from memcheck.edge.screen import Screen, clean, gib, plural, wrap
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.plan.load import load_documents
 from memcheck.record import Record

@@ -8,8 +8,7 @@ from typing import Any
 from memcheck import __version__
 from memcheck.accounts.estimate import COMPONENTS, Instant
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, words
+from memcheck.edge.screen import Screen, gib, words
 from memcheck.memory.overhead import slack
 from memcheck.record import Record
 from memcheck.report import text

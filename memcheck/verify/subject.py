@@ -8,8 +8,7 @@ from typing import Any
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.config_file import read_config
-from memcheck.catalog.models import find_model
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu, find_model
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.families.architecture import LAYER_COUNTS, merged_config, part_of, with_overrides

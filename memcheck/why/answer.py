@@ -6,8 +6,7 @@ from typing import Any
 
 from memcheck import __version__
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, plural, value
+from memcheck.edge.screen import Screen, clean, gib, plural, value
 from memcheck.plan.finding import Remedy
 from memcheck.record import Record
 from memcheck.report import text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from memcheck.edge.text import value
+from memcheck.edge.screen import value
 from memcheck.errors import MemcheckError
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import Gate, check_document

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from memcheck.edge.text import gib, plural, words
+from memcheck.edge.screen import gib, plural, words
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Fact, Facts, Section, Table
 from memcheck.why.live import Mapped, component_of, place_of

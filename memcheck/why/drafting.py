@@ -104,8 +104,7 @@ def _missing(document: Document) -> tuple[str, ...]:
 
 def _model(head: bytes) -> str | None:
     """The first name in a log that the catalog knows."""
-    from memcheck.catalog.models import find_model
-    from memcheck.catalog.names import UnknownNameError
+    from memcheck.catalog.names import UnknownNameError, find_model
 
     text = head.decode("utf-8", "replace")
     tried = 0

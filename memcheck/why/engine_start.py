@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from memcheck.edge.text import clean
+from memcheck.edge.screen import clean
 from memcheck.plan.finding import Remedy
 from memcheck.plan.places import Document
 from memcheck.record import Record

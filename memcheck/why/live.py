@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memcheck.accounts.estimate import TensorGroup
-from memcheck.edge.text import words
+from memcheck.edge.screen import words
 from memcheck.record import Record
 from memcheck.why.snapshot_file import Frame
 from memcheck.why.snapshots import LiveBlocks

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from itertools import islice
 
-from memcheck.edge.text import clean
+from memcheck.edge.screen import clean
 from memcheck.record import Record
 from memcheck.why.evidence import (
     ALLOCATED,

@@ -13,8 +13,7 @@ from memcheck import __version__
 from memcheck.accounts.estimate import Estimate
 from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import open_file, read_start
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, value
+from memcheck.edge.screen import Screen, gib, value
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import allocator_group

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from memcheck.edge.text import one_line
+from memcheck.edge.screen import one_line
 from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.why.evidence import ALLOCATED, DEVICE, TRIED

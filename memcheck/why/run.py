@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from memcheck.catalog.gpus import gpu_sizes
 from memcheck.edge.opener import open_file, read_start
-from memcheck.edge.text import one_line
+from memcheck.edge.screen import one_line
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.families.architecture import catalog_architecture
 from memcheck.models.rough import Rough

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import IO, Any, BinaryIO, NoReturn
 
 from memcheck.edge.opener import open_file
-from memcheck.edge.text import one_line
+from memcheck.edge.screen import one_line
 from memcheck.errors import UsageError
 from memcheck.record import Record
 

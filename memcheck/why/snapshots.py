@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from memcheck.accounts.segments import SMALL_SIZE, segment_size
 from memcheck.autograd.tensor import BLOCK_BYTES
-from memcheck.edge.text import gib
+from memcheck.edge.screen import gib
 from memcheck.record import Record
 from memcheck.why.snapshot_file import (
     ALLOC,

@@ -11,7 +11,7 @@ import pytest
 
 import memcheck
 from memcheck.cli import kept
-from memcheck.edge import observed
+from memcheck.edge import opener
 from tests.cache.kept import Runs
 from tests.cli.plans import GOOD
 
@@ -102,10 +102,10 @@ def test_the_day_is_seen(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     day = "2999-01-02"
 
     def later() -> str:
-        observed.note("today", "", day)
+        opener.note("today", "", day)
         return day
 
-    monkeypatch.setattr(observed, "today", later)
+    monkeypatch.setattr(opener, "today", later)
     assert runs.judged("plan.yaml") == ["plan.yaml"]
 
 
@@ -168,9 +168,9 @@ def test_every_file_that_is_read_is_taken_down(runs: Runs) -> None:
     from memcheck.judge import Gate, check_file
 
     data = Path("plan.yaml").read_bytes()
-    observed.listen()
+    opener.listen()
     check_file("plan.yaml", data, Gate())
-    notes = {path: said for question, path, _, said in observed.heard() if question == "start"}
+    notes = {path: said for question, path, _, said in opener.heard() if question == "start"}
     assert {os.path.normpath(path): said for path, said in notes.items()} == {
         name: digest(Path(name).read_bytes()) for name in ("base.yaml", "model.json", "engine.json")
     }

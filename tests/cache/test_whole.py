@@ -12,7 +12,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.cli import kept, whole
 from memcheck.cli.kept import Verdicts
-from memcheck.edge import observed
+from memcheck.edge import opener
 from tests.cache.kept import Runs, others_own
 from tests.cache.test_stale import CONFIG, ENGINE, add, edit, loses_git
 from tests.cli.plans import GOOD, write, write_broken, write_over
@@ -100,7 +100,7 @@ def test_each_change_is_seen(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Non
         assert runs.check("--format", "json") == cold, number
         assert not is_whole(runs, monkeypatch), number
         runs.check()
-    monkeypatch.setattr(observed, "today", lambda: observed.note("today", "", "2999-01-02") or "2999-01-02")
+    monkeypatch.setattr(opener, "today", lambda: opener.note("today", "", "2999-01-02") or "2999-01-02")
     assert not is_whole(runs, monkeypatch)
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import UnknownNameError, find_model
 from memcheck.judge import Gate, check_file
 
 if TYPE_CHECKING:

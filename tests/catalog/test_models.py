@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.added import added
-from memcheck.catalog.models import find_model, model_names
+from memcheck.catalog.names import find_model, model_names
 from memcheck.families.architecture import read_architecture
 from memcheck.families.registry import FAMILIES
 from memcheck.models.parameters import count_parameters, parameters_by_group

@@ -13,8 +13,7 @@ import pytest
 from memcheck.catalog import index as index_module
 from memcheck.catalog.gpus import SIZES, find_gpu
 from memcheck.catalog.index import KINDS, build_index, render_index, render_sizes
-from memcheck.catalog.models import find_model
-from memcheck.catalog.names import DATA, UnknownNameError, canonical_names
+from memcheck.catalog.names import DATA, UnknownNameError, canonical_names, find_model
 from memcheck.errors import ConfigurationError
 
 
@@ -98,7 +97,7 @@ def test_a_lookup_reads_one_record(tmp_path: Path) -> None:
     code = (
         "import sys, json; opened = [];"
         "sys.addaudithook(lambda event, args: event == 'open' and opened.append(str(args[0])));"
-        "from memcheck.catalog.models import find_model; find_model('llama-3.1-8b');"
+        "from memcheck.catalog.names import find_model; find_model('llama-3.1-8b');"
         "print(json.dumps([p for p in opened if '/catalog/data/' in p.replace(chr(92), '/')]))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout

@@ -10,7 +10,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.cli import tell
-from memcheck.edge.text import width
+from memcheck.edge.screen import width
 from memcheck.report.table import fitting
 from tests.cli.plans import write, write_over
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from memcheck.cli.tell import complain, filled
-from memcheck.edge.text import width
+from memcheck.edge.screen import width
 from tests.cli.test_terminal import Stream
 
 LONG = "the config does not say which GPU it runs on, and nothing beside it does, so that it has to be asked for"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.config.find import Configurations
+from memcheck.config.find import ConfigHardware, Configurations, Settings
 from memcheck.config.read import READERS
-from memcheck.config.types import ConfigHardware, Settings
 from memcheck.errors import ConfigurationError
 from memcheck.rules.governance import Governance
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
+from memcheck.config.find import Settings
 from memcheck.config.read import read_settings
-from memcheck.config.types import Settings
 from memcheck.errors import ConfigurationError
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Finding

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.config.types import Settings
+from memcheck.config.find import Settings
 from memcheck.judge import Gate, check_file
 from memcheck.what_if import with_remedies
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import Framework

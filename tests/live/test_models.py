@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.models import find_model, model_names
+from memcheck.catalog.names import find_model, model_names
 from memcheck.live.protocol import Session
 
 EVERY = model_names()

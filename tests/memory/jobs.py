@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Loss, Optimizer, Recipe, TrainingJob

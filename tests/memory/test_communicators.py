@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.memory.communicators import (
     CONNECTION_BYTES,

@@ -8,7 +8,7 @@ from benchmarks.score import answer
 from memcheck.accounts.estimate import COMPONENTS
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_numel
 from memcheck.autograd.tensor import rounded
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.deepspeed.host import HOST

@@ -8,7 +8,7 @@ from unittest.mock import ANY
 import pytest
 
 from memcheck.accounts.estimate import Pools
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Loss, Optimizer, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.accounts.estimate import LARGEST
 from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.models import model_names
+from memcheck.catalog.names import model_names
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import catalog_architecture
 from memcheck.job.types import InferenceJob, Layout

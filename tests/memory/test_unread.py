@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memcheck.autograd.completeness import require_covered
-from memcheck.catalog.models import model_names
+from memcheck.catalog.names import model_names
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.models import find_model
+from memcheck.catalog.names import find_model
 from memcheck.families.architecture import read_architecture
 from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters, parameters_by_group

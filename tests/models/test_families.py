@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.models import find_model
+from memcheck.catalog.names import find_model
 from memcheck.families.architecture import read_architecture
 from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe

@@ -8,8 +8,7 @@ from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import UnknownNameError
 from memcheck.edge.own_json import read_own_json
 from memcheck.plan.foreign import INSTANCES, KEY, meanings
-from memcheck.plan.lookup import branches
-from memcheck.plan.schema import load_schema
+from memcheck.plan.schema import branches, load_schema
 from tests.plan.samples import SMALL, findings
 
 SERVED = (

@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from memcheck.plan.foreign import KEYS, RENAMED, Renamed, rewritten
-from memcheck.plan.lookup import branches
-from memcheck.plan.schema import conforms, load_schema
+from memcheck.plan.schema import branches, conforms, load_schema
 from tests.plan.samples import SMALL, changed, findings, fixed, marked, one, read
 
 EACH = pytest.mark.parametrize("entry", RENAMED, ids=[f"{entry.section}.{entry.old}" for entry in RENAMED])

@@ -12,8 +12,7 @@ from jsonschema import Draft7Validator
 
 import memcheck
 from memcheck.plan import types
-from memcheck.plan.lookup import branches
-from memcheck.plan.schema import CHECKS, conforms, integer_keys, load_schema, schema_path, target
+from memcheck.plan.schema import CHECKS, branches, conforms, integer_keys, load_schema, schema_path, target
 
 SCHEMA = load_schema()
 ANNOTATIONS = {"$schema", "title", "description", "examples", "default", "definitions", "x-memory", "x-memory-options"}

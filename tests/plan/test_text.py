@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.plan.load import load_documents
-from memcheck.plan.text import MAX_BYTES, decode, read_bytes
+from memcheck.plan.load import MAX_BYTES, decode, load_documents, read_bytes
 
 
 @pytest.mark.parametrize(

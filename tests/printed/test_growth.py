@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from memcheck.config.suppressions import suppressions_of
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import beginning, width, wrap
+from memcheck.edge.screen import Screen, beginning, width, wrap
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.report.story.findings import excerpt
 from memcheck.report.text_blocks import source

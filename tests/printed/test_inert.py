@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen, inert
-from memcheck.edge.text import one_line
+from memcheck.edge.screen import Screen, inert, one_line
 from tests.printed.harmless import HOSTILE, harm
 
 PARTS = st.lists(st.one_of(st.sampled_from([*HOSTILE, "::", "##", "[", " ", "\n", "\r", "\t"]), st.text(max_size=4)))

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcheck.accounts.estimate import COMPONENTS
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import words
+from memcheck.edge.screen import Screen, words
 from memcheck.report import text_blocks
 from memcheck.report.story.memory import ledger
 from memcheck.report.story.summary import gauge

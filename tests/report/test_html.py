@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.edge.text import between, clean, gib, percent, words
+from memcheck.edge.screen import between, clean, gib, percent, words
 from memcheck.judge import Gate, check_file
 from memcheck.report.html import render
 from memcheck.report.html.shell import base_styles, stylesheet

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import width
+from memcheck.edge.screen import Screen, width
 from memcheck.report.forge import doc_section, styled
 from memcheck.rules.registry import RULES
 

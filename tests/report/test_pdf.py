@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.edge.text import gib, percent
+from memcheck.edge.screen import gib, percent
 from memcheck.report.story.build import story
 from memcheck.result import Report
 from tests.cli.plans import write, write_over

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import width
+from memcheck.edge.screen import Screen, width
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.report.story.findings import excerpt
 from memcheck.report.text_blocks import source

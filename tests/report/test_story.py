@@ -14,8 +14,7 @@ import pytest
 
 from benchmarks.over_budget import plans as over_budget
 from docs.story_schema import story_schema
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib
+from memcheck.edge.screen import Screen, gib
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Edit, FileEdits, Span
 from memcheck.plan.value_edits import edited

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcheck.edge.text import between, clean, gib, percent, plural, value, width, words, wrap
+from memcheck.edge.screen import between, clean, gib, percent, plural, value, width, words, wrap
 
 
 def test_sizes_are_gib_with_two_decimals() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import between, gib, percent
+from memcheck.edge.screen import Screen, between, gib, percent
 from memcheck.memory.fit import host_excess
 from memcheck.report.html import render
 from memcheck.report.screens import fullest

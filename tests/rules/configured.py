@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.config.find import Files
+from memcheck.config.find import Files, Settings
 from memcheck.config.read import read_settings
-from memcheck.config.types import Settings
 
 MARK = b"# memcheck.toml: "
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.config.types import Settings
+from memcheck.config.find import Settings
 from memcheck.judge import Gate, check_file
 from memcheck.memory.fit import FITS, gpu_fit
 from memcheck.report.json import render

@@ -12,7 +12,7 @@ from memcheck import __version__
 from memcheck.edge.opener import read_whole
 from memcheck.errors import ConfigurationError
 from memcheck.plan.finding import Finding, key_of
-from memcheck.plan.lookup import shorten
+from memcheck.plan.schema import shorten
 from memcheck.record import Record
 from memcheck.result import PlanResult
 

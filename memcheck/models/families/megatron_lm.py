@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.models.feed_forward_types import SharedExperts
 from memcheck.models.parts.attention import Projections, grouped_attention
 from memcheck.models.parts.decoder import decoder

@@ -4,7 +4,7 @@ shared one.
 
 from __future__ import annotations
 
-from memcheck.edge.text import whole_number
+from memcheck.edge.screen import whole_number
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
 from memcheck.models.feed_forward_types import CHOSEN, SharedExperts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memcheck.accounts.estimate import CACHE
-from memcheck.edge.text import between, gib, percent, words
+from memcheck.edge.screen import between, gib, percent, words
 from memcheck.report import excerpt as source
 from memcheck.report.html.grid import grid
 from memcheck.report.html.shell import NOTHING, Html, code, css, joined, shape, tag, text

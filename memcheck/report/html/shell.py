@@ -16,7 +16,7 @@ from html import escape
 from typing import NewType
 
 from memcheck.accounts.estimate import CACHE
-from memcheck.edge.text import clean
+from memcheck.edge.screen import clean
 from memcheck.record import Record
 
 Html = NewType("Html", str)

@@ -29,8 +29,8 @@ from reportlab.platypus import (
 from reportlab.platypus import Table as Cells
 
 from memcheck.accounts.estimate import CACHE
-from memcheck.edge.text import between, clean, gib, percent, wrap
-from memcheck.edge.text import words as spaced
+from memcheck.edge.screen import between, clean, gib, percent, wrap
+from memcheck.edge.screen import words as spaced
 from memcheck.report import excerpt as source
 from memcheck.report.html.shell import BACKGROUNDS, BARS, CACHE_OPACITY, LINES, TEXT
 from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose

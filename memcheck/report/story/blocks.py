@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.edge.text import gib, percent
+from memcheck.edge.screen import gib, percent
 from memcheck.record import Record
 from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from memcheck.accounts.estimate import CACHE, PARTS, Estimate
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import between, gib, percent, plural
+from memcheck.edge.screen import Screen, between, gib, percent, plural
 from memcheck.plan.finding import Edit
 from memcheck.record import Record
 from memcheck.report.forge import identified

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import gib
+from memcheck.edge.screen import gib
 from memcheck.job.engines.types import EngineAnswer, Term
 from memcheck.memory.engine import COMPONENT, NAMES
 from memcheck.report.story import Prose

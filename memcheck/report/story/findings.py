@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from memcheck.edge.text import plural
+from memcheck.edge.screen import plural
 from memcheck.plan.finding import Finding, Location
 from memcheck.report.story.blocks import Excerpt, Excerpts, Section, SourceFile, SourceLine, SourceMark
 from memcheck.result import PlanResult, Report

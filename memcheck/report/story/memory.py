@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memcheck.accounts.estimate import CACHE, PARTS, Estimate, Formula, HostMoment, RankEstimate, TensorGroup
-from memcheck.edge.text import between, gib, percent, plural, value, words
+from memcheck.edge.screen import between, gib, percent, plural, value, words
 from memcheck.memory.overhead_terms import CACHE as CACHE_TERM
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (

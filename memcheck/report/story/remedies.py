@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memcheck.accounts.dossier import OnGpu
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import clean, gib, percent, plural, value
+from memcheck.edge.screen import clean, gib, percent, plural, value
 from memcheck.memory.fit import UNCERTAIN, gpu_fit, on_gpu, on_host, verdict_in
 from memcheck.plan.finding import (
     CHEAP,

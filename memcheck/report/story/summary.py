@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.edge.text import between, gib, percent, plural, value, words
+from memcheck.edge.screen import between, gib, percent, plural, value, words
 from memcheck.memory.fit import DOES_NOT_FIT, FITS, RUNS, UNCERTAIN, gpu_fit
 from memcheck.report.story import Fitting, Gauge, PlanHead, PlanSummary, Prose
 from memcheck.result import BASELINE, COMMENT, PASSED, SELECTION, PlanResult, Report

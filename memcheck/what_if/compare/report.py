@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import gib, percent
+from memcheck.edge.screen import Screen, gib, percent
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN
 from memcheck.report import text
 from memcheck.report.csv import cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.deepep import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.job.types import TrainingJob
 from memcheck.memory.communicators import (
     CONNECTION_BYTES,

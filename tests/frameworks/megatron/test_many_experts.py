@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.models import find_model
+from memcheck.catalog.names import find_model
 from memcheck.errors import UnsupportedError
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.megatron.tensors import MAX_EXPERTS, whole_block

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.families.wrappers import TOWERS
 from memcheck.frameworks.registry import FRAMEWORKS

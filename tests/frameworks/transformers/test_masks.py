@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Setting
-from memcheck.catalog.models import find_model
+from memcheck.catalog.names import find_model
 from memcheck.families.architecture import read_architecture
 from memcheck.frameworks.transformers.masks import Masks, model_masks
 from memcheck.models.types import Architecture

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.engine_speed import plan, resolved
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
-from memcheck.catalog.models import model_names
+from memcheck.catalog.names import model_names
 from memcheck.errors import MemcheckError
 from memcheck.families.architecture import architecture_of
 from memcheck.frameworks.torch.units import base_setting, block_curve, replayed_block

@@ -8,8 +8,7 @@ import pytest
 
 from memcheck.cli.review.diff.compare import PlanDiff, Side, amount, compare
 from memcheck.cli.review.diff.report import LIMIT, full, markdown
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import width
+from memcheck.edge.screen import Screen, width
 
 GIB = 2**30
 

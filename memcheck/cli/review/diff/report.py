@@ -15,8 +15,7 @@ from memcheck.cli.review.diff.compare import (
     Side,
 )
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import Screen
-from memcheck.edge.text import clean, gib, percent, plural, value, words
+from memcheck.edge.screen import Screen, clean, gib, percent, plural, value, words
 from memcheck.report import text
 from memcheck.report.markdown import code, escape, table_lines
 from memcheck.report.story import Prose

@@ -6,7 +6,7 @@ Source: vLLM 0.20.2 and 0.33.0 ``engine/arg_utils.py`` (``get_batch_defaults``),
 
 from __future__ import annotations
 
-from memcheck.catalog.types import Gpu
+from memcheck.catalog.names import Gpu
 from memcheck.job.engines.types import EngineSettings
 from memcheck.job.engines.vllm.versions import Version
 from memcheck.models.attention_types import Attention, LatentAttention
