@@ -7,13 +7,19 @@ import path from "node:path";
 import { MADE, publish, PYODIDE, python, run, SITE } from "./paths.mjs";
 import { readZip, storedZip } from "./zip.mjs";
 
-/** Parts of the package that a page cannot use: `verify` needs PyTorch, `ui` serves this page. */
-const LEFT_OUT = ["memcheck/verify/", "memcheck/ui/page/"];
-/** Modules of the standard library that the engine never imports; tests of the whole page hold that. */
+/** Parts of the package that a page cannot use: PyTorch, ReportLab and a server are not there. */
+const LEFT_OUT = ["memcheck/verify/", "memcheck/ui/", "memcheck/report/pdf/"];
+/** Modules of the standard library that no module of the engine imports, which `checkImports` holds. */
+const UNUSED = [
+  ...["_pyrepl", "bdb", "cProfile", "dbm", "doctest", "ensurepip", "ftplib", "idlelib", "imaplib", "lib2to3", "mailbox"],
+  ...["modulefinder", "nntplib", "optparse", "pdb", "pickletools", "plistlib", "poplib", "profile"],
+  ...["pstats", "pydoc", "pydoc_data", "smtplib", "socketserver", "sqlite3", "tarfile", "tkinter", "trace", "turtle"],
+  ...["turtledemo", "unittest", "venv", "wsgiref", "xmlrpc"],
+];
 const SHIM = path.join(SITE, "build", "shim", "rpds.py");
 
 /** The wheels of `requirements.txt`, downloaded once and checked against their hashes. */
-function downloaded() {
+export function downloaded() {
   const folder = path.join(MADE, "downloads");
   mkdirSync(folder, { recursive: true });
   const list = path.join(SITE, "build", "requirements.txt");
@@ -39,7 +45,17 @@ export function packEngine(wheel) {
     }
   }
   files.sort(([one], [other]) => (one < other ? -1 : 1));
+  checkImports(files);
   return writePack(files);
+}
+
+/** Refuse an engine that imports what the page's standard library leaves out. */
+function checkImports(files) {
+  const pattern = new RegExp(`^[ \\t]*(?:import|from)[ \\t]+(${UNUSED.join("|")})\\b`, "mu");
+  for (const [name, bytes] of files) {
+    const found = name.startsWith("memcheck/") && name.endsWith(".py") && pattern.exec(String(bytes));
+    if (found) throw new Error(`${name} imports ${found[1]}, which build/pack.mjs leaves out of the page`);
+  }
 }
 
 /** Whether a file of a wheel goes into the pack: sources and data, and of what describes a wheel its METADATA alone. */
@@ -65,7 +81,9 @@ export function writePack(files) {
 
 /** Python's standard library as one archive that stores its files, so that the whole compresses as one stream. */
 export function packLibrary() {
-  return storedZip(readZip(readFileSync(path.join(PYODIDE, "python_stdlib.zip"))));
+  const unused = new RegExp(`^(?:${UNUSED.join("|")})(?:/|\\.py$)`, "u");
+  const files = readZip(readFileSync(path.join(PYODIDE, "python_stdlib.zip")));
+  return storedZip(files.filter(([name]) => !unused.test(name)));
 }
 
 /** Pyodide itself, the standard library and the engine into the folder that is served; their addresses by name. */

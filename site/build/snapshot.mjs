@@ -8,7 +8,7 @@ import { commonBytes, writeSnapshot } from "../.build/js/src/engine/snapshot.js"
 /** Pyodide's first heap. A larger one cannot be restored into a page that has just begun. */
 const FIRST_HEAP_BYTES = 30 * 2 ** 20;
 
-/** The bytes of a snapshot after `requests` have been answered, and the steps of their answers. */
+/** The bytes of a snapshot after `requests` have been answered, the steps of their answers, and the engine itself. */
 export async function makeSnapshot(files, requests) {
   const from = source(files);
   const fresh = await freshHeap(from);
@@ -23,7 +23,7 @@ export async function makeSnapshot(files, requests) {
     const mib = (engine.heapBytes() / 2 ** 20).toFixed(1);
     throw new Error(`the heap of the snapshot has grown to ${mib} MiB; a page can restore 30.0 MiB`);
   }
-  return { file: writeSnapshot(snapshot, constants), answers };
+  return { file: writeSnapshot(snapshot, constants), answers, engine };
 }
 
 /** What a heap holds before Python starts in it: the data of the runtime. */

@@ -10,6 +10,8 @@ export interface Products {
   library: Product;
   engine: Product;
   snapshot: Product;
+  /** Names of models and GPUs, for the search. */
+  catalog: Product;
 }
 
 /** One file: its address below the page's own, and its compressed bytes. */
