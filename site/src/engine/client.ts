@@ -4,9 +4,11 @@
  */
 import { Lane, type Ask, type End, type LaneState, type Port } from "./lane.ts";
 import type { LaneName } from "./native.ts";
+import { keepOffline, type Offline } from "./offline.ts";
 import { workerAddress } from "./trusted.ts";
 
 export type { Ask, End, LaneState, Step } from "./lane.ts";
+export { takeNewer, type Offline } from "./offline.ts";
 
 const MIB = 1 << 20;
 const HEAP_BYTES = 192 * MIB;
@@ -25,6 +27,8 @@ export interface Client {
 export interface ClientOptions {
   /** Told about the worker that answers. */
   state: (state: LaneState) => void;
+  /** Told when the page works without a network, and when a newer build waits for `takeNewer`. */
+  offline?: (state: Offline) => void;
   /** Starts what answers in a lane: a worker of the page, a process of `memcheck ui`, or what a test puts there. */
   start?: (lane: LaneName) => Port;
   /** Whether a second worker runs the searches; by default where the machine has more than 4 GiB of memory. */
@@ -36,6 +40,7 @@ export function startClient(options: ClientOptions): Client {
   const start = options.start ?? startWorker;
   const common = { heapBytes: HEAP_BYTES, giveWayMs: 2_000, silentMs: 30_000 };
   let searches: Lane | null = null;
+  let stored = false;
   const two = options.two ?? ((navigator as { deviceMemory?: number }).deviceMemory ?? 8) > 4;
   const answers = new Lane({
     ...common,
@@ -43,6 +48,10 @@ export function startClient(options: ClientOptions): Client {
     state(state) {
       // The second worker starts when the first is ready: both would ask for the same files at once.
       if (state.phase === "ready" && two && !searches) searches = new Lane({ ...common, start: () => start("searches"), state: () => undefined });
+      if (state.phase === "ready" && !options.start && !stored) {
+        stored = true;
+        void keepOffline(options.offline ?? (() => undefined));
+      }
       options.state(state);
     },
   });
