@@ -102,9 +102,28 @@ def parsed(code: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(code)
+            return _unfolded(ast.parse(code)) if "marimo" in code else ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _unfolded(tree: ast.Module) -> ast.Module:
+    """A notebook of marimo with the statements of its cells in their order: each cell is a function that returns names.
+
+    Source: marimo 0.16 ``_ast/codegen.py``.
+    """
+    body: list[ast.stmt] = []
+    for each in tree.body:
+        cell = isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+            isinstance(inner, ast.Attribute) and inner.attr == "cell"
+            for decorator in each.decorator_list
+            for inner in (decorator, getattr(decorator, "func", None))
+        )
+        if cell and isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body += [inner for inner in each.body if not isinstance(inner, ast.Return)]
+        else:
+            body.append(each)
+    return ast.Module(body, tree.type_ignores)
 
 
 def walked(tree: ast.AST) -> Iterator[ast.AST]:

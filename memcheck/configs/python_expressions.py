@@ -34,8 +34,8 @@ from memcheck.configs.python_values import (
     combined,
     compared,
     converted,
-    equal,
     is_whole,
+    joined,
     plain,
 )
 from memcheck.plan.finding import Location
@@ -288,7 +288,7 @@ class FollowedCode:
             found = self.value(node.body if truth(test) else node.orelse)
             return found._replace(by_gpu=found.by_gpu or test.by_gpu)
         one, other = self.value(node.body), self.value(node.orelse)
-        return one if equal(one, other) else self.unknown(node, test.why, by_gpu=test.by_gpu, option=test.option)
+        return joined(one, other, self.unknown(node, test.why, by_gpu=test.by_gpu, option=test.option))
 
     def _of_namedexpr(self, node: ast.NamedExpr) -> PythonValue:
         value = self.value(node.value)
@@ -445,10 +445,10 @@ class FollowedCode:
         if not scope.returned:
             return PythonValue(None, self.at(node))
         said = [each for each in scope.returned if each.of is not None] or scope.returned
-        last = said[-1]
-        if any(each is not last and not equal(last, each) for each in said[:-1]):
-            return self.unknown(node, "a function that returns this or that")
-        return last
+        last, left = said[-1], self.unknown(node, "a function that returns this or that")
+        for each in said[-MOST_RETURNS:-1]:
+            last = joined(each, last, left)
+        return last if len(said) <= MOST_RETURNS else left
 
     def _bound(
         self, function: LocalFunction, arguments: list[PythonValue], keywords: dict[str, PythonValue], blank: str
@@ -494,7 +494,7 @@ class FollowedCode:
         if thing is None:
             thing = MadeObject(kind.node.name, arguments, {**fields, **named_fields, **keywords}, self.at(node))
             self.things.append(thing)
-        thing.kind = kind
+        thing.kind, thing.depth = kind, len(self.pending)
         method = self.method(thing, "__init__")
         if method is not None:
             self.call(method, arguments, keywords, node)
@@ -552,5 +552,7 @@ class FollowedCode:
         return self.unknown(node)
 
 
+MOST_RETURNS = 8
+"""Returns of a function of which the values are compared."""
 _FIELDS = ("field", "Field", "HfArg")
 _BUILTIN = frozenset("open int float str bool len round abs max min dict list tuple getattr vars".split())  # noqa: SIM905

@@ -13,7 +13,7 @@ from typing import Any
 from memcheck.configs.python_commands import environment, of_dataclasses, of_parser
 from memcheck.configs.python_expressions import FollowedCode
 from memcheck.configs.python_scope import LibraryCall, LocalFunction, named
-from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, placed, plain
+from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, joined, placed, plain
 from memcheck.plan.finding import Location
 from memcheck.record import Record
 
@@ -44,6 +44,17 @@ class LoadedModel(MadeObject):
         """The dtype of a later conversion."""
         self.changes: list[tuple[str, Location]] = []
         """What else is done to it that bears on memory, such as ``merge_and_unload``."""
+
+    def joined_with(self, other: MadeObject, unknown: PythonValue, depth: int) -> MadeObject | None:
+        """The model of which nobody knows whether it is this one or ``other``."""
+        found = super().joined_with(other, unknown, depth)
+        if isinstance(found, LoadedModel) and isinstance(other, LoadedModel):
+            for name in ("adapter", "prepared", "recompute", "recompute_arguments", "dtype"):
+                one, another = getattr(self, name), getattr(other, name)
+                alike = one is another or (one is not None and another is not None)
+                setattr(found, name, (another and joined(one, another, unknown, depth)) if alike else unknown)
+            found.changes = [*self.changes, *other.changes]
+        return found
 
 
 TRAINERS = {
@@ -147,7 +158,7 @@ def _function(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
 def _thing(run: FollowedCode, call: LibraryCall) -> PythonValue:
     """An object of a class of which only name and arguments count."""
     thing = MadeObject(call.name, call.arguments, call.keywords, call.at)
-    thing.path = call.path
+    thing.path, thing.depth = call.path, len(run.pending)
     if run.pending:
         thing.keywords["?"] = run.unknown(call.node, run.pending[-1])
     run.things.append(thing)
@@ -167,7 +178,7 @@ def _unsloth(run: FollowedCode, call: LibraryCall) -> PythonValue:
     if given is None:
         return run.unknown(call.node)
     own = {name: each for name, each in call.keywords.items() if name not in ("model", "use_gradient_checkpointing")}
-    given.of.adapter = _settled(run, PythonValue(MadeObject("LoraConfig", [], own, call.at), call.at))
+    given.of.adapter = _settled(run, given.of, PythonValue(MadeObject("LoraConfig", [], own, call.at), call.at))
     given.of.recompute = call.keywords.get("use_gradient_checkpointing", PythonValue("unsloth", call.at))
     return given
 
@@ -201,7 +212,7 @@ def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     found = run.near.document(path) if run.near is not None and isinstance(path, str) else None
     if found is not None:
         option = name.option if name is not None else ""
-        return PythonValue(_with_option(found, option) if option else found, call.at)
+        return PythonValue(_with_option(found, f"{option} {path}") if option else found, call.at)
     return run.unknown(call.node, f"the file `{path}`") if isinstance(path, str) else None
 
 
@@ -242,17 +253,27 @@ def _loaded(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
 
 def _model(run: FollowedCode, call: LibraryCall, kind: str) -> PythonValue:
     model = LoadedModel(kind, call.arguments, call.keywords, call.at)
+    model.depth = len(run.pending)
     run.things.append(model)
     return PythonValue(model, call.at)
 
 
-def _settled(run: FollowedCode, value: PythonValue) -> PythonValue:
-    """The effect, or an unknown one inside a condition that is not decided."""
-    return value if not run.pending else value._replace(of=UNKNOWN, why=run.pending[-1])
+def _settled(run: FollowedCode, model: MadeObject, value: PythonValue) -> PythonValue:
+    """The effect on a model, or an unknown one inside a condition that is not decided and not around the model, too."""
+    return value if len(run.pending) <= model.depth else value._replace(of=UNKNOWN, why=run.pending[-1])
 
 
 def _parser(run: FollowedCode, call: LibraryCall) -> PythonValue:
     return PythonValue(MadeObject(call.name, call.arguments, {}, call.at), call.at)
+
+
+def _accelerator(run: FollowedCode, call: LibraryCall) -> PythonValue:
+    """``Accelerator()``, which knows its processes: as many as the stated GPUs, or one."""
+    made = MadeObject(call.name, call.arguments, {}, call.at)
+    machine: StatedGpu = run.machine
+    said = {"num_processes": machine.gpus or 1, "process_index": 0, "local_process_index": 0, "is_main_process": True}
+    made.keywords.update({name: PythonValue(value, call.at) for name, value in said.items()})
+    return PythonValue(made, call.at)
 
 
 def _command_line(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
@@ -302,7 +323,9 @@ def _wrapped(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """``get_peft_model``: the model gets the adapters of a config."""
     given = _given(call)
     if given is not None:
-        given.of.adapter = _settled(run, call.keywords.get("peft_config") or call.second or run.unknown(call.node))
+        given.of.adapter = _settled(
+            run, given.of, call.keywords.get("peft_config") or call.second or run.unknown(call.node)
+        )
     return given
 
 
@@ -312,10 +335,10 @@ def _prepared(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     if given is None:
         return None
     model: LoadedModel = given.of
-    model.prepared = _settled(run, PythonValue(True, call.at))
+    model.prepared = _settled(run, model, PythonValue(True, call.at))
     switch = call.keywords.get("use_gradient_checkpointing") or call.second or PythonValue(True, call.at)
     if switch.of is not False:
-        model.recompute = _settled(run, switch._replace(at=call.at))
+        model.recompute = _settled(run, model, switch._replace(at=call.at))
         model.recompute_arguments = call.keywords.get("gradient_checkpointing_kwargs", model.recompute_arguments)
     return given
 
@@ -334,20 +357,20 @@ def _of_model(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     model: LoadedModel = call.held
     said = (*call.arguments, *call.keywords.values())
     if call.name == "gradient_checkpointing_enable":
-        model.recompute = _settled(run, PythonValue(True, call.at))
+        model.recompute = _settled(run, model, PythonValue(True, call.at))
         model.recompute_arguments = call.keywords.get("gradient_checkpointing_kwargs") or call.first
     elif call.name == "gradient_checkpointing_disable":
-        model.recompute = _settled(run, PythonValue(None, call.at))
+        model.recompute = _settled(run, model, PythonValue(None, call.at))
     elif call.name in _CASTS:
-        model.dtype = _settled(run, PythonValue(_CASTS[call.name], call.at))
+        model.dtype = _settled(run, model, PythonValue(_CASTS[call.name], call.at))
     elif call.name == "to":
         dtype = next((each for each in said if str(plain(each)) in _CASTS.values()), None)
-        model.dtype = model.dtype if dtype is None else _settled(run, dtype)
+        model.dtype = model.dtype if dtype is None else _settled(run, model, dtype)
         model.changes += [("to cpu", call.at)] if "cpu" in map(str, map(plain, said)) else []
     elif call.name == "requires_grad_":
         run.things.append(MadeObject("requires_grad", list(said) or [PythonValue(True, call.at)], {}, call.at))
     elif call.name == "add_adapter":
-        model.adapter = _settled(run, (*said, run.unknown(call.node))[0])
+        model.adapter = _settled(run, model, (*said, run.unknown(call.node))[0])
     elif call.name in ("parameters", "named_parameters", "modules", "named_modules"):
         return PythonValue([], call.at)
     elif call.name == "merge_and_unload":
@@ -439,7 +462,8 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     (lambda call: call.name == "setup_chat_format", lambda run, call: PythonValue(call.arguments[:2], call.at)),
     (lambda call: call.path in ("copy.deepcopy", "copy.copy", "dataclasses.asdict"), _copied),
     (lambda call: call.path == "torch.compile", lambda run, call: call.first),
-    (lambda call: call.name in ("ArgumentParser", "Accelerator", *DATACLASS_PARSERS), _parser),
+    (lambda call: call.name in ("Accelerator", "PartialState"), _accelerator),
+    (lambda call: call.name in ("ArgumentParser", *DATACLASS_PARSERS), _parser),
     (lambda call: call.name in ("Fire", "run", "cli"), _command_line),
     (lambda call: call.path in ("sys.exit", "exit", "quit"), lambda run, call: PythonValue(None, call.at)),
 )

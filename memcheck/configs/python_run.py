@@ -19,7 +19,7 @@ from memcheck.configs.python_scope import (
     stated_value,
     truth,
 )
-from memcheck.configs.python_values import LIBRARIES, UNKNOWN, ImportedName, MadeObject, PythonValue, equal, plain
+from memcheck.configs.python_values import LIBRARIES, UNKNOWN, ImportedName, MadeObject, PythonValue, joined, plain
 
 MOST_MODULES = 12
 """Modules of the user's own that are followed."""
@@ -184,8 +184,8 @@ class FollowedFile(FollowedCode):
         """Names after two branches of which one runs: what differs is unknown."""
         found = {**one, **other}
         for name in one.keys() & other.keys():
-            if one[name] is not other[name] and not equal(one[name], other[name]):
-                found[name] = PythonValue(UNKNOWN, other[name].at, why=why, by_gpu=by_gpu)
+            left = PythonValue(UNKNOWN, other[name].at, why=why, by_gpu=by_gpu)
+            found[name] = joined(one[name], other[name], left)
         return found
 
     def _on_for(self, node: ast.For | ast.AsyncFor) -> None:
@@ -239,8 +239,10 @@ class FollowedFile(FollowedCode):
 
     def assign(self, target: ast.expr, value: PythonValue) -> None:
         """Give a value to a name, an attribute, an element, or several of them."""
-        if self.pending and not isinstance(target, ast.Name):
-            value = value._replace(of=UNKNOWN, why=self.pending[-1])
+        if self.pending and isinstance(target, (ast.Attribute, ast.Subscript)):
+            held = self.value(target.value).of
+            if not isinstance(held, MadeObject) or held.depth < len(self.pending):
+                value = value._replace(of=UNKNOWN, why=self.pending[-1])
         if self.chosen and not value.option:
             value = value._replace(option=self.chosen)
         if isinstance(target, ast.Name):

@@ -75,6 +75,22 @@ class MadeObject:
         """The class of the file that it is an object of."""
         self.open = ""
         """The command line that may set each of its fields; empty: none does."""
+        self.depth = 0
+        """How many conditions, not decided, are around the call that makes it."""
+
+    def joined_with(self, other: MadeObject, unknown: PythonValue, depth: int) -> MadeObject | None:
+        """The object of which nobody knows whether it is this one or ``other``; None for objects of other classes."""
+        if self.name != other.name or self.kind is not other.kind or len(self.arguments) != len(other.arguments):
+            return None
+        if len(self.keywords) + len(other.keywords) > MOST_JOINED:
+            return None
+        pairs = zip(self.arguments, other.arguments, strict=True)
+        arguments = [joined(one, another, unknown, depth + 1) for one, another in pairs]
+        keywords = _joined_mappings(self.keywords, other.keywords, unknown, depth)
+        found = type(self)(other.name, arguments, keywords, other.at)
+        found.path, found.kind, found.open = other.path, other.kind, self.open or other.open
+        found.depth = max(0, min(self.depth, other.depth) - 1)
+        return found
 
     def get(self, name: str) -> PythonValue | None:
         """A keyword argument or attribute; None where the file says nothing of it."""
@@ -124,6 +140,41 @@ def equal(one: PythonValue, other: PythonValue) -> bool:
     if isinstance(one.of, MadeObject) or isinstance(other.of, MadeObject):
         return one.of is other.of
     return type(one.of) is type(other.of) and plain(one) == plain(other)
+
+
+MOST_JOINED = 200
+"""Parts of a list or a mapping that are compared one by one."""
+
+
+def joined(one: PythonValue, other: PythonValue, unknown: PythonValue, depth: int = 0) -> PythonValue:
+    """The value of which nobody knows whether it is ``one`` or ``other``: what both say alike is known.
+
+    ``unknown``: what stands for the rest, with the reason.
+    """
+    if one is other or equal(one, other):
+        return other
+    first, second = one.of, other.of
+    if depth > 4 or type(first) is not type(second):
+        return unknown
+    if isinstance(first, MadeObject):
+        found = first.joined_with(second, unknown, depth)
+        return unknown if found is None else other._replace(of=found)
+    if isinstance(first, dict) and len(first) + len(second) <= MOST_JOINED:
+        return other._replace(of=_joined_mappings(first, second, unknown, depth))
+    if isinstance(first, list) and len(first) == len(second) <= MOST_JOINED:
+        pairs = zip(first, second, strict=True)
+        return other._replace(of=[joined(each, more, unknown, depth + 1) for each, more in pairs])
+    return unknown
+
+
+def _joined_mappings(
+    one: dict[Any, PythonValue], other: dict[Any, PythonValue], unknown: PythonValue, depth: int
+) -> dict[Any, PythonValue]:
+    """The values of two mappings by key; what only one of them has is unknown."""
+    return {
+        key: joined(one[key], other[key], unknown, depth + 1) if key in one and key in other else unknown
+        for key in {**one, **other}
+    }
 
 
 def _arithmetic(one: Any, other: Any, operator: type[ast.operator]) -> object:

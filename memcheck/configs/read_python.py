@@ -196,9 +196,11 @@ def _adopt(draft: Draft, job: PythonJob) -> None:
     for at, message, help, keys in job.refusals:
         draft.problems.append(ConfigProblem(at, message, help, keys=keys))
     model = job.values.get("model_name_or_path")
-    if model is not None and model.option and model.known:
+    placeholder = model is not None and model.known and model.option and " " not in model.option  # a file is none
+    if model is not None and placeholder:
         message = f"the model is the default of `{model.option}` on the command line (line {model.at.span.line})"
-        draft.problems.append(ConfigProblem(model.at, message, LAUNCH, keys=("model", "model.name")))
+        help = f"{LAUNCH}; or {KEYS.words['answers']['model']}"
+        draft.problems.append(ConfigProblem(model.at, message, help, keys=("model", "model.name")))
 
 
 def _upper(draft: Draft, key: str, value: PythonValue, settles: str) -> None:
@@ -244,6 +246,7 @@ def _job(draft: Draft, job: PythonJob, world: int | None, machine: StatedGpu) ->
     who = "unsloth" if by_unsloth else "trl" if trl else "transformers"
     yield Runs("huggingface", f"the file calls {job.trainer}", who)
     parts.model(draft, "model_name_or_path")
+    _known_model(draft)
     _machine_of(draft, job.visible, world)
     _headed(draft, job)
     split = arguments.split(draft, world)
@@ -281,6 +284,18 @@ def _job(draft: Draft, job: PythonJob, world: int | None, machine: StatedGpu) ->
     yield Collated()
     if trl:
         flattened(draft)
+
+
+def _known_model(draft: Draft) -> None:
+    """Ask for a model like that of the file where the catalog has none of its name."""
+    key = "model.name"
+    name = draft.settings.get(key)
+    if name is None or parts.is_known(str(name.value)):
+        return
+    message = f"memcheck does not know the model `{str(name.value)[:80]}`"
+    help = f"name one like it, or the folder of its config.json: {KEYS.words['answers']['model']}"
+    at = draft.config.at("model_name_or_path")
+    draft.problems.append(ConfigProblem(at, message, help, keys=("model", key)))
 
 
 def _machine_of(draft: Draft, seen: PythonValue | None, world: int | None) -> None:
@@ -410,8 +425,8 @@ def _launch(config: ConfigFile, job: PythonJob, needed: str) -> str:
     ``needed``: an option without a default; empty where there is none.
     """
     model = job.values.get("model_name_or_path")
-    asked = [each.option for each in job.values.values() if each.option and not each.known]
-    named = "" if model is None else model.option
+    asked = [each.option.partition(" ")[0] for each in job.values.values() if each.option and not each.known]
+    named = "" if model is None else model.option.partition(" ")[0]
     words = [
         f"{each} {'llama-3.1-8b' if each == named else 'VALUE'}"
         for each in dict.fromkeys((named, *asked, needed))
@@ -425,7 +440,11 @@ def _asked(
     config: ConfigFile, code: PythonCode, draft: Draft, job: PythonJob, found: ReadConfig, needed: str
 ) -> ReadConfig:
     """The reading with everything that is still open in one problem: what the file is, what it says, what to add."""
-    still = [each for each in found.problems if not any(_says(config, key) for key in each.keys)]
+    still = [
+        each._replace(help=each.help.replace("--model NAME", KEYS.words["answers"]["model"]))
+        for each in found.problems
+        if not any(_says(config, key) for key in each.keys)
+    ]
     if not still:
         return found
     said: list[str] = []
@@ -437,6 +456,7 @@ def _asked(
             said.append(f"{word}{shown} (line {value.at.span.line})")
     options = list(dict.fromkeys(option for each in still for option in _OPTION.findall(each.help)))
     others = list(dict.fromkeys(each.help for each in still if each.help and not _OPTION.search(each.help)))
+    others += [each.help.partition(": --")[0] for each in still if " of " in each.help and "closest" in each.help]
     if LAUNCH in " ".join(each.help for each in still):
         others = [_launch(config, job, needed), *(each for each in others if LAUNCH not in each)]
         options = options if len(options) <= MOST_OPTIONS else []
