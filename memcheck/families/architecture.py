@@ -113,7 +113,7 @@ def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
 
 
 def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """``overrides`` on top of ``config``: nested mappings are merged, everything else is replaced, null included."""
+    """Merge ``overrides`` into ``config``: nested mappings are merged, all other values replaced, null included."""
     merged = dict(config)
     for key, value in overrides.items():
         below = merged.get(key)
@@ -123,7 +123,10 @@ def merged_config(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The merged configuration; fewer layers than a list has entries for are its first ones."""
+    """Return the merged configuration.
+
+    If the overrides state fewer layers than a list has entries, the list keeps the first ones.
+    """
     merged = merged_config(config, overrides)
     count = next((overrides[k] for k in LAYER_COUNTS if k in overrides), None)
     if isinstance(count, int):

@@ -100,9 +100,9 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _tie_word_embeddings(config: Mapping[str, Any], text: Mapping[str, Any]) -> Any:
-    """Whether the head is the embedding: what the configuration around ``text_config`` says, or its class does.
+    """Say whether the head is the embedding.
 
-    Files of early versions have it in ``text_config``, which counts where classes forward it, too.
+    The outer configuration decides (the one around ``text_config``); if it does not say, its class's default.
     """
     model_type, in_text_config = str(config["model_type"]), text.get("tie_word_embeddings")
     stated = config.get("tie_word_embeddings")
@@ -116,10 +116,10 @@ def _tie_word_embeddings(config: Mapping[str, Any], text: Mapping[str, Any]) -> 
 
 
 def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) -> Architecture:
-    """The whole model: its language model's architecture together with the towers.
+    """Read a multimodal model's configuration: the language model's architecture with its towers.
 
-    Raises:
-        ArchitectureError: a part that cannot be read; its key has the path inside the configuration.
+    ``strict``: refuse every unread key of the language model. ``written``: keys that the plan's author wrote, of which
+    an unread one is refused, too.
     """
     text, prefix = text_of(config)
     written_text_keys = frozenset(text) if strict or (prefix and "text_config" in written) else written
@@ -148,9 +148,11 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
     if vision is not None and vision.tile and not (vision.tile_tokens or vision.resampled or vision.crosses):
         outer.fail(key, f"a tile of {vision.tile} patches makes no image token", "check how many patches become one")
     _check_leftovers(outer, text if prefix else {}, strict=strict, written=written)
-    path = (
-        TEXT if outer.model_type in TEXT_MODEL_PATHS else BARE if outer.model_type in TOWER_IN_TEXT_MODEL else LANGUAGE
-    )
+    path = LANGUAGE
+    if outer.model_type in TEXT_MODEL_PATHS:
+        path = TEXT
+    elif outer.model_type in TOWER_IN_TEXT_MODEL:
+        path = BARE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
         from memcheck.models.cross_attention import with_pictures
@@ -176,7 +178,10 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
 
 
 def _inside(block: Block, model_type: str, *, sees: bool) -> Block:
-    """A layer of the language model as its multimodal class builds it."""
+    """Return a layer of the language model as its multimodal class builds it.
+
+    Some classes let all tokens of a picture see each other. ``sees``: this one does so in its windowed layers.
+    """
     mixer = block.mixer
     if isinstance(mixer, Attention) and (model_type in BIDIRECTIONAL_PICTURES or (sees and mixer.window is not None)):
         block = block._replace(mixer=mixer._replace(row_masks="images"))
@@ -215,7 +220,10 @@ def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bo
 
 
 def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
-    """The key of the language model that an unknown key next to ``text_config`` is, or nearly is; else empty."""
+    """Return the language model's key that ``key`` is, or nearly is; an empty text if there is none.
+
+    ``key`` is an unknown key next to ``text_config``, where its user may have meant one inside.
+    """
     from memcheck.edge.closest import closest
 
     if not text or "." in key:
@@ -230,6 +238,7 @@ def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
 
 
 def _tower(model_type: str) -> Callable[[ConfigReader, TowerContext], Vision | IdleTowers]:
+    """Import and return the reader of a model type's tower."""
     module, function = TOWERS[model_type].split(":")
     found: Callable[[ConfigReader, TowerContext], Vision | IdleTowers] = getattr(
         import_module("memcheck.families.towers." + module), function
@@ -238,10 +247,9 @@ def _tower(model_type: str) -> Callable[[ConfigReader, TowerContext], Vision | I
 
 
 def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the part that understands, of a model that speaks; others as they are.
+    """Return the configuration of the part that understands (``thinker_config``) of a model that also speaks.
 
-    Raises:
-        ArchitectureError: it is missing.
+    Other configurations are returned unchanged.
     """
     kind = THINKERS.get(str(config.get("model_type")))
     if kind is None:
@@ -257,7 +265,11 @@ def thinker_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration itself, or the text part of a multimodal one whose other parts are switched off."""
+    """Return the language model's configuration: ``text_config`` of a multimodal model, else the configuration itself.
+
+    Raises:
+        ArchitectureError: the model has a tower that has no memory model, and that is not switched off.
+    """
     inner_type = WRAPPERS.get(str(config.get("model_type")))
     if inner_type is None:
         return config

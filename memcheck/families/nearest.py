@@ -55,7 +55,7 @@ class Collecting(ConfigReader):
         minimum: int = 1,
         maximum: int = 2**40,
     ) -> int:
-        """The number, or its minimum in place of a missing one."""
+        """Return the number, or ``minimum`` if the key is missing, so that reading can go on."""
         if self.raw(key, *aliases) is None and isinstance(default, Required) and isinstance(null, Required):
             self.missing.append(key)
             return max(minimum, 1)
@@ -70,7 +70,10 @@ Family = Callable[[str], Callable[[ConfigReader], Architecture]]
 
 
 def nearest(config: Mapping[str, Any], families: Mapping[str, str], family: Family) -> list[Near]:
-    """The families whose reading leaves least open, the nearest first. ``family`` imports a reader by its name."""
+    """List the families whose reader leaves the fewest keys open, the nearest first.
+
+    ``family``: imports a reader by its name.
+    """
     candidates = []
     for name in families:
         near = _read_as(config, name, family(name))
@@ -81,8 +84,8 @@ def nearest(config: Mapping[str, Any], families: Mapping[str, str], family: Fami
 
 
 def _read_as(config: Mapping[str, Any], name: str, read: Callable[[ConfigReader], Architecture]) -> Near | None:
-    """Try to read a configuration as a known family: which keys it misses, and which keys that may carry a size it
-    leaves unread.
+    """Return Try to read a configuration as a known family: which keys it misses, and which keys that may carry a size
+    it leaves unread.
 
     None where the family's reader fails for another reason: the structures differ.
     """
@@ -102,7 +105,7 @@ def described(near: list[Near]) -> str:
 
 
 def _differences(near: Near) -> str:
-    """What keeps a configuration from being read as the family ``near``, as part of a sentence."""
+    """Say what keeps a configuration from being read as the family ``near``, as a part of a sentence."""
     differences = []
     if near.missing:
         differences.append("misses " + ", ".join(near.missing))

@@ -43,10 +43,9 @@ class ProcessedPicture(Record):
 
 
 def tokens_of(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """What the released checkpoints' processor makes of a picture, or of a clip of ``frames`` frames.
+    """Compute the patches and image tokens that the released checkpoint's processor makes of a picture or a clip.
 
-    Raises:
-        PictureError: the size is refused, or the processor has no such limit or takes no clips.
+    ``height``, ``width``: in pixels. ``frames``: of a clip; None for a picture. ``limits``: on pixels, from the plan.
     """
     if not vision.processor:
         raise PictureError(

@@ -186,14 +186,14 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 
 def _causal_class(config: Mapping[str, Any]) -> str | None:
-    """The class for causal language that an encoder's file names in place of the one for masked words."""
+    """Return the class for causal language modelling that an encoder's file names; None if it names none."""
     named = config.get("architectures")
     found = named[0] if isinstance(named, list) and len(named) == 1 else None
     return found if isinstance(found, str) and found.endswith(CAUSAL) else None
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
-    """The ``model_type`` of a configuration, if memcheck has a reader for it.
+    """Return the ``model_type`` of a configuration, if memcheck has a reader for it.
 
     Raises:
         ArchitectureError: it is missing, no text, or unknown; the help has close names and families of like structure.
@@ -229,7 +229,7 @@ def _near_by_structure(config: Mapping[str, Any]) -> str:
 
 
 def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:
-    """The reader of a family, which is imported from its module on first use."""
+    """Import and return the reader of a family, on first use."""
     module, function = FAMILIES[model_type].split(":")
     family: Callable[[ConfigReader], Architecture] = getattr(
         import_module("memcheck.models.families." + module), function

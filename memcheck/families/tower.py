@@ -52,7 +52,7 @@ class TowerForward(Record):
 
 @lru_cache(maxsize=32)
 def tower_forward(kind: str) -> TowerForward:
-    """The forward passes of a tower, by ``module:name`` in ``FORWARDS`` of :mod:`memcheck.families.towers`."""
+    """Return the forward passes of a tower, by ``module:name`` in ``FORWARDS`` of :mod:`memcheck.families.towers`."""
     module, name = kind.split(":")
     forwards: dict[str, TowerForward] = import_module("memcheck.families.towers." + module).FORWARDS
     return forwards[name]

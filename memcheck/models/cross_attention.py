@@ -14,7 +14,7 @@ PART = "language"
 
 
 def reads_pictures(block: Block) -> bool:
-    """Whether the layer's attention reads what a tower made, and no text."""
+    """Say whether the layer's attention reads what a tower made, and no text."""
     return isinstance(block.mixer, Attention) and block.mixer.cross
 
 

@@ -57,7 +57,7 @@ ACTIVATIONS = frozenset(
 
 
 def synonyms(key: str) -> frozenset[str]:
-    """Other families' names of ``key``."""
+    """Return the names that other families have for what ``key`` says."""
     for group in SYNONYMS:
         if key in group:
             return group - {key}

@@ -53,7 +53,9 @@ def check_leftovers(reader: ConfigReader, architecture: Architecture, *, written
 
 
 def may_carry_size(value: Any) -> bool:
-    """Whether a value could change a tensor's size: whole numbers, switches that are on, and containers of them."""
+    """Say whether an unread value could change a tensor's size: a whole number, a switch that is on, or a container of
+    them.
+    """
     if isinstance(value, bool):
         return value
     if isinstance(value, int):

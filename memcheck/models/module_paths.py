@@ -29,11 +29,7 @@ class Linear(Record):
 
 
 def matching(pattern: str, layers: tuple[Linear, ...]) -> list[Linear]:
-    """The layers whose whole path a pattern matches.
-
-    Raises:
-        ArchitectureError: it cannot be read.
-    """
+    """List the layers whose whole module path a pattern matches."""
     try:
         compiled = Expression(pattern)
         return [layer for layer in layers if compiled.fullmatch(layer.path)]

@@ -18,12 +18,21 @@ NAMED = {
 
 
 def with_names(blocks: tuple[tuple[Block, int], ...], model_type: str) -> tuple[tuple[Block, int], ...]:
-    """Layers whose experts, or whose dense networks, adapters reach by those names."""
+    """Mark the modules that LoRA targets by transformers 4's names of experts (``gate_proj``, ``up_proj``,
+    ``down_proj``).
+
+    In the model types of ``NAMED`` these names mean the stacked experts and no dense MLP; in all others the reverse.
+    ``blocks``: (layer, how many).
+    """
     named = model_type in NAMED
     return tuple((_named(block, named=named), count) for block, count in blocks)
 
 
 def _named(block: Block, *, named: bool) -> Block:
+    """Mark what adapters named ``gate_proj``... reach in one layer.
+
+    ``named``: those names mean stacked experts, so that adapters on linear layers reach no MLP.
+    """
     if isinstance(block.mixer, Attention) and block.mixer.gate_matrix:  # AFMoE calls it gate_proj, too
         block = block._replace(mixer=block.mixer._replace(gate_matrix="hidden" if named else "adaptable"))
     if isinstance(block.mlp, Moe):

@@ -9,9 +9,10 @@ from memcheck.models.types import Architecture, Attention, Block, CrossAttention
 
 @lru_cache(maxsize=64)
 def padded(architecture: Architecture) -> Architecture:
-    """The model with a mask for every row in its attention. In an encoder-decoder the encoder's words have one, and
-    what the decoder reads of them. The decoder's own padding follows what is scored, and needs none. An encoder of
-    sounds has none.
+    """Return the model with a padding mask for every sequence in its attention.
+
+    In an encoder-decoder the encoder and the cross-attention have it. The decoder's own padding comes after all scored
+    tokens, and needs none. An encoder of sounds has none.
     """
     encoder = architecture.encoder
     if encoder is None:
@@ -41,7 +42,7 @@ def _with_mask(block: Block) -> Block:
 
 
 def maskable(architecture: Architecture) -> bool:
-    """Whether every layer that mixes tokens is attention whose masks are known.
+    """Say whether every layer that mixes tokens is attention whose masks are known.
 
     Towers are allowed if the image tokens that they compute take rows of the text; other towers are not.
     """
@@ -55,14 +56,19 @@ def maskable(architecture: Architecture) -> bool:
 
 
 def _known(mixer: object) -> bool:
-    """Softmax attention, or a latent one whose keys no indexer chooses."""
+    """Say whether the mask is known: softmax attention is, and latent attention without an indexer that chooses
+    keys.
+    """
     if isinstance(mixer, LatentAttention):
         return mixer.extension is None
     return isinstance(mixer, Attention)
 
 
 def unpaddable(architecture: Architecture) -> bool:
-    """Whether what FlashAttention copies of padded rows is known: every layer runs it on its own queries and keys."""
+    """Say whether it is known what FlashAttention copies to remove padding (``_upad_input``).
+
+    It is if every layer runs it on its own queries and keys.
+    """
     if architecture.encoder is not None or architecture.vision is not None:
         return False
     mixers = [block.mixer for block, _ in architecture.blocks if block.mixer is not None]

@@ -10,7 +10,10 @@ from memcheck.models.types import Architecture, Block, ParameterTensor
 
 
 def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
-    """Every parameter tensor of one layer, without those that a later one holds."""
+    """List every parameter tensor of one layer.
+
+    Tensors that it shares with later layers are left out: the last layer that uses them counts them.
+    """
     if block.shared_with.later:
         own = block.second_mixer.tensors if block.second_mixer is not None else ()
         return own + norm_tensors(block.mixer_output_norm) + block.extra_tensors
@@ -34,7 +37,7 @@ def head_width(architecture: Architecture) -> int:
 
 
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
-    """Return every parameter tensor outside the layers, with its full path.
+    """List every parameter tensor outside the layers, with its full path: embeddings, final norm, head.
 
     A tied head is the embedding and is not listed twice.
     """
@@ -60,7 +63,10 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
 
 
 def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
-    """The matrix from hidden states to labels (transformers ``modeling_layers.py``: ``self.score``)."""
+    """List the tensors of a head for labels: a pooler's, and the matrix from hidden states to labels.
+
+    transformers ``modeling_layers.py``: ``self.score``. None for a language model.
+    """
     if architecture.task is None or not architecture.task.labels:
         return ()
     tensors = architecture.task.pooling.tensors if architecture.task.pooling is not None else ()
@@ -95,17 +101,22 @@ def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor,
 
 
 def count_parameters(architecture: Architecture) -> int:
-    """Number of parameters; a tied head counts once.
+    """Count the parameters; a tied head counts once.
 
     Equal to ``sum(p.numel() for p in model.parameters())`` of the model that transformers builds.
     """
-    inside = sum(n * sum(t.count for t in block_tensors(block)) for block, n in architecture.blocks)
-    side = sum(n * sum(t.count for t in tensors) for tensors, n, _ in tower_runs(architecture))
-    return inside + side + sum(t.count for t in outer_tensors(architecture))
+    parameters = sum(tensor.count for tensor in outer_tensors(architecture))
+    for block, layers in architecture.blocks:
+        parameters += layers * sum(tensor.count for tensor in block_tensors(block))
+    for tensors, layers, _ in tower_runs(architecture):
+        parameters += layers * sum(tensor.count for tensor in tensors)
+    return parameters
 
 
 def parameters_by_group(architecture: Architecture) -> dict[str, int]:
-    """Number of parameters per group of :class:`ParameterTensor`; the groups add up to :func:`count_parameters`."""
+    """Return the number of parameters in each group of :class:`ParameterTensor`; their sum is
+    :func:`count_parameters`.
+    """
     groups: dict[str, int] = {}
     for tensor in outer_tensors(architecture):
         groups[tensor.group] = groups.get(tensor.group, 0) + tensor.count
@@ -130,5 +141,5 @@ def embedder_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
 
 
 def linear_tensors(tensors: tuple[ParameterTensor, ...]) -> list[ParameterTensor]:
-    """The matrices of a component that gradients reach, in the order of its forward pass."""
+    """List the matrices of a component that gradients reach, in the order of its forward pass."""
     return [t for t in tensors if t.linear and not t.fixed]

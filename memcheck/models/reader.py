@@ -31,7 +31,10 @@ class ConfigReader:
     """A configuration (or a nested section of one) with checked access."""
 
     def __init__(self, config: Mapping[str, Any], model_type: str, prefix: str = "") -> None:
-        """``prefix``: path of a nested section, such as ``text_config.``, which error messages put before its keys."""
+        """Read ``config``, a family's config.json as a mapping.
+
+        ``prefix``: path of a nested section, such as ``text_config.``, which error messages put before its keys.
+        """
         self.config = config
         self.model_type = model_type
         self.prefix = prefix
@@ -81,7 +84,11 @@ class ConfigReader:
         minimum: int = 1,
         maximum: int = MAX_SIZE,
     ) -> int:
-        """A whole number. ``default``: when the key is absent; ``null``: when it is present as null."""
+        """Read a whole number from ``minimum`` to ``maximum``, and refuse any other value.
+
+        ``aliases``: further keys, read if ``key`` is absent. ``default``: result if all are absent. ``null``: result if
+        the value is null.
+        """
         value = self.raw(key, *aliases)
         if value is None:
             stated = any(k in self.config for k in (key, *aliases))
@@ -96,15 +103,15 @@ class ConfigReader:
         return value
 
     def optional_integer(self, key: str, *aliases: str, minimum: int = 1) -> int | None:
-        """A whole number, or None when absent or null."""
+        """Read a whole number of at least ``minimum``; None if the key is absent or null."""
         return self.integer(key, *aliases, minimum=minimum) if self.raw(key, *aliases) is not None else None
 
     def window(self, key: str = "sliding_window") -> int | None:
-        """A window in tokens; null, absent and 0 all mean none."""
+        """Read a sliding window in tokens; None if it is null, absent or 0."""
         return self.integer(key, minimum=0) or None if self.has(key) else self.raw(key)
 
     def flag(self, key: str, *aliases: str, default: bool = False) -> bool:
-        """A switch; null counts as absent."""
+        """Read a boolean: ``default`` if the key and its ``aliases`` are absent or null."""
         value = self.raw(key, *aliases)
         if value is None:
             return default
@@ -113,7 +120,7 @@ class ConfigReader:
         return value
 
     def number(self, key: str, *aliases: str, default: float) -> float:
-        """Any number; null counts as absent."""
+        """Read a number, as a float: ``default`` if the key and its ``aliases`` are absent or null."""
         value = self.raw(key, *aliases)
         if value is None:
             return default
@@ -122,14 +129,14 @@ class ConfigReader:
         return float(value)
 
     def dropout(self, key: str, *aliases: str, default: float = 0.0) -> float:
-        """A probability."""
+        """Read a dropout probability, from 0 to below 1: ``default`` if it is absent or null."""
         value = self.number(key, *aliases, default=default)
         if not 0.0 <= value < 1.0:
             self.fail(key, f"{key} = {value} is not a probability below 1")
         return value
 
     def text(self, key: str, *aliases: str, default: str) -> str:
-        """A string; null counts as absent."""
+        """Read a string: ``default`` if the key and its ``aliases`` are absent or null."""
         value = self.raw(key, *aliases)
         if value is None:
             return default
@@ -138,14 +145,14 @@ class ConfigReader:
         return value
 
     def activation(self, key: str = "hidden_act", *aliases: str, default: str = "silu") -> str:
-        """The name of an activation function, as transformers spells it."""
+        """Read the name of an activation function, as transformers spells it, and refuse an unknown one."""
         value = self.text(key, *aliases, default=default)
         if value not in ACTIVATIONS:
             self.fail(key, f"unknown activation function {key} = {value!r}", _did_you_mean(value, ACTIVATIONS))
         return value
 
     def texts(self, key: str, *aliases: str) -> tuple[str, ...] | None:
-        """A list of strings, or None."""
+        """Read a list of strings; None if the key and its ``aliases`` are absent or null."""
         value = self.raw(key, *aliases)
         if value is None:
             return None
@@ -154,7 +161,7 @@ class ConfigReader:
         return tuple(value)
 
     def integers(self, key: str) -> tuple[int, ...] | None:
-        """A list of whole numbers, or None."""
+        """Read a list of whole numbers; None if the key is absent or null."""
         value = self.raw(key)
         if value is None:
             return None
@@ -164,7 +171,7 @@ class ConfigReader:
         return tuple(int(v) for v in value)
 
     def section(self, key: str) -> ConfigReader:
-        """A nested mapping; an empty one when absent."""
+        """Return a reader of a nested mapping; of an empty one if the key is absent or null."""
         value = self.raw(key)
         if value is None:
             value = {}
@@ -175,7 +182,7 @@ class ConfigReader:
         return nested
 
     def rotary_fraction(self, default: float = 1.0, *aliases: str) -> float:
-        """Share of a head's dimensions that the rotary embedding turns.
+        """Read which share of a head's dimensions the rotary embedding rotates, from 0 to 1.
 
         transformers 5 nests it in ``rope_parameters``, earlier files have ``partial_rotary_factor`` at the top.
         """
@@ -191,7 +198,7 @@ class ConfigReader:
         return stated
 
     def unread(self) -> list[tuple[str, Any]]:
-        """Keys (dotted in nested sections) that have not been read, with their values."""
+        """List the keys that have not been read, with their values; keys of nested sections with their path."""
         rest = [
             (self.prefix + key, value)
             for key, value in self.config.items()
@@ -223,6 +230,7 @@ class ConfigReader:
 
 
 def _did_you_mean(word: str, known: Any) -> str:
+    """Return a question that names the closest of the ``known`` words; an empty text if none is close."""
     from memcheck.edge.closest import closest
 
     close = closest(word, known, 1, 0.75)
@@ -230,6 +238,6 @@ def _did_you_mean(word: str, known: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it, whatever its length."""
+    """Return a value as messages show it: its ``repr``, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -47,7 +47,7 @@ SAVED = ("classifier", "score")
 
 
 def is_saved(name: str) -> bool:
-    """Whether peft trains a copy of this tensor's module, or of one around it, and keeps the frozen one.
+    """Say whether peft trains a copy of this tensor's module, or of one around it, and keeps the frozen one.
 
     peft 0.21 peft_model.py (PeftModelForSequenceClassification, PeftModelForTokenClassification) adds both names to
     ``modules_to_save``; utils/other.py (_set_trainable) takes every path that ends so, ``pre_classifier`` among them.

@@ -85,7 +85,10 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def _image_tokens_by_patches(outer: ConfigReader) -> dict[int, int]:
-    """Image tokens by patches of a picture (``projector_patch_to_query_dict``). The keys are text in a file."""
+    """Read how many image tokens a picture of a given number of patches has (``projector_patch_to_query_dict``).
+
+    The keys are text in a file.
+    """
     key = "projector_patch_to_query_dict"
     mapping = outer.raw(key)
     if mapping is None:
@@ -216,7 +219,11 @@ FORWARDS = {
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count patches and image tokens of a picture, which is padded to a square (image_processing_aria.py)."""
+    """Count patches and image tokens of a picture, which is padded to a square (image_processing_aria.py).
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
+    """
     no_clips(frames)
     no_limits(limits)
     why = "the processor's default: split_image adds crops, and max_image_size 490 makes a quarter of the rows"

@@ -35,10 +35,12 @@ def tower_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 def _packed(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Qwen's towers: one matrix for q, k and v, rotated in fp32, and a kernel for each picture or window.
+    """Compute the attention of Qwen's towers: one matrix for q, k and v, a rotation in fp32, one kernel per picture or
+    window.
 
     modeling_qwen2_5_vl.py, Qwen2_5_VLVisionAttention.forward. ``unbind`` stacks the three gradients, and the permuted
     stack is copied for the matrix. Without flash-attention the rows are split by ``cu_seqlens`` and put together again.
+    ``x``: [patches, channels], as is the result.
     """
     tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
     first = attention.tensors[0]
@@ -54,7 +56,10 @@ def _packed(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 def _packed_separate(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Qwen2.5-Omni: as :func:`_packed`, with a matrix each for q, k and v (Qwen2_5OmniVisionAttention.forward)."""
+    """Compute Qwen2.5-Omni's attention: as :func:`_packed`, with a matrix each for q, k and v.
+
+    Qwen2_5OmniVisionAttention.forward.
+    """
     q, k, v = projections(ctx, attention, x)
     del x
     return rotated_and_attended(ctx, attention, q, k, v)
@@ -110,12 +115,15 @@ def output_projection(ctx: Context, attention: TowerAttention, out: Value) -> Va
 
 
 def _separate(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """SigLIP, CLIP, InternViT: three projections, and one kernel over all tiles."""
+    """Compute the attention of SigLIP, CLIP and InternViT: three projections, and one kernel over all pictures."""
     return separate_attention(ctx, attention, x)
 
 
 def masked_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Idefics 3: a padding mask, so that the memory-efficient kernel runs, and each layer keeps it as that takes it."""
+    """Compute Idefics 3's attention, which has a padding mask.
+
+    The mask rules out the flash kernel; each layer keeps a padded copy for the memory-efficient one.
+    """
     return separate_attention(ctx, attention, x, masked=True)
 
 
@@ -245,10 +253,10 @@ def eager_per_picture(ctx: Context, q: Value, k: Value, v: Value, *, fp32_softma
 
 
 def _layer_mask(tape: Tape, rows: int, mask_dtype: str, dtype: str) -> Storage | None:
-    """A layer's copy of the stem's mask [1, 1, rows, rows].
+    """Allocate a layer's copy of the stem's mask [1, 1, rows, rows]; None if it needs none.
 
     autocast casts the mask to ``dtype`` in every layer, and the memory-efficient kernel pads it to a multiple of eight
-    columns. None if neither is needed.
+    columns.
     """
     aligned = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
     cast_mask = tape.new((1, 1, rows, rows), dtype, "attention mask") if mask_dtype != dtype else None

@@ -37,14 +37,14 @@ MEDIUM = WhisperSizes(width=1024, depth=24, inner=4096, bins=80)
 
 
 def read_qwen2(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: qwen2_audio``: one matrix after the tower."""
+    """Read the tower of ``model_type: qwen2_audio``: one matrix after the tower."""
     tower, width = _whisper_encoder(config)
     outputs = model.language.hidden_size
     return _idle_towers(tower, linear("multi_modal_projector.linear", outputs, width, "projector", "none", bias=True))
 
 
 def read_voxtral(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: voxtral``: frames side by side, two matrices without biases."""
+    """Read the tower of ``model_type: voxtral``: frames side by side, two matrices without biases."""
     outputs = model.language.hidden_size
     model.outer.activation("projector_hidden_act", default="gelu")
     model.outer.ignore("hidden_size", "vocab_size")
@@ -58,7 +58,7 @@ def read_voxtral(config: ConfigReader, model: TowerContext) -> IdleTowers:
 
 
 def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: audioflamingo3``: two matrices with biases."""
+    """Read the tower of ``model_type: audioflamingo3``: two matrices with biases."""
     outputs, outer = model.language.hidden_size, model.outer
     outer.activation("projector_hidden_act", default="gelu")
     bias = outer.flag("projector_bias", default=True)
@@ -69,7 +69,8 @@ def read_flamingo(config: ConfigReader, model: TowerContext) -> IdleTowers:
 
 
 def read_music(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: musicflamingo``: Audio Flamingo 3's tower with a rotation in time, whose tables are buffers.
+    """Read the tower of ``model_type: musicflamingo``: Audio Flamingo 3's tower with a rotation in time, whose tables
+    are buffers.
 
     The table of angles has as many positions as the rotary base, and as many channels as ``partial_rotary_factor`` of
     the tower's width. Two vectors of frequencies are added.
@@ -89,7 +90,9 @@ def read_music(config: ConfigReader, model: TowerContext) -> IdleTowers:
 
 
 def read_moss(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: moss_transcribe_diarize``: Whisper medium; frames side by side, two matrices, a norm."""
+    """Read the tower of ``model_type: moss_transcribe_diarize``: Whisper medium; frames side by side, two matrices, a
+    norm.
+    """
     outputs, outer = model.language.hidden_size, model.outer
     outer.activation("projector_hidden_act", default="silu")
     bias = outer.flag("projector_bias", default=True)
@@ -107,8 +110,9 @@ def _idle_towers(tower: OtherTower, projector: tuple[ParameterTensor, ...]) -> I
 
 
 def _whisper_encoder(config: ConfigReader, default: WhisperSizes = LARGE) -> tuple[OtherTower, int]:
-    """Whisper's encoder, and its width. ``default``: sizes where the configuration is silent. Positions are a frozen
-    parameter.
+    """Read Whisper's encoder; return it and its width. ``default``: sizes for absent keys.
+
+    Its positions are a frozen parameter.
     """
     width = config.integer("d_model", "hidden_size", default=default.width)
     mel_bins = config.integer("num_mel_bins", default=default.bins)
@@ -127,7 +131,7 @@ def _whisper_encoder(config: ConfigReader, default: WhisperSizes = LARGE) -> tup
 
 
 def read_qwen3(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: qwen3_asr``: Qwen3-Omni's tower, whose last two matrices are a projector."""
+    """Read the tower of ``model_type: qwen3_asr``: Qwen3-Omni's tower, whose last two matrices are a projector."""
     outer = model.outer
     outer.ignore("timestamp_token_id", "initializer_range", "token_classification_bias")
     width, outputs = sizes(config, model.language.hidden_size, width=1024)
@@ -140,7 +144,9 @@ def read_qwen3(config: ConfigReader, model: TowerContext) -> IdleTowers:
 
 
 def read_glm(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: glmasr``: Whisper's convolutions, layers with rotary positions; rows side by side are projected."""
+    """Read the tower of ``model_type: glmasr``: Whisper's convolutions, layers with rotary positions; rows side by side
+    are projected.
+    """
     outputs = model.language.hidden_size
     model.outer.activation("projector_hidden_act", default="gelu")
     width, heads = config.integer("hidden_size", default=1280), config.integer("num_attention_heads", default=20)

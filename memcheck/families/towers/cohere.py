@@ -71,13 +71,16 @@ def read_cohere2(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def _projector_tensors(model: TowerContext, width: int, inner: int) -> tuple[ParameterTensor, ...]:
-    """The projector's two matrices; the first one makes both halves of a gated activation."""
+    """List the tensors of the projector's two matrices. The first computes both halves of a gated activation."""
     first = linear("linear_1", inner, width, "projector", "none", bias=True)
     return first + linear("linear_2", model.language.hidden_size, inner // 2, "projector", "none", bias=True)
 
 
 def _with_pixel_shuffle(config: ConfigReader, model: TowerContext, tower: Vision, factor: int, inner: int) -> Vision:
-    """The tower with pixel shuffle: ``factor`` patches become one image token. ``inner``: width of the projector."""
+    """Return the tower with a pixel shuffle, which makes one image token of ``factor`` patches, and a projector.
+
+    ``inner``: the projector's inner width.
+    """
     model.outer.ignore("image_seq_length")
     if inner % 2:
         model.outer.fail("alignment_intermediate_size", f"{inner} cannot be halved")
@@ -106,9 +109,9 @@ def gated_halves(ctx: Context, x: Value, tensors: tuple[ParameterTensor, ...]) -
 
 
 def aya_vision_project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``multi_modal_projector`` on the last layer's rows (AyaVisionMultiModalProjector.forward).
+    """Compute ``multi_modal_projector`` of the last layer's rows: image tokens [rows / merge, text hidden].
 
-    The tower's output also has them after its norm, which nothing reads.
+    AyaVisionMultiModalProjector.forward. The tower's output also holds the rows after its norm, which nothing reads.
     """
     ctx.extra_outputs.append(ctx.tape.value(x.shape, "fp32" if ctx.tape.autocast else x.dtype, "post_layernorm"))
     x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
@@ -126,6 +129,9 @@ def process_cohere2(vision: Vision, height: int, width: int, frames: int | None,
 
     The best grid scales the picture by the smallest factor of at least 1, else by the largest below 1
     (``get_optimal_tiled_canvas``, transformers 5.23 models/cohere2_vision/image_processing_cohere2_vision.py).
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)

@@ -121,8 +121,9 @@ def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, lo
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: the gradient passes to ``x``, in its dtype; the table's is summed over tiles."""
-        same_dtype = grad.dtype == input_dtype
-        dx = None if not needs_grad else grad if same_dtype else tape.new(rows, input_dtype, "to backward")
+        dx: Storage | None = None
+        if needs_grad:
+            dx = grad if grad.dtype == input_dtype else tape.new(rows, input_dtype, "to backward")
         if not trained:
             return [dx, None]
         summed_over_tiles = tape.new(shape, dtype, "sum over tiles")
@@ -168,7 +169,7 @@ def attention_pooling_head(ctx: Context, vision: Vision, x: Value) -> None:
 
 
 def average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
-    """Average ``merge`` patches with ``AvgPool2d``: [rows / merge, hidden]; its input is saved."""
+    """Average groups of ``merge`` patches with ``AvgPool2d``: [rows / merge, hidden]; its input is saved."""
     tape = ctx.tape
     out = tape.value((x.shape[0] // vision.merge, x.shape[1]), x.dtype, "avg_pool2d")
     return operator(tape, out, x, "avg_pool2d backward", saves=(x,))
@@ -225,7 +226,7 @@ def return_image_tokens(ctx: Context, tokens: Value, *, joins: bool) -> Value:
 
 
 def linear_layer(ctx: Context, x: Value, tensor: ParameterTensor, *, bias: bool = False) -> Value:
-    """One matrix."""
+    """Multiply ``x`` by the weight ``tensor`` of a linear layer, with LoRA adapters if it has any: [rows, outputs]."""
     return linear(ctx.tape, x, ctx.weights(tensor, bias, adaptable=tensor.linear), tensor.name)
 
 
@@ -279,10 +280,10 @@ def permuted_copy(ctx: Context, x: Value, rows: int = 0) -> Value:
 def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     """Scatter the image tokens ``features`` into a new copy of the text embeddings ``rows`` [tokens, hidden].
 
-    The mask [B, S, 1] is expanded without memory, and is all that backward saves. On CUDA the forward materialises the
-    mask, and a prefix sum of it in int64 (aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda). Backward
-    masks the rows' gradient, and selects the features' gradient with ``masked_select``, which lists the positions as
-    three int64 each (FunctionsManual.cpp, masked_scatter_backward; aten IndexKernel.cpp, masked_select_cuda).
+    Saves the mask, [tokens] bool: its expansion to all channels is a view. The forward's CUDA kernel materialises that
+    mask and a prefix sum of it in int64 (aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda). Backward
+    masks the rows' gradient, and selects the features' gradient with ``masked_select``, which lists positions as three
+    int64 each (FunctionsManual.cpp, masked_scatter_backward; aten IndexKernel.cpp, masked_select_cuda).
     """
     tape = ctx.tape
     if features.dtype != rows.dtype:
@@ -311,10 +312,11 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
 
 
 def index_put(ctx: Context, rows: Value, features: Value) -> Value:
-    """Put the image tokens into the text embeddings with ``inputs_embeds.index_put(places, features)``: a new tensor.
+    """Put image tokens ``features`` into a new copy of the text embeddings ``rows`` [tokens, hidden] with
+    ``index_put``.
 
-    Saves the places, two int64 each (FunctionsManual.cpp, derivatives.yaml: index_put). Backward puts zeros there in a
-    copy of the rows' gradient, and indexes the features' gradient.
+    Saves the positions (batch and token index), two int64 for each image token (derivatives.yaml, index_put). Backward
+    writes zeros there in a copy of the rows' gradient, and indexes the features' gradient.
     """
     tape = ctx.tape
     shape, dtype, features_shape = rows.shape, rows.dtype, features.shape
@@ -335,11 +337,11 @@ def index_put(ctx: Context, rows: Value, features: Value) -> Value:
 
 
 def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
-    """Add the image tokens to the embeddings at their places (``inputs_embeds[mask] + features``), element by element.
+    """Add the image tokens ``features`` to the text embeddings ``rows`` at their positions: [image tokens, hidden].
 
-    Saves the mask, which is expanded without memory. The places of every element are listed as three int64 each.
-    Backward, which puts the gradient back into zeros, sorts them (aten IndexingUtils.h, expandTensors;
-    native/cuda/Indexing.cu, index_put_with_sort_kernel).
+    ``inputs_embeds[mask] + features``, element by element. Saves the mask, [tokens] bool: its expansion is a view. The
+    position of every element is listed as three int64. Backward puts the gradient into zeros of all rows, for which it
+    sorts the positions (aten IndexingUtils.h, expandTensors; native/cuda/Indexing.cu, index_put_with_sort_kernel).
     """
     tape, features_shape = ctx.tape, features.shape
     shape, dtype = rows.shape, rows.dtype

@@ -92,7 +92,9 @@ def _vectors(size: int, *names: str) -> tuple[ParameterTensor, ...]:
 
 
 def _bottleneck(name: str, inputs: int, bottleneck: _Bottleneck) -> tuple[ParameterTensor, ...]:
-    """Tensors of a universal inverted bottleneck: optional depthwise kernel, expansion, optional kernel, projection."""
+    """List the tensors of a universal inverted bottleneck: optional depthwise kernel, expansion, optional kernel,
+    projection.
+    """
     tensors: tuple[ParameterTensor, ...] = ()
     expanded, (start_kernel, middle_kernel) = inputs * bottleneck.ratio, bottleneck.kernels
     if start_kernel:
@@ -109,7 +111,7 @@ def _bottleneck(name: str, inputs: int, bottleneck: _Bottleneck) -> tuple[Parame
 
 
 def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterTensor, ...]:
-    """Tensors of multi-query attention over [width] channels: many query heads, one key and one value head."""
+    """List the tensors of multi-query attention over [width] channels: many query heads, one key and one value head."""
     tensors = _vectors(width, f"{name}.norm.weight", f"{name}.layer_scale.gamma")
     tensors += _conv(f"{name}.attn.query.proj", attention.heads * attention.width, width, 1)
     for projection in ("key", "value"):
@@ -121,7 +123,9 @@ def _attention(name: str, width: int, attention: _Attention) -> tuple[ParameterT
 
 
 def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: gemma3n``: the MobileNet vision tower and the audio tower, which are idle, with their embedders."""
+    """Read the tower of ``model_type: gemma3n``: the MobileNet vision tower and the audio tower, which are idle, with
+    their embedders.
+    """
     outer = model.outer
     outer.ignore("initializer_range", "audio_soft_tokens_per_image")
     tokens = outer.integer("vision_soft_tokens_per_image", default=256)
@@ -223,7 +227,7 @@ def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int
 
 
 def _conformer_tensors(width: int, head_dim: int, kernel: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of Gemma3nAudioConformerBlock: half a feed-forward, attention, convolution, the other half."""
+    """List the tensors of Gemma3nAudioConformerBlock: half a feed-forward, attention, convolution, the other half."""
     tensors: tuple[ParameterTensor, ...] = ()
     for half in ("ffw_layer_start", "ffw_layer_end"):
         tensors += linear(f"{half}.ffw_layer_1", 4 * width, width, "audio", "none")

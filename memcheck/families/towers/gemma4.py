@@ -331,7 +331,7 @@ def _average_pool(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def _zero_padding(ctx: Context, x: Value) -> Value:
-    """Zero the padded rows with ``masked_fill(padding, 0)``, which saves the mask of rows."""
+    """Zero the padded rows with ``masked_fill(padding, 0)``, which saves the mask: [rows] bool."""
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value(shape, dtype, "masked_fill")
     mask = tape.new(shape[:1], "bool", "padding positions")
@@ -346,6 +346,9 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """Count the patches and image tokens of a picture, or of ``frames`` of a clip, as Gemma 4's processor scales it.
 
     Patches are those of the whole budget; image tokens are those of the real patches.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
 
     Raises:
         PictureError: both sides become nothing, or the picture has more patches than the budget.
@@ -368,6 +371,9 @@ def process_merged(vision: Vision, height: int, width: int, frames: int | None, 
     """Count the patches and image tokens of Gemma 4 without towers, whose patches are merged as pixels.
 
     A row is then an image token. Source: transformers 5.23 models/gemma4_unified/image_processing_gemma4_unified.py.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     pooled = math.isqrt(vision.channels // 3) // vision.patch
     patches_per_row = pooled * pooled
@@ -543,6 +549,9 @@ def rotated_by_axis(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 def _rotate_by_axis(ctx: Context, x: Value) -> Value:
+    """Rotate the first half of each head by the patch's row, and the second by its column; join both with
+    ``torch.cat``.
+    """
     tape, shape = ctx.tape, x.shape
     half_shape = (*shape[:-1], shape[-1] // 2)
     row_half, column_half = tape.views(x, half_shape, half_shape)

@@ -40,8 +40,8 @@ GATED = ("gate_proj", "up_proj", "down_proj")
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``glm4v``, ``glm4v_moe`` and ``glm46v``: positions interpolated from a table. Layers are as wide inside as an
-    image token; ``intermediate_size`` is the merger's.
+    """Read the tower of ``glm4v``, ``glm4v_moe`` and ``glm46v``: positions interpolated from a table. Layers are as
+    wide inside as an image token; ``intermediate_size`` is the merger's.
     """
     outputs = outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=13696)
@@ -56,7 +56,9 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_ocr(config: ConfigReader, model: TowerContext) -> Vision:
-    """``glm_ocr``: queries and keys are normed, no positions but rotations; the merger is ``in_channels`` as wide."""
+    """Read the tower of ``glm_ocr``: queries and keys are normed, no positions but rotations; the merger is
+    ``in_channels`` as wide.
+    """
     outputs = outputs_of(config, model.language.hidden_size)
     inner = config.integer("intermediate_size", default=4096)
     merger = outputs * config.integer("in_channels", default=3)

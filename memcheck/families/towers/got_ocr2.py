@@ -129,7 +129,10 @@ def _sizes(config: ConfigReader) -> SamSizes:
 
 
 def _layers(config: ConfigReader, size: SamSizes) -> tuple[tuple[Block, int], ...]:
-    """Runs of SAM's layers: attention in windows, and over the whole picture in ``global_attn_indexes``."""
+    """Build the layers of SAM's encoder as runs of (layer, how many).
+
+    Attention is in windows, and over the whole picture in the layers of ``global_attn_indexes``.
+    """
     depth = config.integer("num_hidden_layers", default=12, maximum=MAX_LAYERS)
     window = config.integer("window_size", default=14, minimum=0)
     indexes = config.integers("global_attn_indexes")
@@ -166,7 +169,10 @@ def _attention(size: SamSizes, window: int) -> TowerAttention:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed``, whose output the hook is on, and ``pos_embed``."""
+    """Compute ``patch_embed`` and add ``pos_embed``: [patches, hidden].
+
+    ``require_grad``: make the output of ``patch_embed`` require a gradient, as ``enable_input_require_grads`` does.
+    """
     weight, bias, table = vision.stem
     pixels = (
         hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)

@@ -36,7 +36,9 @@ from memcheck.models.vision import Perceiver, Vision
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: idefics2``: SigLIP's tower and a perceiver with a fixed number of latents for each picture."""
+    """Read the tower of ``model_type: idefics2``: SigLIP's tower and a perceiver with a fixed number of latents for
+    each picture.
+    """
     outer, language = model.outer, model.language
     outer.ignore("use_cache")
     tower = siglip(config, model, "idefics2:idefics2", attention="masked", defaults=IDEFICS2)
@@ -82,7 +84,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def _gated_mlp_tensors(name: str, inputs: int, inner: int, outputs: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of a gated MLP from ``inputs`` through ``inner`` to ``outputs`` channels."""
+    """List the tensors of a gated MLP from ``inputs`` through ``inner`` to ``outputs`` channels."""
     return (
         *linear(f"{name}.gate_proj", inner, inputs, "projector", "none"),
         *linear(f"{name}.up_proj", inner, inputs, "projector", "none"),
@@ -91,7 +93,9 @@ def _gated_mlp_tensors(name: str, inputs: int, inner: int, outputs: int) -> tupl
 
 
 def _perceiver_layer_tensors(name: str, hidden: int, perceiver: Perceiver) -> tuple[ParameterTensor, ...]:
-    """The parameters of one perceiver layer, in the order of the forward pass. ``hidden``: the width of its rows."""
+    """List the parameters of one perceiver layer, in the order of the forward pass. ``hidden``: the width of its
+    rows.
+    """
     heads, kv = perceiver.heads * perceiver.head_dim, perceiver.kv_heads * perceiver.head_dim
     return (
         ParameterTensor(f"{name}.input_latents_norm.weight", (hidden,), "norm"),
@@ -134,14 +138,11 @@ def add_position_per_patch(ctx: Context, x: Value, table: ParameterTensor) -> Va
     rows, input_dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
-        passed = (
-            None
-            if not needs_grad
-            else grad
-            if grad.dtype == input_dtype
-            else tape.new(rows, input_dtype, "to backward")
-        )
-        return [passed, tape.new(shape, dtype, "embedding backward") if trained else None]
+        """Backward: the gradient in the dtype of ``x``, and the table's gradient."""
+        dx: Storage | None = None
+        if needs_grad:
+            dx = grad if grad.dtype == input_dtype else tape.new(rows, input_dtype, "to backward")
+        return [dx, tape.new(shape, dtype, "embedding backward") if trained else None]
 
     return tape.record(out, (x, tape.parameter(parameter)), run)
 

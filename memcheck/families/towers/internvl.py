@@ -45,7 +45,7 @@ NAMES = LayerNames(
 
 
 def read(config: ConfigReader, model: TowerContext, *, biased: bool = False) -> Vision:
-    """``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
+    """Read the tower of ``model_type: internvl``. ``biased``: the class's default for biases of q, k and v."""
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1024)
     heads = config.integer("num_attention_heads", default=16)
@@ -114,7 +114,11 @@ def read(config: ConfigReader, model: TowerContext, *, biased: bool = False) -> 
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``. The hook is on ``patch_embeddings``."""
+    """Compute ``embeddings``: patches, class token and positions: [rows, hidden].
+
+    ``require_grad``: make the output of ``patch_embeddings`` require a gradient, as ``enable_input_require_grads``
+    does.
+    """
     token, table, weight, bias = vision.stem
     patches = ctx.tokens - ctx.setting.images * vision.classes
     pixels = (
@@ -127,7 +131,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``pixel_shuffle`` and ``multi_modal_projector``."""
+    """Compute ``pixel_shuffle`` and ``multi_modal_projector``: image tokens [rows / merge, text hidden]."""
     x = drop_class_tokens(ctx, vision, last_hidden_state(ctx, vision, x))
     x = layer_norm(ctx, pixel_shuffle(ctx, vision, x), vision.projector)
     return return_image_tokens(ctx, projector_mlp(ctx, vision, x, vision.projector[2:]), joins=False)

@@ -23,7 +23,9 @@ from memcheck.models.vision import Buffers, TowerAttention, Vision
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: kimi_k25``. Files of the checkpoint's own code have names of their own for these keys."""
+    """Read the tower of ``model_type: kimi_k25``. Files of the checkpoint's own code have names of their own for these
+    keys.
+    """
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", "vt_hidden_size", default=1152)
     heads = config.integer("num_attention_heads", "vt_num_attention_heads", default=16)
@@ -94,7 +96,11 @@ NEIGHBOURS = 16
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``patch_embed``, positions in space and in time (a fixed table in fp32), and the rotary tables."""
+    """Compute ``patch_embed`` and add positions in space and in time (a fixed table in fp32): [patches, hidden].
+
+    Also returns the rotary tables, which live while the layers run. ``require_grad``: make the output of
+    ``patch_embed`` require a gradient, as ``enable_input_require_grads`` does.
+    """
     tape = ctx.tape
     x, live = require_input_grads(_patches(ctx, vision), require_grad=require_grad)
     position = _positions(ctx, vision.stem[2])

@@ -45,7 +45,9 @@ MOST_TILES = 16
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: llama4``. The pixel-shuffle network belongs to the tower, the last matrix is the projector."""
+    """Read the tower of ``model_type: llama4``. The pixel-shuffle network belongs to the tower, the last matrix is the
+    projector.
+    """
     outputs = model.language.hidden_size
     width = config.integer("hidden_size", default=768)
     heads = config.integer("num_attention_heads", default=16)
@@ -144,6 +146,9 @@ FORWARDS = {
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Count patches and image tokens of a picture: a canvas of at most sixteen tiles, and an overview if it has
     several.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)
@@ -156,11 +161,9 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 
 def llama4_canvas(height: int, width: int, tile_side: int, max_tiles: int) -> tuple[int, int]:
-    """Rows and columns of the canvas of at most ``max_tiles`` tiles that a picture is scaled to.
+    """Return rows and columns of the canvas of at most ``max_tiles`` tiles to which a picture is scaled.
 
-    ``get_best_fit`` without ``resize_to_max_canvas``: the canvas with the smallest scale of at least 1; if every canvas
-    shrinks the picture, the one that shrinks it least. Of equal scales the canvas with fewest tiles.
-    ``height``, ``width`` and ``tile_side``: in pixels.
+    ``height``, ``width``, ``tile_side``: in pixels.
     """
     grids = [
         (rows, tiles // rows) for tiles in range(max_tiles, 0, -1) for rows in range(1, tiles + 1) if tiles % rows == 0

@@ -51,7 +51,7 @@ from memcheck.models.vision import OtherTower, Vision
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """LLaVA 1.5, and Pixtral as it is converted for transformers."""
+    """Read the tower of LLaVA 1.5, and Pixtral as it is converted for transformers."""
     model.outer.ignore("image_seq_length", "vision_feature_select_strategy")
     kind = config.text("model_type", default="clip_vision_model")
     if kind == "pixtral":
@@ -66,7 +66,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_next(config: ConfigReader, model: TowerContext) -> Vision:
-    """LLaVA-NeXT: tiles of a grid and an overview, unpadded, with a learned token after each row."""
+    """Read the tower of LLaVA-NeXT: tiles of a grid and an overview, unpadded, with a learned token after each row."""
     outputs = model.language.hidden_size
     model.outer.ignore("image_seq_length", "vision_feature_select_strategy", "image_grid_pinpoints")
     model.outer.ignore("use_image_newline_parameter")
@@ -76,13 +76,17 @@ def read_next(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_next_video(config: ConfigReader, model: TowerContext) -> Vision:
-    """LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory model."""
+    """Read the tower of LLaVA-NeXT-Video on pictures: LLaVA-NeXT. Clips, whose frames are pooled, have no memory
+    model.
+    """
     model.outer.ignore("spatial_pool_mode", "spatial_pool_stride", "video_seq_length")
     return read_next(config, model)
 
 
 def read_video(config: ConfigReader, model: TowerContext) -> Vision:
-    """Video-LLaVA on pictures: LLaVA with a second, idle tower for clips. Clips have no memory model."""
+    """Read the tower of Video-LLaVA on pictures: LLaVA with a second, idle tower for clips. Clips have no memory
+    model.
+    """
     model.outer.ignore("image_seq_length", "video_seq_length")
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":
         config.fail("model_type", "memcheck reads no Video-LLaVA with another tower than CLIP's")
@@ -93,7 +97,9 @@ def read_video(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
-    """LLaVA-OneVision on pictures: SigLIP's rows before its last norm, tiles of a grid and an overview."""
+    """Read the tower of LLaVA-OneVision on pictures: SigLIP's rows before its last norm, tiles of a grid and an
+    overview.
+    """
     outer = model.outer
     outer.ignore("image_grid_pinpoints")
     kind = config.text("model_type", default="siglip_vision_model")
@@ -120,7 +126,10 @@ def read_onevision(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def projector(model: TowerContext, width: int) -> tuple[ParameterTensor, ...]:
-    """``linear_1``, an activation, ``linear_2``."""
+    """List the tensors of LLaVA's projector: ``linear_1`` and ``linear_2``, with an activation between them.
+
+    ``width``: channels of the tower's rows.
+    """
     outer, outputs = model.outer, model.language.hidden_size
     bias = outer.flag("multimodal_projector_bias", default=True)
     tensors = linear("linear_1", outputs, width, "projector", "none", bias=bias)
@@ -262,6 +271,9 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """Count the tiles, patches and image tokens of a picture: a grid of tiles and an overview.
 
     A learned token ends each row of what is left of the grid without padding.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)
@@ -283,6 +295,9 @@ def process_onevision(vision: Vision, height: int, width: int, frames: int | Non
 
     The patches of more than nine tiles are downsampled (processing_llava_onevision.py, ``_get_number_of_features``).
     Each of several pictures of a sample is one tile.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)
@@ -320,7 +335,10 @@ def _best_grid(height: int, width: int, side: int, grids: tuple[tuple[int, int],
 
 
 def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of patches without those of the padding on both sides."""
+    """Return how many rows and columns of patches are left when the picture's padding on both sides is cut off.
+
+    ``height``, ``width``: of the picture in pixels. ``rows``, ``columns``: of patches with the padding.
+    """
     if width / height > columns / rows:
         kept = int(round(height * (columns / width), 7))
         return rows - (rows - kept) // 2 * 2, columns

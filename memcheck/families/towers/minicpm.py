@@ -47,7 +47,7 @@ IDS = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newl
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: minicpmv4_6`` and ``minicpmv4_7``."""
+    """Read the tower of ``model_type: minicpmv4_6`` and ``minicpmv4_7``."""
     return _tower(config, model, "16x")
 
 
@@ -125,7 +125,9 @@ def _tower(config: ConfigReader, model: TowerContext, default_mode: str) -> Visi
 
 
 def _merger(width: int, inner: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of ``vit_merger``: attention in windows of four patches, and an MLP that makes one row of each window."""
+    """List the tensors of ``vit_merger``: attention in windows of four patches, and an MLP that makes one row of each
+    window.
+    """
     name, patches_per_window = "vit_merger.", WINDOW * WINDOW
     attention: tuple[ParameterTensor, ...] = ()
     for matrix in ("q_proj", "k_proj", "v_proj", "out_proj"):
@@ -236,7 +238,11 @@ IMAGE_ID_SEPARATORS = 3
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count patches and image tokens of a picture: the whole picture scaled down, and the slices of a large one."""
+    """Count patches and image tokens of a picture: the whole picture scaled down, and the slices of a large one.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
+    """
     no_clips(frames)
     no_limits(limits)
     factor = vision.patch * math.isqrt(vision.merge)
@@ -269,9 +275,9 @@ def _nearest_multiple(length: float, divisor: int) -> int:
 
 
 def _best_resize(height: float, width: float, factor: int, *, grows: bool) -> tuple[int, int]:
-    """Height and width in pixels after ``find_best_resize``: an area of 448 x 448, in multiples of ``factor``.
+    """Return height and width in pixels after ``find_best_resize``: about 448 x 448, in multiples of ``factor``.
 
-    ``grows``: smaller pictures are enlarged, too.
+    ``grows``: a picture with fewer pixels is enlarged, too.
     """
     if grows or height * width > RESOLUTION * RESOLUTION:
         ratio = width / height
@@ -281,8 +287,9 @@ def _best_resize(height: float, width: float, factor: int, *, grows: bool) -> tu
 
 
 def _slice_grid(height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of slices (``get_sliced_grid``): about one for each 448 x 448 pixels, closest to the picture's
-    shape.
+    """Return rows and columns of the grid into which a picture is cut (``get_sliced_grid``).
+
+    It has about one slice per 448 x 448 pixels; of such grids the one closest to the picture's aspect ratio is taken.
     """
     wanted = min(math.ceil(width * height / (RESOLUTION * RESOLUTION)), SLICES)
     best, smallest_difference = (1, 1), math.inf

@@ -32,7 +32,9 @@ AXES = 3
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: minimax_m3_vl``: four patches become one image token after the first two of four matrices."""
+    """Read the tower of ``model_type: minimax_m3_vl``: four patches become one image token after the first two of four
+    matrices.
+    """
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("num_attention_heads", default=16)

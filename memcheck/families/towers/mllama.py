@@ -47,8 +47,8 @@ NAMES = LayerNames(output="self_attn.o_proj", norms=("input_layernorm", "post_at
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: mllama``: a tower over tiles, with global layers after it, whose rows the text reads in
-    cross-attention.
+    """Read the tower of ``model_type: mllama``: a tower over tiles, with global layers after it, whose rows the text
+    reads in cross-attention.
     """
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("attention_heads", "num_attention_heads", default=16)
@@ -125,13 +125,15 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def _language_layers(model: TowerContext) -> int:
-    """Layers of the language model, those with cross-attention included."""
+    """Return the number of the language model's layers, those with cross-attention included."""
     language = model.language
     return language.num_layers + sum(n for other in language.others for _, n in other.blocks)
 
 
 def _gated_tile_positions(name: str, grids: int, width: int) -> tuple[ParameterTensor, ParameterTensor]:
-    """A gated position table with a row for each aspect ratio of tiles; row 0 is for none."""
+    """List a position table with a row for each aspect ratio of tiles, and its gate. Row 0 is for pictures without
+    tiles.
+    """
     return (
         ParameterTensor(name + ".embedding.weight", (grids + 1, width), "position"),
         ParameterTensor(name + ".gate", (1,), "vision"),
@@ -139,7 +141,7 @@ def _gated_tile_positions(name: str, grids: int, width: int) -> tuple[ParameterT
 
 
 def _layer(width: int, heads: int, inner: int, activation: str) -> Block:
-    """A layer of the tower, without biases, whose attention has an additive mask over all tiles of a picture."""
+    """Build a layer of the tower, without biases, whose attention has an additive mask over all tiles of a picture."""
     block = tower_layer(
         width, heads, tower_mlp(width, inner, activation, NAMES.mlp), "mllama:additive_mask", NAMES, bias=False
     )
@@ -232,13 +234,16 @@ def _padded(ctx: Context, x: Value, rows: int) -> Value:
 
 
 def between(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``layernorm_post`` and ``post_tile_positional_embedding``, before the global layers."""
+    """Compute ``layernorm_post`` and ``post_tile_positional_embedding``, between the local and the global layers."""
     *norm, table, gate = vision.between_tensors
     return _add_tile_positions(ctx, layer_norm(ctx, x, tuple(norm)), table, gate)
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """The last rows and those of earlier layers, without padding, and ``multi_modal_projector``."""
+    """Compute ``multi_modal_projector`` of the last layer's rows, joined with those of earlier layers, without padding.
+
+    Returns [rows without padding, text hidden], the states that the text's cross-attention reads.
+    """
     tape, hidden = ctx.tape, x.shape[1]
     real, count = ctx.tokens * vision.tile_tokens // vision.tile, len(vision.gathered)
     shape, dtype = x.shape, x.dtype
@@ -253,7 +258,10 @@ def project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def additive_mask(ctx: Context, attention: TowerAttention, x: Value) -> Value:
-    """Llama 3.2 Vision: the tiles of a picture in one sequence, under an additive mask that the stem has made."""
+    """Compute the attention of Llama 3.2 Vision: all tiles of a picture are one sequence.
+
+    Padding is masked by an additive mask that the stem has made.
+    """
     return separate_attention(
         ctx, attention, x, mask_dtype=ctx.tape.autocast or ctx.setting.param_dtype, per_picture=True
     )
@@ -266,8 +274,10 @@ FORWARDS = {
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Llama 3.2 Vision: as many tiles of every picture, of which those that it does not fill are masked, and one token
-    in the text (image_processing_mllama.py).
+    """Count the patches of a picture for Llama 3.2 Vision, and its one token in the text (image_processing_mllama.py).
+
+    Every picture has the same number of tiles; those that it does not fill are masked. ``height``, ``width``: in
+    pixels.
     """
     no_clips(frames)
     no_limits(limits)

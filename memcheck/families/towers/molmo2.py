@@ -46,7 +46,7 @@ POOLED = 4
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: molmo2``. Clips have no memory model."""
+    """Read the tower of ``model_type: molmo2``. Clips have no memory model."""
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("initializer_range", "image_patch_id", "image_start_token_id", "low_res_image_start_token_id")
     outer.ignore("image_high_res_id", "use_frame_special_tokens", "use_cache")
@@ -123,7 +123,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def _attention(config: ConfigReader) -> tuple[int, int]:
-    """Width and number of heads of an attention module, whose heads all have keys and values of their own."""
+    """Read the width and the number of heads of an attention module, whose heads all have their own keys and values."""
     width, heads = config.integer("hidden_size", default=1152), config.integer("num_attention_heads", default=16)
     require_divisible_heads(config, width, heads)
     if config.integer("num_key_value_heads", default=heads) != heads:
@@ -232,6 +232,9 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """Count squares, patches and image tokens: overlapping squares on a canvas, and the whole picture in one more.
 
     An image token pools 2 x 2 patches of the overview or of the canvas.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)
@@ -253,8 +256,10 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 
 def _tiling(height: int, width: int, tile_side: int) -> tuple[int, int]:
-    """Rows and columns of squares (``select_tiling``): the smallest enlargement of the picture, else the mildest
-    reduction.
+    """Return rows and columns of squares (``select_tiling``).
+
+    The smallest enlargement of the picture wins; if all grids reduce it, the mildest reduction. ``height``, ``width``,
+    ``tile_side``: in pixels.
     """
     grids = [
         (down, across)

@@ -40,8 +40,8 @@ FULL, WINDOWED, PERIOD = "full_attention", "window_attention", 4
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: muse_glimmer``: a tower with windowed attention, and an adapter that merges patches by pixel
-    shuffle.
+    """Read the tower of ``model_type: muse_glimmer``: a tower with windowed attention, and an adapter that merges
+    patches by pixel shuffle.
     """
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1536)
@@ -61,6 +61,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     )
 
     def build_layer(kind: str) -> Block:
+        """Build one layer. ``kind``: full or windowed attention."""
         if kind == FULL or not isinstance(block.mixer, TowerAttention):
             return block
         return block._replace(mixer=block.mixer._replace(window=high * high))
@@ -142,7 +143,10 @@ def packed_tables(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """Restore the pictures' order, then compute ``ln_post``, ``pixel_shuffle``, the adapter, a matrix and a norm."""
+    """Restore the pictures' order, then compute ``ln_post``, ``pixel_shuffle``, the adapter, a matrix and a norm.
+
+    Returns image tokens [patches / merge, text hidden].
+    """
     tape, shape = ctx.tape, x.shape
     x = index(tape, x, tape.new(shape[:1], "int64", "reverse index"), shape, "picture order")
     x = layer_norm(ctx, x, vision.closing)
@@ -163,6 +167,9 @@ WHY = "the processor's default; the model's own preprocessor_config.json may say
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
     """Count patches and image tokens of a picture; one separator token precedes the image tokens, and one
     follows them.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)

@@ -22,7 +22,7 @@ HARMLESS = (
 
 
 def read_2_5(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: qwen2_5_omni_thinker``: q, k and v have a matrix each."""
+    """Read the tower of ``model_type: qwen2_5_omni_thinker``: q, k and v have a matrix each."""
     model.outer.ignore(*HARMLESS)
     tower = read_windowed(config, model)
     return tower._replace(
@@ -32,7 +32,7 @@ def read_2_5(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_3(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: qwen3_omni_moe_thinker``: other names of the mergers' modules."""
+    """Read the tower of ``model_type: qwen3_omni_moe_thinker``: other names of the mergers' modules."""
     model.outer.ignore(*HARMLESS)
     config.ignore("image_size")
     names = MergerNames(norm="ln_q", matrices=("mlp.0", "mlp.2"), stacked="merger_list")
@@ -56,7 +56,10 @@ def _separate(block: Block, width: int) -> Block:
 
 
 def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
-    """Two convolutions over time, Whisper's layers (no bias of the keys), a pooling, a matrix."""
+    """Read Qwen2.5-Omni's audio tower: two convolutions over time, Whisper's layers, a pooling and a matrix.
+
+    ``outputs``: the language model's hidden size. The keys have no bias.
+    """
     config = outer.section("audio_config")
     width, made = sizes(config, outputs)
     bins = config.integer("num_mel_bins", default=128)
@@ -73,7 +76,10 @@ def _audio_2_5(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
 
 
 def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
-    """Three convolutions over time and frequency, Whisper's layers, two matrices."""
+    """Read Qwen3-Omni's audio tower: three convolutions over time and frequency, Whisper's layers, two matrices.
+
+    ``outputs``: the language model's hidden size.
+    """
     config = outer.section("audio_config")
     width, made = sizes(config, outputs)
     tensors = (
@@ -85,7 +91,9 @@ def _audio_3(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
 
 
 def convolved(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
-    """What is before and after the layers of Qwen3's audio towers: three convolutions and a matrix, a norm."""
+    """List the tensors before and after the layers of Qwen3's audio towers: three convolutions and a matrix, and a
+    norm.
+    """
     bins = config.integer("num_mel_bins", default=128)
     inside = config.integer("downsample_hidden_size", default=480)
     config.ignore("n_window_infer", "conv_chunksize")

@@ -47,8 +47,8 @@ NAMES = LayerNames(
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: ovis2``: a tower whose patches become probabilities over visual words, which weight an embedding
-    table.
+    """Read the tower of ``model_type: ovis2``: a tower whose patches become probabilities over visual words, which
+    weight an embedding table.
     """
     outer, outputs = model.outer, model.language.hidden_size
     outer.ignore("visual_indicator_token_ids", "vocab_size")

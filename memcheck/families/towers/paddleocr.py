@@ -28,7 +28,9 @@ from memcheck.models.vision import Vision
 
 
 def read_paddle(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: paddleocr_vl``: positions between grid points, a norm, two matrices for four patches each."""
+    """Read the tower of ``model_type: paddleocr_vl``: positions between grid points, a norm, two matrices for four
+    patches each.
+    """
     outputs = model.language.hidden_size
     model.outer.ignore("vision_start_token_id", "vision_end_token_id")
     config.ignore("temporal_patch_size", "tokens_per_second", "model_type")
@@ -53,7 +55,11 @@ def read_paddle(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """``embeddings``. The hook is on ``patch_embedding``."""
+    """Compute ``embeddings``: patches and interpolated positions: [patches, hidden].
+
+    Also returns the rotary tables, which live while the layers run. ``require_grad``: make the output of
+    ``patch_embedding`` require a gradient, as ``enable_input_require_grads`` does.
+    """
     weight, bias, table = vision.stem
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad
@@ -68,7 +74,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def project(ctx: Context, vision: Vision, x: Value) -> Value:
-    """``post_layernorm``, and ``projector``, which puts four patches side by side by a copy."""
+    """Compute ``post_layernorm`` and ``projector``: image tokens [patches / 4, text hidden].
+
+    The projector copies four patches side by side into one row.
+    """
     x = last_hidden_state(ctx, vision, x)
     x = copy(ctx.tape, layer_norm(ctx, x, vision.projector[:2]), "merge patches")
     return cat_image_tokens(ctx, merge(ctx, vision, x, vision.projector[2:]))

@@ -82,7 +82,7 @@ def norm_pair(name: str, width: int) -> tuple[ParameterTensor, ParameterTensor]:
 
 
 def square_side(config: ConfigReader, key: str, default: int) -> int:
-    """The side of a square in pixels, stated as one number or as two equal ones."""
+    """Read the side of a square in pixels, stated as one number or as two equal ones."""
     value = config.raw(key)
     if isinstance(value, (list, tuple)):
         sides = config.integers(key) or ()
@@ -93,6 +93,6 @@ def square_side(config: ConfigReader, key: str, default: int) -> int:
 
 
 def require_divisible_heads(config: ConfigReader, width: int, heads: int) -> None:
-    """Fail unless ``heads`` divides the tower's width."""
+    """Fail unless ``heads`` divides the tower's ``width``."""
     if width % heads:
         config.fail("num_attention_heads", f"the tower's width {width} is no multiple of {heads} heads")

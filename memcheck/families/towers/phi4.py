@@ -88,8 +88,8 @@ def read_audio(config: ConfigReader, outputs: int) -> OtherTower:
 
 
 def _conformer_tensors(config: ConfigReader, width: int, inner: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of Phi4MultimodalAudioConformerEncoderLayer: half a feed-forward, attention, convolutions, the other
-    half.
+    """List the tensors of Phi4MultimodalAudioConformerEncoderLayer: half a feed-forward, attention, convolutions, the
+    other half.
     """
     kernel = config.integer("kernel_size", default=3)
     expanded_channels = config.integer("ext_pw_out_channel", default=1024)
@@ -112,7 +112,7 @@ def _conformer_tensors(config: ConfigReader, width: int, inner: int) -> tuple[Pa
 
 
 def _conv(name: str, outputs: int, inputs: int, *kernel: int) -> tuple[ParameterTensor, ...]:
-    """Weight [outputs, inputs, *kernel] and bias of a convolution."""
+    """List the weight [outputs, inputs, *kernel] and the bias of a convolution."""
     weight = ParameterTensor(name + ".weight", (outputs, inputs, *kernel), "audio")
     return weight, vector(name + ".bias", outputs, "audio")
 
@@ -123,7 +123,7 @@ POOLED = 2
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: phi4_multimodal``, whose towers are modules of the language model."""
+    """Read the tower of ``model_type: phi4_multimodal``, whose towers are modules of the language model."""
     outer, outputs = model.outer, model.language.hidden_size
     if outer.number("embd_pdrop", default=0.0):
         outer.fail("embd_pdrop", "a dropout on image tokens has no memory model", "it is 0 in released files")
@@ -224,6 +224,9 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     """Count squares, patches and image tokens of a picture: squares that cover it, and the whole in one more.
 
     Image tokens are those that the picture fills, and one after each row of them.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)

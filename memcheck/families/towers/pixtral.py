@@ -48,7 +48,7 @@ NAMES = LayerNames(
 
 
 def read_mistral3(config: ConfigReader, model: TowerContext) -> Vision:
-    """Mistral 3: an RMSNorm, a matrix that merges four patches, and LLaVA's two."""
+    """Read the tower of Mistral 3: an RMSNorm, a matrix that merges four patches, and LLaVA's two."""
     outer, outputs = model.outer, model.language.hidden_size
     tower = pixtral(config, model, "pixtral:mistral3")
     merge = outer.integer("spatial_merge_size", default=2) ** 2
@@ -66,7 +66,7 @@ def read_mistral3(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_lighton(config: ConfigReader, model: TowerContext) -> Vision:
-    """LightOnOCR: Mistral 3 with other names, and no break after a row (modeling_lighton_ocr.py)."""
+    """Read the tower of LightOnOCR: Mistral 3 with other names, and no break after a row (modeling_lighton_ocr.py)."""
     tower = read_mistral3(config, model)
     return tower._replace(path="vision_encoder", projector_path="vision_projection", activation="gelu")
 
@@ -145,7 +145,11 @@ def mistral3_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count patches and image tokens of a picture; a break token ends each row of image tokens."""
+    """Count patches and image tokens of a picture; a break token ends each row of image tokens.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
+    """
     no_clips(frames)
     no_limits(limits)
     why = "vision_config.image_size, the longest side that the released checkpoint's processor leaves"

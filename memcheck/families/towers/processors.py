@@ -9,7 +9,11 @@ from memcheck.models.vision import Vision
 
 
 def process_square(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count one tile of ``vision.tile`` patches for a picture of any size."""
+    """Count one tile of ``vision.tile`` patches for a picture of any size.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
+    """
     no_clips(frames)
     no_limits(limits)
     why = "one square a picture: the processor's do_pan_and_scan adds crops"
@@ -20,9 +24,10 @@ def process_square(vision: Vision, height: int, width: int, frames: int | None, 
 
 
 def pan_and_scan_crops(height: int, width: int, *, min_crop: int = 256, max_crops: int = 4, ratio: float = 1.2) -> int:
-    """Number of crops of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py).
+    """Count the crops of Gemma 3's pan-and-scan, the whole picture included (image_processing_gemma3.py).
 
-    ``min_crop``: shortest side of a crop in pixels. ``ratio``: aspect ratio from which a picture is cropped.
+    ``height``, ``width``: in pixels. ``min_crop``: shortest side of a crop in pixels. ``max_crops``: most crops.
+    ``ratio``: aspect ratio from which a picture is cropped.
     """
     longer, shorter = max(height, width), min(height, width)
     if longer / shorter < ratio:
@@ -37,7 +42,11 @@ DEFAULT_PROCESSOR = "the released checkpoint's processor; the model's own prepro
 
 
 def process_internvl(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count tiles of the grid with the closest aspect ratio, and a thumbnail. A frame of a clip is one tile."""
+    """Count tiles of the grid with the closest aspect ratio, and a thumbnail. A frame of a clip is one tile.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
+    """
     no_limits(limits)
     if frames is not None:
         return equal_tiles(vision, frames, 2 * frames)
@@ -46,17 +55,20 @@ def process_internvl(vision: Vision, height: int, width: int, frames: int | None
 
 
 def internvl_tiles(height: int, width: int, tile_side: int, max_tiles: int) -> int:
-    """Tiles of a picture, with a thumbnail if there are several (``get_optimal_tiled_canvas``). ``tile_side``: in
-    pixels.
+    """Count the tiles of a picture, with a thumbnail if there are several (``get_optimal_tiled_canvas``).
+
+    ``height``, ``width``, ``tile_side``: in pixels.
     """
     columns, rows = closest_aspect_ratio_grid(height, width, tile_side, max_tiles)
     return columns * rows + (columns * rows > 1)
 
 
 def closest_aspect_ratio_grid(height: int, width: int, tile_side: int, max_tiles: int) -> tuple[int, int]:
-    """Columns and rows of the grid of at most ``max_tiles`` tiles whose aspect ratio is closest to the picture's.
+    """Return columns and rows of the grid of at most ``max_tiles`` tiles whose aspect ratio is closest to the
+    picture's.
 
-    Of equally close grids the larger one wins if the picture has more than half of its pixels.
+    Of equally close grids the larger one wins if the picture has more than half of its pixels. ``height``, ``width``,
+    ``tile_side``: in pixels.
     """
     grids = [
         (across, down)
@@ -76,7 +88,10 @@ def closest_aspect_ratio_grid(height: int, width: int, tile_side: int, max_tiles
 
 
 def equal_tiles(vision: Vision, tiles: int, separators: int) -> ProcessedPicture:
-    """Equal tiles, each with the tower's rows and image tokens of a tile."""
+    """Return the counts of ``tiles`` tiles, each with the tower's patches and image tokens of a tile.
+
+    ``separators``: tokens around them.
+    """
     return ProcessedPicture(
         pictures=tiles, patches=tiles * vision.tile, tokens=tiles * vision.tile_tokens, separators=separators
     )
@@ -103,14 +118,23 @@ PIXEL_LIMITED = tuple(f"processors:process_{name}" for name in ("2", "3", "glm",
 
 
 def process_2(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Qwen2-VL and Qwen2.5-VL. A clip's frames are scaled one by one, and a last odd one is there twice."""
+    """Count patches and image tokens for Qwen2-VL and Qwen2.5-VL.
+
+    A clip's frames are scaled one by one, and an odd last one is repeated. ``height``, ``width``: of the picture or of
+    a frame, in pixels. ``frames``: of a clip; None for a picture. ``limits``: on its pixels, as the plan states them.
+    """
     pixel_limits = _pixel_limits(IMAGE_2 if frames is None else VIDEO_2, limits)
     sides = smart_resize(height, width, vision.patch * 2, pixel_limits)
     return _patch_counts(vision, sides, 1 if frames is None else -(-frames // TEMPORAL_PATCH), pixel_limits, limits)
 
 
 def process_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Qwen3-VL and Qwen3.5. The limits of a clip are those of all its frames; each pair also has a timestamp."""
+    """Count patches and image tokens for Qwen3-VL and Qwen3.5.
+
+    A clip's limits are those of all its frames together; each pair of frames also has a timestamp. ``height``,
+    ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture. ``limits``: on its
+    pixels, as the plan states them.
+    """
     pixel_limits = _pixel_limits(IMAGE_3 if frames is None else VIDEO_3, limits)
     if frames is None:
         return _patch_counts(
@@ -123,9 +147,10 @@ def process_3(vision: Vision, height: int, width: int, frames: int | None, limit
 
 
 def process_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """GLM-4.1V and its successors: the limits are those of the two frames that a picture is repeated to.
+    """Count patches and image tokens for GLM-4.1V and its successors.
 
-    transformers 5.23 models/glm4v/image_processing_glm4v.py.
+    The limits are those of the two frames to which a picture is repeated (models/glm4v/image_processing_glm4v.py of
+    transformers 5.23). ``height``, ``width``: in pixels. ``limits``: on pixels, as the plan states them.
     """
     no_clips(frames)
     pixel_limits = _pixel_limits(IMAGE_GLM, limits)
@@ -135,7 +160,10 @@ def process_glm(vision: Vision, height: int, width: int, frames: int | None, lim
 
 
 def process_paddle(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """PaddleOCR-VL: transformers 5.23 models/paddleocr_vl/image_processing_paddleocr_vl.py."""
+    """Count patches and image tokens for PaddleOCR-VL (models/paddleocr_vl/image_processing_paddleocr_vl.py).
+
+    ``height``, ``width``: in pixels. ``limits``: on pixels, as the plan states them.
+    """
     no_clips(frames)
     pixel_limits, factor = _pixel_limits(IMAGE_PADDLE, limits), vision.patch * 2
     if height < factor:
@@ -146,16 +174,20 @@ def process_paddle(vision: Vision, height: int, width: int, frames: int | None, 
 
 
 def process_minimax(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """MiniMax M3 VL: transformers 5.23 models/minimax_m3_vl/image_processing_minimax_m3_vl.py."""
+    """Count patches and image tokens for MiniMax M3 VL (models/minimax_m3_vl/image_processing_minimax_m3_vl.py).
+
+    ``height``, ``width``: in pixels. ``limits``: on pixels, as the plan states them.
+    """
     no_clips(frames)
     pixel_limits = _pixel_limits(IMAGE_MINIMAX, limits)
     return _patch_counts(vision, smart_resize(height, width, vision.patch * 2, pixel_limits), 1, pixel_limits, limits)
 
 
 def smart_resize(height: int, width: int, factor: int, limits: tuple[int, int], frames: int = 1) -> tuple[int, int]:
-    """Height and width in pixels after ``smart_resize``: multiples of ``factor``, with all pixels within ``limits``.
+    """Return height and width in pixels after ``smart_resize``.
 
-    ``limits``: least and most pixels, of all ``frames`` of a clip together.
+    They are multiples of ``factor``, with a product within ``limits``: least and most pixels, of all ``frames`` of a
+    clip together. ``height``, ``width``: before, in pixels.
 
     Raises:
         PictureError: one side is more than 200 times the other.
@@ -181,7 +213,7 @@ def smart_resize(height: int, width: int, factor: int, limits: tuple[int, int], 
 
 
 def _at_least_factor(height: int, width: int, factor: int) -> tuple[int, int]:
-    """Height and width, enlarged so that neither side is shorter than ``factor`` pixels."""
+    """Return height and width in pixels, enlarged so that neither side is shorter than ``factor`` pixels."""
     if min(height, width) >= factor:
         return height, width
     scale = max(factor / height, factor / width)
@@ -189,7 +221,7 @@ def _at_least_factor(height: int, width: int, factor: int) -> tuple[int, int]:
 
 
 def _pixel_limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
-    """Least and most pixels of a picture: those that the plan states, else the released processor's."""
+    """Return the least and most pixels of a picture: those that the plan states, else the released processor's."""
     min_pixels, max_pixels = stated
     return released[0] if min_pixels is None else min_pixels, released[1] if max_pixels is None else max_pixels
 
@@ -197,9 +229,10 @@ def _pixel_limits(released: tuple[int, int], stated: Limits) -> tuple[int, int]:
 def _patch_counts(
     vision: Vision, sides: tuple[int, int], grids: int, limits: tuple[int, int], stated: Limits
 ) -> ProcessedPicture:
-    """Patches and image tokens of a picture or clip of ``sides`` (height, width in pixels).
+    """Count the patches and image tokens of a picture or clip of ``sides`` (height, width in pixels).
 
-    ``grids``: pairs of frames, 1 for a picture. Limits that the plan does not state are listed as defaults.
+    ``grids``: pairs of frames, 1 for a picture. ``limits``: least and most pixels. Those that the plan does not state
+    (``stated``) are listed as defaults.
     """
     patches = grids * (sides[0] // vision.patch) * (sides[1] // vision.patch)
     reason = "the released checkpoint's processor; the model's own preprocessor_config.json may say another"

@@ -259,7 +259,7 @@ def channels(config: ConfigReader, patch: int) -> int:
 
 
 def heads_of(config: ConfigReader, width: int, default: int | Required = REQUIRED) -> int:
-    """The number of attention heads of the tower (``num_heads``)."""
+    """Read the number of attention heads of the tower (``num_heads``)."""
     heads = config.integer("num_heads", default=default)
     if width % heads:
         config.fail("num_heads", f"the tower's width {width} is no multiple of {heads} heads")
@@ -267,7 +267,7 @@ def heads_of(config: ConfigReader, width: int, default: int | Required = REQUIRE
 
 
 def outputs_of(config: ConfigReader, hidden: int) -> int:
-    """The width of an image token (``out_hidden_size``), which must be the language model's."""
+    """Read the width of an image token (``out_hidden_size``), which must be the language model's hidden size."""
     outputs = config.integer("out_hidden_size")
     if outputs != hidden:
         config.fail("out_hidden_size", f"out_hidden_size = {outputs} is not the language model's width {hidden}")

@@ -95,7 +95,9 @@ def read_sounds(outer: ConfigReader, outputs: int) -> tuple[OtherTower, ...]:
 
 
 def _subsampling(config: ConfigReader, width: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of the subsampling of sounds: a convolution, pairs of depthwise and 1 x 1 convolutions, and a matrix."""
+    """List the tensors of the subsampling of sounds: a convolution, pairs of depthwise and 1 x 1 convolutions, and a
+    matrix.
+    """
     channels = config.integer("subsampling_conv_channels", default=256)
     kernel = config.integer("subsampling_conv_kernel_size", default=3)
     stride = config.integer("subsampling_conv_stride", default=2)
@@ -131,7 +133,9 @@ IRRELEVANT_KEYS = (
 
 
 def read(config: ConfigReader, model: TowerContext) -> Vision:
-    """``model_type: nemotron_h_omni``: NVIDIA's RADIO vision tower, and an audio tower that is idle."""
+    """Read the tower of ``model_type: nemotron_h_omni``: NVIDIA's RADIO vision tower, and an audio tower that is
+    idle.
+    """
     outer, outputs = model.outer, model.language.hidden_size
     width = config.integer("hidden_size", default=1280)
     heads = config.integer("num_attention_heads", default=16)

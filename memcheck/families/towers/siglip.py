@@ -281,6 +281,9 @@ def process_idefics3(vision: Vision, height: int, width: int, frames: int | None
     added.
 
     The other side is rounded up to whole tiles.
+
+    ``height``, ``width``: of the picture or of a frame, in pixels. ``frames``: of a clip; None for a picture.
+    ``limits``: on its pixels, as the plan states them.
     """
     no_clips(frames)
     no_limits(limits)
@@ -292,9 +295,9 @@ def process_idefics3(vision: Vision, height: int, width: int, frames: int | None
 
 
 def idefics3_grid(height: int, width: int, tile_side: int, longest_edge: int) -> tuple[int, int]:
-    """Rows and columns of tiles of ``tile_side`` pixels that a picture is cut into.
+    """Return rows and columns of the tiles into which a picture is cut.
 
-    The longest side is scaled to ``longest_edge`` pixels, and both sides are rounded up to whole tiles.
+    ``height``, ``width``, ``tile_side``, ``longest_edge``: in pixels.
     """
     ratio = width / height
     if width >= height:

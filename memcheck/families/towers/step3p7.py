@@ -26,7 +26,7 @@ WIDER = 8960 / 1536
 
 
 def read(config: ConfigReader, model: TowerContext) -> IdleTowers:
-    """``model_type: step3p7``. Its inner width is always the ratio's."""
+    """Read the tower of ``model_type: step3p7``. Its inner width is always the ratio's."""
     width = config.integer("hidden_size", "width", default=1536)
     heads = config.integer("num_attention_heads", "heads", default=16)
     require_divisible_heads(config, width, heads)

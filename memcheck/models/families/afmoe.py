@@ -16,8 +16,8 @@ NORM = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: afmoe`` (Arcee Trinity): gated attention, sigmoid routing, and one dense MLP layer before the MoE
-    layers by default.
+    """Read a configuration of ``model_type: afmoe`` (Arcee Trinity): gated attention, sigmoid routing, and one dense
+    MLP layer before the MoE layers by default.
 
     Only sliding-window layers rotate queries and keys. Full-attention layers come every ``global_attn_every_n_layers``.
     """

@@ -20,7 +20,9 @@ NAMES = transform_names("albert", "albert.pooler")._replace(
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: albert``. Nothing is dropped unless the configuration says so, as in the class."""
+    """Read a configuration of ``model_type: albert``. Nothing is dropped unless the configuration says so, as in the
+    class.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     config.ignore("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor", "position_embedding_type")
     hidden, narrow = size.hidden, config.integer("embedding_size", default=128)

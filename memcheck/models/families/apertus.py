@@ -12,7 +12,9 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: apertus``. The estimate takes the activation's Python version, without the xIELU wheel."""
+    """Read a configuration of ``model_type: apertus``. The estimate takes the activation's Python version, without the
+    xIELU wheel.
+    """
     size = read_sizes(config)
     bias = config.flag("attention_bias")
     attention = grouped_attention(

@@ -11,13 +11,14 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: arcee``."""
+    """Read a configuration of ``model_type: arcee``."""
     return _read(config, "mlp.up_proj", "mlp.down_proj")
 
 
 def _read(config: ConfigReader, up_proj: str, down_proj: str) -> Architecture:
-    """Llama with a two-matrix MLP (``relu2`` by default). ``up_proj`` and ``down_proj``: module paths of its up and
-    down projections.
+    """Read a configuration of Llama's layers with an MLP of two matrices (``relu2`` by default).
+
+    ``up_proj``, ``down_proj``: module paths of these matrices.
     """
     size = read_sizes(config)
     bias = config.flag("attention_bias")

@@ -12,7 +12,9 @@ from memcheck.models.types import Architecture, Moe, ParameterTensor
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: aria_text``. Routed experts are SiLU-gated whatever ``hidden_act`` says of the shared ones."""
+    """Read a configuration of ``model_type: aria_text``. Routed experts are SiLU-gated whatever ``hidden_act`` says of
+    the shared ones.
+    """
     size = read_sizes(config)
     bias = config.flag("attention_bias")
     config.ignore("pretraining_tp")

@@ -21,7 +21,9 @@ GROUP, DENSE, GROUPS, CHOSEN_GROUPS = 6, 2, 8, 4
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bailing_hybrid``. Its multi-token-prediction module is built on request alone."""
+    """Read a configuration of ``model_type: bailing_hybrid``. Its multi-token-prediction module is built on request
+    alone.
+    """
     config.ignore("rope_theta", "model_max_length", "routed_scaling_factor", "kda_lower_bound")
     config.ignore("mtp_loss_scaling_factor", "pretraining_tp")
     size = latent_dimensions(config)
@@ -55,10 +57,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _delta(config: ConfigReader, hidden: int, heads: int) -> Mixer:
-    """Kimi's, whose gates of decay and output are one matrix each.
+    """Build Kimi's delta attention, with one matrix each for the decay's and the output's gate.
 
-    ``head_dim`` is the width of its heads in files of checkpoints, which do not state ``linear_head_dim``. The class
-    writes the width of the rotary part there, and states this one as well.
+    Kimi's own has two low-rank matrices for each gate. ``heads``: of queries, keys and values.
     """
     heads = config.integer("linear_num_heads", default=heads)
     head_dim = config.integer("linear_head_dim", default=config.integer("head_dim", default=128))

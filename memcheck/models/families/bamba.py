@@ -29,7 +29,9 @@ IRRELEVANT_KEYS = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bamba``: every layer has a network; ``attn_layer_indices`` are those with attention."""
+    """Read a configuration of ``model_type: bamba``: every layer has a network; ``attn_layer_indices`` are those with
+    attention.
+    """
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
     mamba, attention = _mamba_mixer(config, hidden), _attention(config, size, 0.5)
@@ -65,7 +67,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_granite(config: ConfigReader) -> Architecture:
-    """``model_type: granitemoehybrid``: Granite's multipliers, experts (or none) and a shared network."""
+    """Read a configuration of ``model_type: granitemoehybrid``: Granite's multipliers, experts (or none) and a shared
+    network.
+    """
     size = read_sizes(config)
     hidden = size.hidden
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
@@ -88,7 +92,7 @@ def read_granite(config: ConfigReader) -> Architecture:
 
 
 def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -> Mlp | Moe:
-    """Granite's feed-forward: routed experts and a shared MLP whose gate and up matrices are one.
+    """Build Granite's feed-forward: routed experts and a shared MLP whose gate and up matrices are one.
 
     ``shared_width``: intermediate size of the shared MLP; 0 for none. Without ``num_local_experts`` it is the whole
     feed-forward.
@@ -121,7 +125,9 @@ def granite_feed_forward(config: ConfigReader, hidden: int, shared_width: int) -
 
 
 def read_falcon_h1(config: ConfigReader) -> Architecture:
-    """``model_type: falcon_h1``: attention and Mamba-2 read the same norm in every layer, and are added."""
+    """Read a configuration of ``model_type: falcon_h1``: attention and Mamba-2 read the same norm in every layer, and
+    are added.
+    """
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
     config.ignore(
@@ -168,11 +174,9 @@ def read_falcon_h1(config: ConfigReader) -> Architecture:
 
 
 def _layer_types(config: ConfigReader, default_types: tuple[str, ...]) -> tuple[str, ...]:
-    """Layer types from ``layers_block_type`` or ``layer_types``, translated to ``linear_attention`` (Mamba-2) and
-    ``full_attention``.
+    """Read the layer types from ``layers_block_type`` or ``layer_types``.
 
-    Older configurations write ``mamba`` and ``attention``. ``default_types``: the types where the configuration
-    states none.
+    Returns ``linear_attention`` for Mamba-2, and ``full_attention``.
     """
     stated = config.texts("layers_block_type")
     if stated is None:
@@ -190,7 +194,7 @@ def _layer_types(config: ConfigReader, default_types: tuple[str, ...]) -> tuple[
 
 
 def _attention(config: ConfigReader, size: StackDimensions, default_rotary_fraction: float) -> Attention:
-    """Grouped-query attention. ``default_rotary_fraction``: default share of each head that is rotated; 0 for no
+    """Build grouped-query attention. ``default_rotary_fraction``: default share of each head that is rotated; 0 for no
     rotary embedding.
     """
     bias = config.flag("attention_bias")
@@ -212,7 +216,7 @@ def _mamba_mixer(
     out_bias: bool | None = None,
     inner_width: int | None = None,
 ) -> Mixer:
-    """A Mamba-2 mixer from the keys that begin with ``mamba_``.
+    """Build a Mamba-2 mixer from the keys that begin with ``mamba_``.
 
     ``norm``: it has a gated RMSNorm. ``inner_width``: its inner size; None for ``mamba_expand`` times ``hidden``.
     """

@@ -61,27 +61,35 @@ WHISPER = _Kind(embedding_norm=False, whisper=True, model=Architecture)
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bart`` and ``plbart``: norms after the sums, and one after the embedding."""
+    """Read a configuration of ``model_type: bart`` and ``plbart``: norms after the sums, and one after the
+    embedding.
+    """
     return _text_to_text(config, BART)
 
 
 def read_blenderbot_small(config: ConfigReader) -> Architecture:
-    """``model_type: blenderbot-small``: BART's norms, and positions without an offset."""
+    """Read a configuration of ``model_type: blenderbot-small``: BART's norms, and positions without an offset."""
     return _text_to_text(config, BLENDERBOT_SMALL)
 
 
 def read_mbart(config: ConfigReader) -> Architecture:
-    """``model_type: mbart``: norms in front of the halves, one after the embedding and one after each stack."""
+    """Read a configuration of ``model_type: mbart``: norms in front of the halves, one after the embedding and one
+    after each stack.
+    """
     return _text_to_text(config, MBART)
 
 
 def read_pegasus(config: ConfigReader) -> Architecture:
-    """``model_type: pegasus``: norms in front of the halves, and sinusoids as positions, which are not trained."""
+    """Read a configuration of ``model_type: pegasus``: norms in front of the halves, and sinusoids as positions, which
+    are not trained.
+    """
     return _text_to_text(config, PEGASUS)
 
 
 def read_marian(config: ConfigReader) -> Architecture:
-    """``model_type: marian``: norms after the sums, none after the embedding, and sinusoids as positions."""
+    """Read a configuration of ``model_type: marian``: norms after the sums, none after the embedding, and sinusoids as
+    positions.
+    """
     words = config.integer("vocab_size")
     if config.integer("decoder_vocab_size", default=words, null=words) != words:
         config.fail("decoder_vocab_size", "two vocabularies have no memory model", "remove decoder_vocab_size")
@@ -91,12 +99,16 @@ def read_marian(config: ConfigReader) -> Architecture:
 
 
 def read_m2m100(config: ConfigReader) -> Architecture:
-    """``model_type: m2m_100``, which NLLB's dense checkpoints name, too: mBART's layers; positions are a buffer."""
+    """Read a configuration of ``model_type: m2m_100``, which NLLB's dense checkpoints name, too: mBART's layers;
+    positions are a buffer.
+    """
     return _text_to_text(config, M2M100)
 
 
 def read_blenderbot(config: ConfigReader) -> Architecture:
-    """``model_type: blenderbot``: norms in front of the halves and after each stack, none after the embedding."""
+    """Read a configuration of ``model_type: blenderbot``: norms in front of the halves and after each stack, none after
+    the embedding.
+    """
     config.ignore("encoder_no_repeat_ngram_size")
     return _text_to_text(config, BLENDERBOT)
 
@@ -146,7 +158,9 @@ def _text_to_text(config: ConfigReader, kind: _Kind) -> Architecture:
 
 
 def read_whisper(config: ConfigReader) -> Architecture:
-    """``model_type: whisper``: two convolutions make 1500 rows of 30 seconds, however long the sound is."""
+    """Read a configuration of ``model_type: whisper``: two convolutions make 1500 rows of 30 seconds, however long the
+    sound is.
+    """
     config.ignore(
         *IRRELEVANT_KEYS, "classifier_proj_size", "median_filter_width", "use_weighted_layer_sum", "max_length"
     )
@@ -195,8 +209,9 @@ def read_whisper(config: ConfigReader) -> Architecture:
 def _encoder_decoder(
     config: ConfigReader, stack_layers: _BartLayers, encoder: Encoder, learned_positions: int
 ) -> Architecture:
-    """The encoder and the decoder as one architecture. ``learned_positions``: learned positions of the decoder; 0
-    for sinusoids.
+    """Build one architecture of an encoder and a decoder.
+
+    ``learned_positions``: rows of the decoder's position table; 0 for sinusoids.
     """
     layers = stack_layers.layers("decoder")
     heads = config.integer("decoder_attention_heads")
@@ -242,7 +257,7 @@ class _BartLayers:
         return self._config.integer(f"{stack}_layers", maximum=MAX_LAYERS)
 
     def layer(self, stack: str) -> Block:
-        """A layer of the encoder or of the decoder."""
+        """Build a layer of the encoder or of the decoder."""
         kind, hidden = self._kind, self.hidden
         heads, width = self._config.integer(f"{stack}_attention_heads"), self._config.integer(f"{stack}_ffn_dim")
         if hidden % heads:
@@ -268,7 +283,7 @@ class _BartLayers:
         return layer_norm(self.hidden, name)
 
     def _attention(self, module: str, heads: int, *, bidirectional: bool) -> Attention:
-        """Self- or cross-attention of one layer, with biases; Whisper's keys have none."""
+        """Build self- or cross-attention of one layer, with biases; Whisper's keys have none."""
         hidden, whisper = self.hidden, self._kind.whisper
         size = StackDimensions(
             hidden=hidden, layers=1, heads=heads, kv_heads=heads, head_dim=hidden // heads, vocab=1, positions=0

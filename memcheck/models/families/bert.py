@@ -51,7 +51,10 @@ class PartNames(Record):
 
 
 def transform_names(model: str, pooler: str, *, pools: str = "tanh", body_pools: bool = False) -> PartNames:
-    """Names of classes whose head is BERT's own, and whose pooler drops nothing in front of it."""
+    """Return the module paths of a class whose head is BERT's own and whose pooler has no dropout before it.
+
+    ``model``: attribute that holds the encoder. ``pooler``: the pooler's path.
+    """
     transform = "cls.predictions.transform"
     return PartNames(
         model=model,
@@ -76,22 +79,26 @@ ROBERTA = PartNames(
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
+    """Read a configuration of ``model_type: bert``. Dropout is 0.1 unless stated, as in the class."""
     return encoder(config, transform_names("bert", "bert.pooler.dense", body_pools=True))
 
 
 def read_roberta(config: ConfigReader) -> Architecture:
-    """``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name of the head's."""
+    """Read a configuration of ``model_type: roberta``, ``xlm-roberta`` and ``camembert``: the same layers, another name
+    of the head's.
+    """
     return encoder(config, ROBERTA)
 
 
 def read_data2vec(config: ConfigReader) -> Architecture:
-    """``model_type: data2vec-text``: RoBERTa's layers and head."""
+    """Read a configuration of ``model_type: data2vec-text``: RoBERTa's layers and head."""
     return encoder(config, ROBERTA._replace(model="data2vec_text"))
 
 
 def read_prelayernorm(config: ConfigReader) -> Architecture:
-    """``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one after the layers."""
+    """Read a configuration of ``model_type: roberta-prelayernorm``: RoBERTa with norms in front of the halves, and one
+    after the layers.
+    """
     model = "roberta_prelayernorm"
     architecture = encoder(config, ROBERTA._replace(model=model))
     names = ("attention.LayerNorm", "intermediate.LayerNorm", f"{model}.LayerNorm")
@@ -103,7 +110,9 @@ def _inline(block: Block) -> Block:
 
 
 def read_xl(config: ConfigReader) -> Architecture:
-    """``model_type: xlm-roberta-xl``: norms in front of the halves and after the layers, none after the tables."""
+    """Read a configuration of ``model_type: xlm-roberta-xl``: norms in front of the halves and after the layers, none
+    after the tables.
+    """
     names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")
     found = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(dropout_place="mixer"))
     return found._replace(embedding_norm=None)
@@ -125,7 +134,9 @@ def _norms_in_front(
 
 
 def read_ernie(config: ConfigReader) -> Architecture:
-    """``model_type: ernie``: BERT's layers; on request a table of kinds of tasks in addition to that of words."""
+    """Read a configuration of ``model_type: ernie``: BERT's layers; on request a table of kinds of tasks in addition to
+    that of words.
+    """
     kinds = config.integer("task_type_vocab_size", default=3)
     if config.flag("use_task_id"):
         config.fail("use_task_id", f"a table of {kinds} kinds of tasks has no memory model", "remove use_task_id")
@@ -133,7 +144,7 @@ def read_ernie(config: ConfigReader) -> Architecture:
 
 
 def read_electra(config: ConfigReader) -> Architecture:
-    """``model_type: electra``: its generator, whose tables may be narrower than its layers.
+    """Read a configuration of ``model_type: electra``: its generator, whose tables may be narrower than its layers.
 
     The head for masked words is that of ElectraForMaskedLM; the discriminator's, one number a token, is smaller.
     """
@@ -151,10 +162,7 @@ def read_electra(config: ConfigReader) -> Architecture:
 
 
 def encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, dropout: float = 0.1) -> Architecture:
-    """An encoder whose every position is predicted: nothing is masked, and labels are not shifted.
-
-    ``narrow``: width of the tables, where it is not the layers'; ``dropout``: the class's default.
-    """
+    """Build an encoder that predicts a word at every position: no causal mask, and labels that are not shifted."""
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     config.ignore("position_embedding_type", "use_cache", "gradient_checkpointing")
     for key in ("is_decoder", "add_cross_attention"):
@@ -166,7 +174,7 @@ def encoder(config: ConfigReader, names: PartNames, narrow: int | None = None, d
 
 
 def bidirectional(size: StackDimensions, dropout: float) -> Attention:
-    """Every position sees every other; eager scores are softmaxed in their own dtype."""
+    """Build attention where every position sees every other; its eager softmax is in the dtype of the scores."""
     return grouped_attention(
         size,
         PROJECTIONS,

@@ -20,7 +20,9 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: bloom``. The feed-forward width is four times the hidden size, not configurable."""
+    """Read a configuration of ``model_type: bloom``. The feed-forward width is four times the hidden size, not
+    configurable.
+    """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.ignore(

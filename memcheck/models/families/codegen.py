@@ -12,7 +12,9 @@ PROJECTIONS = Projections(("qkv_proj",), "out_proj", "attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: codegen``: GPT-J, whose queries, values and keys come from one matrix in four slices."""
+    """Read a configuration of ``model_type: codegen``: GPT-J, whose queries, values and keys come from one matrix in
+    four slices.
+    """
     config.ignore("n_ctx", "scale_attn_weights")
     architecture = read_gptj(config)
     ((block, layers),) = architecture.blocks

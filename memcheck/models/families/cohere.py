@@ -20,7 +20,7 @@ class AveragedMoe(Moe):
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: cohere``: with ``use_qk_norm``, every head has weights of its own."""
+    """Read a configuration of ``model_type: cohere``: with ``use_qk_norm``, every head has weights of its own."""
     size = read_sizes(config)
     use_qk_norm = config.flag("use_qk_norm")
     bias = config.flag("attention_bias")
@@ -37,7 +37,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: cohere2``: three windowed layers with rotary embedding, then one full layer without any."""
+    """Read a configuration of ``model_type: cohere2``: three windowed layers with rotary embedding, then one full layer
+    without any.
+    """
     size = read_sizes(config, head_dim_key=False)
     bias = config.flag("attention_bias")
     window = config.window()
@@ -64,7 +66,8 @@ def read_2(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: cohere2_moe``: MoE layers after the first ``first_k_dense_replace`` dense ones.
+    """Read a configuration of ``model_type: cohere2_moe``: MoE layers after the first ``first_k_dense_replace`` dense
+    ones.
 
     Sliding-window layers rotate queries and keys. Full-attention layers do not, except dense ones if all of them are
     full.
@@ -77,7 +80,7 @@ def read_moe(config: ConfigReader) -> Architecture:
     config.ignore("logit_scale")
 
     def usual(i: int) -> str:
-        """Default attention type of layer ``i``; the dense layers have a period of their own."""
+        """Return the default attention type of layer ``i``; the leading dense layers have a period of their own."""
         period_of_group, index_in_group = (dense_period, i) if i < dense_layers else (period, i - dense_layers)
         return "sliding_attention" if (index_in_group + 1) % period_of_group else "full_attention"
 
@@ -115,7 +118,7 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts, with ``num_shared_experts`` shared ones, whose output is summed or averaged with the routed
+    """Build routed experts, with ``num_shared_experts`` shared ones, whose output is summed or averaged with the routed
     one.
     """
     width, shared_experts = (
@@ -141,7 +144,7 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attentions: list[Attention]) -> Architecture:
-    """A decoder of parallel attention and MLP after one norm. ``attentions``: one per layer."""
+    """Build a decoder whose attention and MLP read the same norm and are added. ``attentions``: one per layer."""
     hidden = size.hidden
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), config.activation())
     norm = layer_norm(hidden, "input_layernorm", bias=False, kind=NORM)

@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: cwm``.
+    """Read a configuration of ``model_type: cwm``.
 
     Llama's layers, of which every fourth has full attention and the others a sliding window.
     """

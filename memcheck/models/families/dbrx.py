@@ -19,7 +19,9 @@ PROJECTIONS = Projections(("Wqkv",), "out_proj", "norm_attn_norm.attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: dbrx``: one matrix for q, k and v, which may be clipped, and experts in every layer."""
+    """Read a configuration of ``model_type: dbrx``: one matrix for q, k and v, which may be clipped, and experts in
+    every layer.
+    """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.ignore("emb_pdrop")
@@ -50,8 +52,8 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts from ``ffn_config``; all experts' matrices are stacked as rows of one matrix, [experts * width,
-    hidden].
+    """Build routed experts from ``ffn_config``; all experts' matrices are stacked as rows of one matrix, [experts *
+    width, hidden].
     """
     ffn_config = config.section("ffn_config")
     ffn_config.ignore("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")

@@ -16,7 +16,9 @@ SCORES = ("c2p", "p2c")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: deberta-v2``, which V3's checkpoints name, too: with a head for masked words."""
+    """Read a configuration of ``model_type: deberta-v2``, which V3's checkpoints name, too: with a head for masked
+    words.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("legacy", "layer_norm_eps", "summary_type")
@@ -40,15 +42,16 @@ def read(config: ConfigReader) -> Architecture:
     biased = config.flag("position_biased_input", default=True)
     drops = config.dropout("pooler_dropout") > 0
     names = transform_names("deberta", "pooler.dense", pools=config.activation("pooler_hidden_act", default="gelu"))
+    extra = norm_tensors(norm) if normalises_table else ()
+    if positions.rows:
+        extra = (tables, *extra)
     architecture = assemble(
         config,
         size,
         names._replace(drops_first=drops, classifier_dropout="cls_dropout"),
         attention,
         types=config.integer("type_vocab_size", default=0, minimum=0),
-        extra=(tables, *(norm_tensors(norm) if normalises_table else ()))
-        if positions.rows
-        else norm_tensors(norm) * normalises_table,
+        extra=extra,
     )
     return DebertaModel(*architecture)._replace(
         learned_positions=size.positions if biased else 0,
@@ -57,7 +60,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_1(config: ConfigReader) -> Architecture:
-    """``model_type: deberta``: one matrix for queries, keys and values, norms in pieces, a plain table of positions."""
+    """Read a configuration of ``model_type: deberta``: one matrix for queries, keys and values, norms in pieces, a
+    plain table of positions.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("legacy", "layer_norm_eps")
@@ -110,10 +115,16 @@ def _joint_attention(config: ConfigReader, size: StackDimensions, positions: Dis
 
 
 def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
-    """Read the table of relative positions and which scores use it; it has no rows where it is switched off."""
+    """Read the table of relative positions and which scores use it (``c2p|p2c``).
+
+    The table has two rows for each distance in tokens, and none if relative attention is switched off.
+    """
     raw = config.raw("pos_att_type")
-    stated_kinds = config.texts("pos_att_type") or () if not isinstance(raw, str) else raw.lower().split("|")
-    scores = tuple(kind for kind in SCORES if kind in [k.strip() for k in stated_kinds])
+    if isinstance(raw, str):
+        stated_kinds = [kind.strip() for kind in raw.lower().split("|")]
+    else:
+        stated_kinds = [kind.strip() for kind in config.texts("pos_att_type") or ()]
+    scores = tuple(kind for kind in SCORES if kind in stated_kinds)
     if len(scores) != len(stated_kinds):
         config.fail("pos_att_type", f"pos_att_type {raw!r} is not made of {' and '.join(SCORES)}")
     max_distance = config.integer("max_relative_positions", default=-1, minimum=-1)
@@ -122,7 +133,8 @@ def _relative(config: ConfigReader, size: StackDimensions) -> Disentangled:
     if not config.flag("relative_attention"):
         return Disentangled(rows=0, scores=scores, shared=shared, dropout=0.0, norm=None)
     dropout = config.dropout("hidden_dropout_prob", default=0.1)
-    distances = buckets if buckets > 0 else max_distance if max_distance > 0 else size.positions
+    stated_distances = buckets if buckets > 0 else max_distance
+    distances = stated_distances if stated_distances > 0 else size.positions
     return Disentangled(rows=2 * distances, scores=scores, shared=shared, dropout=dropout, norm=None)
 
 

@@ -14,7 +14,9 @@ from memcheck.models.types import Architecture, Block, LatentAttention, Moe
 
 
 def read_v2(config: ConfigReader) -> Architecture:
-    """``model_type: deepseek_v2``: softmax router; the rotary part is multiplied as complex numbers."""
+    """Read a configuration of ``model_type: deepseek_v2``: softmax router; the rotary part is multiplied as complex
+    numbers.
+    """
     config.ignore("mlp_bias", "aux_loss_alpha", "ep_size")
     size = latent_dimensions(config)
     attention = ComplexLatentAttention(*latent_attention(config, size))
@@ -22,7 +24,7 @@ def read_v2(config: ConfigReader) -> Architecture:
 
 
 def read_v3(config: ConfigReader) -> Architecture:
-    """``model_type: deepseek_v3``: sigmoid router with a correction bias per expert."""
+    """Read a configuration of ``model_type: deepseek_v3``: sigmoid router with a correction bias per expert."""
     config.ignore("ep_size", "aux_loss_alpha")
     size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
@@ -31,10 +33,7 @@ def read_v3(config: ConfigReader) -> Architecture:
 
 
 def latent_dimensions(config: ConfigReader, names: Names = LLAMA_NAMES) -> StackDimensions:
-    """Dimensions of a model with latent attention (MLA), whose heads are never grouped.
-
-    The class overwrites ``head_dim``: the latent dimensions decide it.
-    """
+    """Read the dimensions of a model with latent attention (MLA), whose heads are never grouped."""
     config.ignore("head_dim", "qk_head_dim")
     size = read_sizes(config, names, head_dim=1, head_dim_key=False)
     if size.kv_heads != size.heads:
@@ -45,8 +44,8 @@ def latent_dimensions(config: ConfigReader, names: Names = LLAMA_NAMES) -> Stack
 
 
 def _routed_experts(config: ConfigReader, size: StackDimensions, router: str, aliases: tuple[str, ...]) -> Moe:
-    """Routed experts with shared ones. ``router``: ``softmax`` (V2) or ``sigmoid`` (V3). ``aliases``: further keys of
-    the number of experts.
+    """Build routed experts with shared ones. ``router``: ``softmax`` (V2) or ``sigmoid`` (V3). ``aliases``: further
+    keys of the number of experts.
     """
     config.ignore("topk_method", "scoring_func", "routed_scaling_factor")
     groups = config.integer("n_group", default=1, null=1)
@@ -73,7 +72,7 @@ def _routed_experts(config: ConfigReader, size: StackDimensions, router: str, al
 def sigmoid_experts(
     config: ConfigReader, hidden: int, experts: str, shared: str, *, aliases: tuple[str, ...] = ()
 ) -> Moe:
-    """DeepSeek V3's routed experts, for families that name their keys otherwise.
+    """Build DeepSeek V3's routed experts, for families that name their keys otherwise.
 
     ``experts``: key of the number of routed experts. ``shared``: key of the number of shared experts; empty for none.
     """
@@ -108,7 +107,7 @@ def note_mtp_layers(config: ConfigReader, names: tuple[str, ...] = MTP_NAMES) ->
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attention: LatentAttention, moe: Moe) -> Architecture:
-    """A decoder whose first ``first_k_dense_replace`` layers have a dense MLP, and all others the experts."""
+    """Build a decoder whose first ``first_k_dense_replace`` layers have a dense MLP, and all others the experts."""
     dense_layers = config.integer("first_k_dense_replace", minimum=0)
     if config.integer("moe_layer_freq", default=1, null=1) != 1:
         config.fail("moe_layer_freq", "moe_layer_freq other than 1 is not read by transformers")

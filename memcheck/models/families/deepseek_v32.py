@@ -17,14 +17,16 @@ NOTE = "the indexer gets no gradient: transformers makes a mask of every token a
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: deepseek_v32``: DeepSeek V3 with a sparse-attention indexer in every layer."""
+    """Read a configuration of ``model_type: deepseek_v32``: DeepSeek V3 with a sparse-attention indexer in every
+    layer.
+    """
     size = latent_dimensions(config)
     return _assemble(config, size, (True,) * size.layers)
 
 
 def read_glm(config: ConfigReader) -> Architecture:
-    """``model_type: glm_moe_dsa``: ``indexer_types`` says which layers reuse the indexer's choice of an
-    earlier layer.
+    """Read a configuration of ``model_type: glm_moe_dsa``: ``indexer_types`` says which layers reuse the indexer's
+    choice of an earlier layer.
     """
     size = latent_dimensions(config)
     indexer_types = config.texts("indexer_types")
@@ -43,7 +45,7 @@ def read_glm(config: ConfigReader) -> Architecture:
 def _assemble(
     config: ConfigReader, size: StackDimensions, indexed_layers: tuple[bool, ...], first_dense: int = 3
 ) -> Architecture:
-    """A decoder with an indexer in the layers where ``indexed_layers`` is true.
+    """Build a decoder with an indexer in the layers where ``indexed_layers`` is true.
 
     ``first_dense``: default of ``first_k_dense_replace``, the number of dense layers before those with experts.
     """
@@ -84,7 +86,7 @@ def _assemble(
 
 
 def _indexed(hidden: int, attention: LatentAttention, indexer: Indexer) -> LatentAttention:
-    """The attention with an indexer, none of whose parameters a gradient reaches."""
+    """Return the attention with an indexer, whose parameters get no gradient from the language model's loss."""
     heads, width = indexer.heads, indexer.head_dim
     module = "self_attn.indexer"
     tensors = (

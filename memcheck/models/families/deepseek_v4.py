@@ -39,8 +39,8 @@ FP32_PARAMS_OF_FP16 = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: deepseek_v4``: hyper-connections over ``hc_mult`` residual streams, one key-value head, compressed
-    keys.
+    """Read a configuration of ``model_type: deepseek_v4``: hyper-connections over ``hc_mult`` residual streams, one
+    key-value head, compressed keys.
 
     Each layer attends to a sliding window, and to keys that are compressed from 4 or 128 tokens each.
     """
@@ -121,7 +121,10 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _rotary_dim(config: ConfigReader, size: StackDimensions) -> int:
-    """Rotated elements of each head: ``partial_rotary_factor``, else ``qk_rope_head_dim``, else an eighth."""
+    """Read how many elements of each head are rotated.
+
+    ``partial_rotary_factor`` says which share; else ``qk_rope_head_dim`` says how many; else an eighth.
+    """
     rope_head_dim = config.optional_integer("qk_rope_head_dim")
     share = config.number(
         "partial_rotary_factor", default=(rope_head_dim or size.head_dim // DEFAULT_ROTARY_DIVISOR) / size.head_dim
@@ -133,7 +136,10 @@ def _rotary_dim(config: ConfigReader, size: StackDimensions) -> int:
 
 
 def _compression_rates(config: ConfigReader) -> dict[str, int]:
-    """Tokens of a compressed key, by kind of layer; the older keys of each kind override the mapping."""
+    """Read how many tokens become one compressed key, by kind of layer.
+
+    The older keys of each kind override the mapping.
+    """
     tokens_per_key = dict(RATES)
     if config.has("compress_rates"):
         section = config.section("compress_rates")
@@ -144,7 +150,10 @@ def _compression_rates(config: ConfigReader) -> dict[str, int]:
 
 
 def _layer_types(config: ConfigReader, layers: int) -> tuple[str, ...]:
-    """``layer_types``, else ``compress_ratios``, else two heavily compressed layers and then one after another."""
+    """Read the kind of every layer from ``layer_types`` or the older ``compress_ratios``.
+
+    By default the first two layers are heavily compressed, and then one kind alternates with the other.
+    """
     ratios, types = config.integers("compress_ratios"), config.texts("layer_types")
     if types is None and ratios:
         unknown_ratio = next((ratio for ratio in ratios if ratio not in RATIOS), None)
@@ -162,7 +171,7 @@ def _layer_types(config: ConfigReader, layers: int) -> tuple[str, ...]:
 
 
 def _hash_routed(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    """For each layer, whether its experts are chosen by a hash of the token id (``mlp_layer_types``,
+    """Say for each layer whether its experts are chosen by a hash of the token id (``mlp_layer_types``,
     ``num_hash_layers``).
     """
     hash_layers = config.integer("num_hash_layers", default=HASH_LAYERS, null=HASH_LAYERS, minimum=0)
@@ -178,7 +187,7 @@ def _hash_routed(config: ConfigReader, layers: int) -> tuple[bool, ...]:
 
 
 def _compressed(config: ConfigReader) -> Compressed:
-    """Ranks of the query and output matrices, and size of the indexer; without a compression rate."""
+    """Read the ranks of the query and output matrices and the indexer's size. The compression rate is left out."""
     groups, heads = config.integer("o_groups", default=8), config.integer("num_attention_heads")
     if heads % groups:
         config.fail("o_groups", f"{heads} heads cannot be divided into {groups} groups", "use a divisor of the heads")
@@ -193,7 +202,7 @@ def _compressed(config: ConfigReader) -> Compressed:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts with one shared expert, whose router scores are ``sqrt(softplus(x))``."""
+    """Build routed experts with one shared expert, whose router scores are ``sqrt(softplus(x))``."""
     if config.text("scoring_func", default="sqrtsoftplus") != "sqrtsoftplus":
         config.fail("scoring_func", "memcheck has a model of the scores' square-rooted softplus alone")
     width = config.integer("moe_intermediate_size")
@@ -209,8 +218,8 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
 
 
 def _hyper_connection_tensors(module: str, hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of ``DeepseekV4HyperConnection``, which computes how one half reads, mixes and writes ``streams``
-    streams.
+    """List the tensors of ``DeepseekV4HyperConnection``, which computes how one half reads, mixes and writes
+    ``streams`` streams.
     """
     weights = (2 + streams) * streams
     return (
@@ -221,7 +230,8 @@ def _hyper_connection_tensors(module: str, hidden: int, streams: int) -> tuple[P
 
 
 def _attention_tensors(size: StackDimensions, compressor: Compressed) -> tuple[ParameterTensor, ...]:
-    """Tensors of ``DeepseekV4Attention``: low-rank queries and outputs, one key-value head, compressor and indexer.
+    """List the tensors of ``DeepseekV4Attention``: low-rank queries and outputs, one key-value head, compressor and
+    indexer.
 
     The indexer gets no gradient, so its tensors are fixed.
     """
@@ -264,7 +274,7 @@ def _attention_tensors(size: StackDimensions, compressor: Compressed) -> tuple[P
 
 
 def _compressor_tensors(module: str, hidden: int, width: int, compressor: Compressed) -> tuple[ParameterTensor, ...]:
-    """Tensors of the module that compresses ``rate`` tokens into one key of ``width`` elements.
+    """List the tensors of the module that compresses ``rate`` tokens into one key of ``width`` elements.
 
     Sparse layers, which have an indexer, compress overlapping windows, so their matrices are twice as wide.
     """

@@ -16,7 +16,7 @@ NAMES = Names(hidden=("dim",), layers=("n_layers",), heads=("n_heads",))
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: distilbert``: an encoder with a head for masked words."""
+    """Read a configuration of ``model_type: distilbert``: an encoder with a head for masked words."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("qa_dropout", "sinusoidal_pos_embds", "tie_weights_")

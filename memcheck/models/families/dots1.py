@@ -13,7 +13,9 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: dots1``: norms of queries and keys, sliding windows in later layers, sigmoid-routed experts."""
+    """Read a configuration of ``model_type: dots1``: norms of queries and keys, sliding windows in later layers,
+    sigmoid-routed experts.
+    """
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
     attention = qk_norm_attention(config, size)._replace(dropout=config.dropout("attention_dropout"))

@@ -23,7 +23,7 @@ KINDS = 2
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: ernie4_5``."""
+    """Read a configuration of ``model_type: ernie4_5``."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention, bias = _attention(config, size)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=bias)
@@ -31,7 +31,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_paddle(config: ConfigReader) -> Architecture:
-    """``model_type: paddleocr_vl_text``: ERNIE 4.5 with halves of heads rotated in their own dtype."""
+    """Read a configuration of ``model_type: paddleocr_vl_text``: ERNIE 4.5 with halves of heads rotated in their own
+    dtype.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     bias = config.flag("use_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias)
@@ -40,7 +42,9 @@ def read_paddle(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: ernie4_5_moe``: fp32 softmax router with a correction bias per expert, shared experts first."""
+    """Read a configuration of ``model_type: ernie4_5_moe``: fp32 softmax router with a correction bias per expert,
+    shared experts first.
+    """
     size = read_sizes(config, kv_heads="required")
     hidden = size.hidden
     attention, bias = _attention(config, size)
@@ -73,7 +77,7 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> tuple[Attention, bool]:
-    """The attention, and whether every matrix of a layer has a bias."""
+    """Return the attention, and whether every matrix of a layer has a bias."""
     bias = config.flag("use_bias")
     attention = grouped_attention(
         size,

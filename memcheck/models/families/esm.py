@@ -31,7 +31,9 @@ HARMLESS = ("mask_token_id", "hidden_act", "vocab_list", "rope_theta", "esmfold_
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: esm``: with a head for masked residues. Dropout is 0.1 unless stated, as in the class."""
+    """Read a configuration of ``model_type: esm``: with a head for masked residues. Dropout is 0.1 unless stated, as in
+    the class.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     for key in ("is_decoder", "add_cross_attention", "is_folding_model"):
         if config.flag(key):

@@ -11,7 +11,9 @@ POOLINGS = ("bos", "mean", "late")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: eurobert``: with a head for masked words, which has a bias where the networks have one."""
+    """Read a configuration of ``model_type: eurobert``: with a head for masked words, which has a bias where the
+    networks have one.
+    """
     config.ignore("mask_token_id")
     pooled = config.text("classifier_pooling", default="late")
     if pooled not in POOLINGS:

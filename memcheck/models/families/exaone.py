@@ -13,7 +13,7 @@ from memcheck.models.types import Architecture, Attention, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: exaone4``: norms after each half, none in front."""
+    """Read a configuration of ``model_type: exaone4``: norms after each half, none in front."""
     size = read_sizes(config, kv_heads="required")
     window, attention_types = _attention_types(config, size)
     attention = _attention(config, size)
@@ -40,7 +40,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: exaone_moe``: norms in front, DeepSeek V3's experts after the first layers."""
+    """Read a configuration of ``model_type: exaone_moe``: norms in front, DeepSeek V3's experts after the first
+    layers.
+    """
     size = read_sizes(config, kv_heads="required")
     window, attention_types = _attention_types(config, size)
     attention = _attention(config, size)
@@ -57,7 +59,7 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def _attention_types(config: ConfigReader, size: StackDimensions) -> tuple[int | None, tuple[str, ...]]:
-    """The sliding window in tokens (None: none), and the attention type of every layer.
+    """Return the sliding window in tokens (None: none), and the attention type of every layer.
 
     ``sliding_window_pattern`` is a period, or a word such as ``LLLG`` whose length is the period.
     """
@@ -77,21 +79,24 @@ def _attention_types(config: ConfigReader, size: StackDimensions) -> tuple[int |
 
 
 def _mask_windows(types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:
-    """Windows of the attention masks that the model builds: one of full attention, and one of the window if a layer has
-    it.
+    """List the windows of the attention masks that the model builds: None for full attention, or tokens.
+
+    It builds a mask for sliding windows only if a layer has one.
     """
     return (None, window) if "sliding_attention" in types else (None,)
 
 
 def _layer_attention(attention: Attention, kind: str, window: int | None) -> Attention:
-    """A layer's attention: sliding-window layers rotate queries and keys; so do all layers where there is no window."""
+    """Build a layer's attention: sliding-window layers rotate queries and keys; so do all layers where there is no
+    window.
+    """
     if kind == "sliding_attention":
         return attention._replace(window=window)
     return attention if window is None else attention._replace(rotary_dim=0)
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
-    """Grouped-query attention with an RMSNorm on the queries and keys of each head."""
+    """Build grouped-query attention with an RMSNorm on the queries and keys of each head."""
     return grouped_attention(
         size,
         query_norm=head_norm("rmsnorm", size.head_dim, "q"),

@@ -25,7 +25,9 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "self_attention")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: falcon``: one matrix for q, k and v, few key-value heads, and attention parallel to the MLP."""
+    """Read a configuration of ``model_type: falcon``: one matrix for q, k and v, few key-value heads, and attention
+    parallel to the MLP.
+    """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     new_decoder = config.flag("new_decoder_architecture")
     size = size._replace(kv_heads=_kv_heads(config, size.heads, new_decoder))
@@ -82,8 +84,9 @@ def _transposed_weights(part: Attention | Mlp) -> tuple[ParameterTensor, ...]:
 
 
 def _kv_heads(config: ConfigReader, heads: int, new_decoder: bool) -> int:
-    """Key-value heads: ``num_kv_heads`` under ``new_decoder_architecture``, else 1 (``multi_query``) or one per
-    head.
+    """Read the number of key-value heads.
+
+    It is ``num_kv_heads`` under ``new_decoder_architecture``, else 1 (``multi_query``) or the number of query heads.
     """
     multi_query = config.flag("multi_query", default=True)
     num_kv_heads = config.integer("num_kv_heads", default=heads, null=heads)
@@ -101,7 +104,9 @@ def _kv_heads(config: ConfigReader, heads: int, new_decoder: bool) -> int:
 
 
 def _norms(config: ConfigReader, hidden: int, new_decoder: bool) -> tuple[Norm, Norm | None, bool]:
-    """Norm before attention, norm before the feed-forward network (None: the same), whether the halves are parallel."""
+    """Read the norm before attention, the norm before the MLP (None: the same one), and whether both run in
+    parallel.
+    """
     parallel = config.flag("parallel_attn", default=True)
     norm_count = config.integer(
         "num_ln_in_parallel_attn", default=2 if new_decoder else 1, null=2 if new_decoder else 1, maximum=2

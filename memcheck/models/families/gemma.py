@@ -15,7 +15,9 @@ TANH_GELU = "gelu_pytorch_tanh"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gemma``. The released files say ``gelu`` and mean its tanh approximation."""
+    """Read a configuration of ``model_type: gemma``. The released files say ``gelu`` and mean its tanh
+    approximation.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=256)
     activation = config.activation(default=TANH_GELU)
     config.ignore("hidden_activation", "use_bidirectional_attention", "num_image_tokens")
@@ -25,7 +27,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: gemma2``: norms around both halves, capped logits, every other layer windowed."""
+    """Read a configuration of ``model_type: gemma2``: norms around both halves, capped logits, every other layer
+    windowed.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=256)
     softcap = has_softcap(config, "attn_logit_softcapping", 50.0)
     attention = _attention(config, size)._replace(softcap=softcap)
@@ -34,13 +38,16 @@ def read_2(config: ConfigReader) -> Architecture:
 
 
 def read_vault(config: ConfigReader) -> Architecture:
-    """``model_type: vaultgemma``: Gemma 2 without the norms after both halves."""
+    """Read a configuration of ``model_type: vaultgemma``: Gemma 2 without the norms after both halves."""
     gemma2 = read_2(config)
     return gemma2._replace(blocks=tuple((_without_output_norms(block), n) for block, n in gemma2.blocks))
 
 
 def _without_output_norms(block: Block) -> Block:
-    """A layer without the norms after its halves. VaultGemma's class offers no scaled_dot_product_attention."""
+    """Return the layer without the norms after attention and MLP, as VaultGemma has it.
+
+    Its class offers no scaled_dot_product_attention.
+    """
     mixer = (
         block.mixer._replace(kernels=block.mixer.kernels._replace(sdpa=False))
         if isinstance(block.mixer, Attention)
@@ -50,7 +57,9 @@ def _without_output_norms(block: Block) -> Block:
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: gemma3_text``: as Gemma 2, with query and key norms; five of six layers are windowed."""
+    """Read a configuration of ``model_type: gemma3_text``: as Gemma 2, with query and key norms; five of six layers are
+    windowed.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=256)
     attention = _attention(config, size)
     query_norm, key_norm = head_norm(NORM, size.head_dim, "q"), head_norm(NORM, size.head_dim, "k")
@@ -67,14 +76,14 @@ def read_3(config: ConfigReader) -> Architecture:
 
 
 def _attention(config: ConfigReader, size: StackDimensions) -> Attention:
-    """Grouped-query attention; ``attention_bias`` gives all four matrices a bias."""
+    """Build grouped-query attention; ``attention_bias`` gives all four matrices a bias."""
     bias = config.flag("attention_bias")
     config.ignore("query_pre_attn_scalar")
     return grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
 
 
 def has_softcap(config: ConfigReader, key: str, default: float | None) -> bool:
-    """Whether the configuration caps logits (``cap * tanh(logits / cap)``) under ``key``.
+    """Say whether the configuration caps logits (``cap * tanh(logits / cap)``) under ``key``.
 
     Null or 0 means no cap. A missing key leaves ``default``, the cap of the class; None for none.
     """
@@ -91,7 +100,7 @@ def _sandwich(
     attention_types: tuple[str, ...],
     final_cap: float | None,
 ) -> Architecture:
-    """A decoder whose layers have a norm before and after attention and MLP.
+    """Build a decoder whose layers have a norm before and after attention and MLP.
 
     ``attention_types``: attention type of each layer. ``final_cap``: default of ``final_logit_softcapping``; None for
     no cap.
@@ -112,7 +121,7 @@ def _sandwich(
 
 
 def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
-    """A layer with an RMSNorm before and after attention, and before and after the MLP."""
+    """Build a layer with an RMSNorm before and after attention, and before and after the MLP."""
     return Block(
         mixer=attention,
         mlp=mlp,
@@ -124,6 +133,6 @@ def sandwich_block(hidden: int, attention: Attention, mlp: Mlp) -> Block:
 
 
 def _decoder(config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...]) -> Architecture:
-    """A decoder with tied embeddings, which are multiplied by the square root of the hidden size."""
+    """Build a decoder with tied embeddings, which are multiplied by the square root of the hidden size."""
     final_norm = rms_norm(size.hidden, "model.norm", NORM)
     return decoder(config, size, blocks, tied=True, final_norm=final_norm, embedding_scale="module")

@@ -26,7 +26,8 @@ DEFAULT_SPARSE_LAYERS = 10
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gemma3n_text``: ``altup_num_inputs`` residual streams (AltUp), LAuReL, and an embedding per layer.
+    """Read a configuration of ``model_type: gemma3n_text``: ``altup_num_inputs`` residual streams (AltUp), LAuReL, and
+    an embedding per layer.
 
     The last ``num_kv_shared_layers`` layers reuse the keys and values of an earlier layer of their attention type.
     """
@@ -99,7 +100,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _mlp_widths(config: ConfigReader, key: str, layers: int) -> tuple[int, ...]:
-    """MLP width of every layer: a list in the configuration, or one number for all layers."""
+    """Read the MLP's inner width of every layer from ``key``: a list, or one number for all."""
     if not isinstance(config.raw(key), (list, tuple)):
         return (config.integer(key),) * layers
     widths = config.integers(key) or ()
@@ -109,7 +110,9 @@ def _mlp_widths(config: ConfigReader, key: str, layers: int) -> tuple[int, ...]:
 
 
 def _sparse_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    """For each layer, whether its MLP keeps only the largest activations (``activation_sparsity_pattern`` above 0)."""
+    """Say for each layer whether its MLP keeps only the largest activations (``activation_sparsity_pattern`` above
+    0).
+    """
     pattern = config.raw("activation_sparsity_pattern")
     if pattern is None:
         return tuple(i < DEFAULT_SPARSE_LAYERS < layers for i in range(layers))
@@ -121,7 +124,9 @@ def _sparse_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
 
 
 def _altup_tensors(hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of ``Gemma3nTextAltUp``, which predicts and corrects ``streams`` residual streams around a layer."""
+    """List the tensors of ``Gemma3nTextAltUp``, which predicts and corrects ``streams`` residual streams around a
+    layer.
+    """
     return (
         vector("altup.correct_output_scale", hidden, "mixer"),
         *linear("altup.correction_coefs", streams, streams, "mixer", "none"),
@@ -132,7 +137,7 @@ def _altup_tensors(hidden: int, streams: int) -> tuple[ParameterTensor, ...]:
 
 
 def _laurel_tensors(hidden: int, rank: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of ``Gemma3nTextLaurelBlock``: a low-rank residual branch parallel to attention."""
+    """List the tensors of ``Gemma3nTextLaurelBlock``: a low-rank residual branch parallel to attention."""
     return (
         *linear("laurel.linear_left", rank, hidden, "mixer", "none"),
         *linear("laurel.linear_right", hidden, rank, "mixer", "none"),

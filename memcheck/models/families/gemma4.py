@@ -27,7 +27,7 @@ class Kind(Record):
 
 
 def read_unified(config: ConfigReader) -> Architecture:
-    """``model_type: gemma4_unified_text``: neither per-layer embeddings nor experts."""
+    """Read a configuration of ``model_type: gemma4_unified_text``: neither per-layer embeddings nor experts."""
     for key in ("hidden_size_per_layer_input", "enable_moe_block"):
         if config.raw(key):
             config.fail(key, f"the model has no {key}", f"remove {key}")
@@ -35,7 +35,7 @@ def read_unified(config: ConfigReader) -> Architecture:
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gemma4_text``."""
+    """Read a configuration of ``model_type: gemma4_text``."""
     return _read(config, per_layer_width=config.integer("hidden_size_per_layer_input", default=256, null=0, minimum=0))
 
 
@@ -112,22 +112,27 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
 
 
 def kv_sharing_modes(attention_types: tuple[str, ...], kv_shared_layers: int) -> tuple[str, ...]:
-    """How each layer treats keys and values: ``reuse`` in the last ``kv_shared_layers`` layers, which take an earlier
-    layer's.
+    """Say for each layer where its keys and values come from: ``reuse``, ``store`` or ``own``.
 
-    ``store`` in the last layer of each attention type before them, whose keys and values are kept; else ``own``.
+    The last ``kv_shared_layers`` layers reuse those of an earlier layer with the same attention type: the last one
+    before them, which stores them. All others only use their own. ``attention_types``: one per layer.
     """
     first_reusing = len(attention_types) - kv_shared_layers
-    stored = {kind: i for i, kind in enumerate(attention_types[:first_reusing])} if kv_shared_layers else {}
-    return tuple(
-        "reuse" if i >= first_reusing else "store" if stored.get(t) == i else "own"
-        for i, t in enumerate(attention_types)
-    )
+    modes = []
+    for i, attention_type in enumerate(attention_types):
+        if i >= first_reusing:
+            modes.append("reuse")
+        elif kv_shared_layers and attention_type not in attention_types[i + 1 : first_reusing]:
+            modes.append("store")
+        else:
+            modes.append("own")
+    return tuple(modes)
 
 
 def _full_attention_dimensions(config: ConfigReader, size: StackDimensions) -> StackDimensions:
-    """Dimensions of the full-attention layers: wider heads, and fewer key-value heads where keys are also the
-    values.
+    """Return the dimensions of full-attention layers.
+
+    Their heads are wider than those of windowed layers; they have fewer key-value heads if keys are also the values.
     """
     head_dim = config.integer("global_head_dim", default=512, null=512)
     kv_heads = config.integer("num_global_key_value_heads", default=size.kv_heads, null=size.kv_heads)
@@ -146,7 +151,7 @@ def _full_attention_dimensions(config: ConfigReader, size: StackDimensions) -> S
 
 
 def gemma4_attention(size: StackDimensions, *, bias: bool, keys_are_values: bool, reuses: bool) -> Attention:
-    """Attention with norms on queries, keys and (without a weight) values.
+    """Build attention with norms on queries, keys and (without a weight) values.
 
     ``keys_are_values``: there is no value projection. ``reuses``: keys and values are an earlier layer's.
     """
@@ -157,15 +162,19 @@ def gemma4_attention(size: StackDimensions, *, bias: bool, keys_are_values: bool
         query_norm=head_norm(NORM, size.head_dim, "q"),
         key_norm=None if reuses else head_norm(NORM, size.head_dim, "k"),
     )
-    variant = ReusingAttention if reuses else KeysAsValuesAttention if keys_are_values else Gemma4Attention
-    attention = variant(*attention)
-    absent_projections = ("k_proj", "v_proj") if reuses else ("v_proj",) if keys_are_values else ()
-    tensors = tuple(t for t in attention.tensors if not any(f".{name}." in t.name for name in absent_projections))
-    return attention._replace(tensors=tensors)
+    absent_projections: tuple[str, ...]
+    if reuses:
+        attention, absent_projections = ReusingAttention(*attention), (".k_proj.", ".v_proj.")
+    elif keys_are_values:
+        attention, absent_projections = KeysAsValuesAttention(*attention), (".v_proj.",)
+    else:
+        return Gemma4Attention(*attention)
+    tensors = [t for t in attention.tensors if not any(name in t.name for name in absent_projections)]
+    return attention._replace(tensors=tuple(tensors))
 
 
 def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
-    """Routed experts in parallel with a dense MLP of ``width``; a norm follows each of the two."""
+    """Build routed experts in parallel with a dense MLP of ``width``; a norm follows each of the two."""
     experts, experts_per_token = config.integer("num_experts"), config.integer("top_k_experts")
     expert_width = config.integer("moe_intermediate_size")
     norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
@@ -192,7 +201,7 @@ def _moe(config: ConfigReader, hidden: int, width: int, activation: str) -> Moe:
 
 
 def per_layer_tensors(hidden: int, per_layer_width: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of one layer that gate and project its per-layer embedding of ``per_layer_width`` elements."""
+    """List the tensors of one layer that gate and project its per-layer embedding of ``per_layer_width`` elements."""
     if not per_layer_width:
         return ()
     return (
@@ -205,8 +214,8 @@ def per_layer_tensors(hidden: int, per_layer_width: int) -> tuple[ParameterTenso
 def per_layer_embedding_tensors(
     hidden: int, rows: int, width: int, per_layer_width: int
 ) -> tuple[ParameterTensor, ...]:
-    """Tensors of the per-layer embedding outside the layers: the table [rows, width], and the projection of hidden
-    states.
+    """List the tensors of the per-layer embedding outside the layers: the table [rows, width], and the projection of
+    hidden states.
 
     ``width``: of all layers together. ``per_layer_width``: of one layer; 0 for none.
     """

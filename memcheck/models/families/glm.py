@@ -15,33 +15,35 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: glm``."""
+    """Read a configuration of ``model_type: glm``."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     return _assemble(config, size, _block(config, size))
 
 
 def read_4(config: ConfigReader) -> Architecture:
-    """``model_type: glm4``: a norm after each half as well."""
+    """Read a configuration of ``model_type: glm4``: a norm after each half as well."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     return _assemble(config, size, _with_output_norms(size, _block(config, size)))
 
 
 def read_4v(config: ConfigReader) -> Architecture:
-    """``model_type: glm4v_text``: heads of ``hidden_size / num_attention_heads``, turned whole unless stated."""
+    """Read a configuration of ``model_type: glm4v_text``: heads of ``hidden_size / num_attention_heads``, turned whole
+    unless stated.
+    """
     size = read_sizes(config, kv_heads="required")
     config.ignore("attention_bias")  # the class has biases, even if the key is false
     return _assemble(config, size, _with_output_norms(size, _block(config, size, 1.0, bias=True)), 1.0)
 
 
 def read_ocr(config: ConfigReader) -> Architecture:
-    """``model_type: glm_ocr_text``: without biases."""
+    """Read a configuration of ``model_type: glm_ocr_text``: without biases."""
     size = read_sizes(config, kv_heads="required")
     config.ignore("attention_bias")  # the class has no biases, even if the key is true
     return _assemble(config, size, _with_output_norms(size, _block(config, size, 1.0, bias=False)), 1.0)
 
 
 def _with_output_norms(size: StackDimensions, block: Block) -> Block:
-    """The layer with RMSNorms after attention and MLP, as GLM 4 has."""
+    """Return the layer with RMSNorms after attention and MLP, as GLM 4 has."""
     return block._replace(
         mixer_output_norm=rms_norm(size.hidden, "post_self_attn_layernorm"),
         mlp_output_norm=rms_norm(size.hidden, "post_mlp_layernorm"),
@@ -49,8 +51,9 @@ def _with_output_norms(size: StackDimensions, block: Block) -> Block:
 
 
 def _block(config: ConfigReader, size: StackDimensions, fraction: float = 0.5, *, bias: bool | None = None) -> Block:
-    """One pre-norm layer. ``fraction``: default share of each head that is rotated. ``bias``: of q, k and v; None reads
-    ``attention_bias``.
+    """Build one pre-norm layer.
+
+    ``fraction``: default share of each head that is rotated. ``bias``: of q, k and v; None reads ``attention_bias``.
     """
     attention = grouped_attention(
         size,
@@ -65,6 +68,6 @@ def _block(config: ConfigReader, size: StackDimensions, fraction: float = 0.5, *
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, block: Block, fraction: float = 0.5) -> Architecture:
-    """A decoder of equal layers. ``fraction``: default share of each head that is rotated."""
+    """Build a decoder of equal layers. ``fraction``: default share of each head that is rotated."""
     rotary_dim = int(size.head_dim * config.rotary_fraction(fraction))
     return decoder(config, size, ((block, size.layers),), tied=False, rotary_dim=rotary_dim)

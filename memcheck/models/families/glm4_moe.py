@@ -14,19 +14,20 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: glm4_moe``."""
+    """Read a configuration of ``model_type: glm4_moe``."""
     return _read(config, bias=config.flag("attention_bias"))
 
 
 def read_v(config: ConfigReader) -> Architecture:
-    """``model_type: glm4v_moe_text``: biases of q, k and v unless stated (modeling_glm4v_moe.py)."""
+    """Read a configuration of ``model_type: glm4v_moe_text``: biases of q, k and v unless stated
+    (modeling_glm4v_moe.py).
+    """
     return _read(config, bias=config.flag("attention_bias", default=True))
 
 
 def _read(config: ConfigReader, *, bias: bool) -> Architecture:
-    """GLM 4.5: grouped-query attention, and DeepSeek V3's experts after ``first_k_dense_replace`` dense layers.
-
-    ``bias``: of q, k and v.
+    """Read a configuration of GLM 4.5: grouped-query attention, and DeepSeek V3's experts after
+    ``first_k_dense_replace`` dense layers.
     """
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     size = read_sizes(config, kv_heads="required", head_dim=max(1, hidden // heads))  # rounded down, as in the class

@@ -14,12 +14,12 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: glm4_moe_lite``."""
+    """Read a configuration of ``model_type: glm4_moe_lite``."""
     return _read(config, norm_after_experts=False)
 
 
 def read_axk1(config: ConfigReader) -> Architecture:
-    """``model_type: axk1``: A.X K1, with a norm after the experts."""
+    """Read a configuration of ``model_type: axk1``: A.X K1, with a norm after the experts."""
     config.ignore("ep_size", "aux_loss_alpha", "topk_method", "scoring_func")
     if config.raw("moe_layer_freq") not in (None, 1):
         config.fail("moe_layer_freq", "memcheck reads mlp_layer_types", "state which layers are sparse there")
@@ -27,7 +27,10 @@ def read_axk1(config: ConfigReader) -> Architecture:
 
 
 def _read(config: ConfigReader, *, norm_after_experts: bool) -> Architecture:
-    """Latent attention with DeepSeek V3's experts. ``norm_after_experts``: a norm follows the experts."""
+    """Read a configuration with latent attention and DeepSeek V3's experts.
+
+    ``norm_after_experts``: an RMSNorm follows the experts (A.X K1).
+    """
     size = latent_dimensions(config)
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))
     moe = sigmoid_experts(config, size.hidden, "n_routed_experts", "n_shared_experts", aliases=("num_local_experts",))

@@ -14,7 +14,7 @@ CONV1D = Projections(("c_attn",), "c_proj", "attn", transposed=True)
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gpt2``. Dropout is 0.1 unless stated, as in the class."""
+    """Read a configuration of ``model_type: gpt2``. Dropout is 0.1 unless stated, as in the class."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     residual = config.dropout("resid_pdrop", default=0.1)

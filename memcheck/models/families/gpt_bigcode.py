@@ -13,7 +13,7 @@ FUSED = Projections(("c_attn",), "c_proj", "attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gpt_bigcode``. Dropout is 0.1 unless stated, as in the class."""
+    """Read a configuration of ``model_type: gpt_bigcode``. Dropout is 0.1 unless stated, as in the class."""
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden, multi_query = size.hidden, config.flag("multi_query", default=True)
     size = size._replace(kv_heads=1 if multi_query else size.heads)

@@ -18,7 +18,7 @@ NAMES = Names(
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gpt_neo``. Local layers hold another mask of the same size."""
+    """Read a configuration of ``model_type: gpt_neo``. Local layers hold another mask of the same size."""
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("attention_types", "attention_layers", "window_size", "classifier_dropout", "gradient_checkpointing")

@@ -13,7 +13,9 @@ PROJECTIONS = Projections(("query_key_value",), "dense", "attention")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gpt_neox``. The feed-forward network has biases whatever ``attention_bias`` says."""
+    """Read a configuration of ``model_type: gpt_neox``. The feed-forward network has biases whatever ``attention_bias``
+    says.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     bias = config.flag("attention_bias", default=True)

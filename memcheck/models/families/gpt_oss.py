@@ -17,7 +17,7 @@ NORM = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gpt_oss``. ``num_experts`` is the class's own alias."""
+    """Read a configuration of ``model_type: gpt_oss``. ``num_experts`` is the class's own alias."""
     size = read_sizes(config, kv_heads="required", head_dim=64)
     config.ignore("swiglu_alpha", "swiglu_limit", "initial_context_length", "experts_per_token")
     bias = config.flag("attention_bias", default=True)
@@ -53,7 +53,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts with biases, whose gates are clamped (``swiglu_limit``); gate and up interleave in one matrix."""
+    """Build routed experts with biases, whose gates are clamped (``swiglu_limit``); gate and up interleave in one
+    matrix.
+    """
     experts, width = config.integer("num_local_experts", "num_experts"), config.integer("intermediate_size")
     up, down = stacked_experts("mlp.experts", experts, hidden, width, transposed=True)
     tensors = (

@@ -14,7 +14,9 @@ PROJECTIONS = Projections(output="out_proj", module="attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gptj``: biases in the feed-forward network and on the head, none in attention."""
+    """Read a configuration of ``model_type: gptj``: biases in the feed-forward network and on the head, none in
+    attention.
+    """
     size = read_sizes(config, GPT2_NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     config.ignore("scale_attn_weights", "gradient_checkpointing", "rotary", "summary_type", "summary_use_proj")

@@ -18,14 +18,14 @@ from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: granite``."""
+    """Read a configuration of ``model_type: granite``."""
     size = read_sizes(config)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
     return _assemble(config, size, mlp)
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: granitemoe``."""
+    """Read a configuration of ``model_type: granitemoe``."""
     size = read_sizes(config)
     moe = routed(
         size.hidden,
@@ -41,21 +41,23 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def read_shared(config: ConfigReader) -> Architecture:
-    """``model_type: granitemoeshared``: a shared network in addition to the experts."""
+    """Read a configuration of ``model_type: granitemoeshared``: a shared network in addition to the experts."""
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
     return _assemble(config, size, granite_feed_forward(config, size.hidden, shared))
 
 
 def read_swa(config: ConfigReader) -> Architecture:
-    """``model_type: granite_swa``: three of four layers are windowed, with sinks; some do not rotate."""
+    """Read a configuration of ``model_type: granite_swa``: three of four layers are windowed, with sinks; some do not
+    rotate.
+    """
     size = read_sizes(config)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
     return _with_windows_and_sinks(config, size, _assemble(config, size, mlp))
 
 
 def read_moe_swa(config: ConfigReader) -> Architecture:
-    """``model_type: granitemoe_swa``: the same attention over experts."""
+    """Read a configuration of ``model_type: granitemoe_swa``: the same attention over experts."""
     size = read_sizes(config)
     shared = config.integer("shared_intermediate_size", default=0, minimum=0)
     return _with_windows_and_sinks(
@@ -101,7 +103,7 @@ def _with_windows_and_sinks(config: ConfigReader, size: StackDimensions, archite
 
 
 def read_hyperclovax(config: ConfigReader) -> Architecture:
-    """``model_type: hyperclovax``: Granite with a norm after each half, too."""
+    """Read a configuration of ``model_type: hyperclovax``: Granite with a norm after each half, too."""
     size = read_sizes(config)
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation(), bias=config.flag("mlp_bias"))
     architecture = _assemble(config, size, mlp)
@@ -114,6 +116,7 @@ def read_hyperclovax(config: ConfigReader) -> Architecture:
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, mlp: Mlp | Moe) -> Architecture:
+    """Build a decoder of equal pre-norm layers with Granite's multipliers. ``mlp``: the feed-forward of each layer."""
     bias = config.flag("attention_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
     config.ignore("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")

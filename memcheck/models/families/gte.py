@@ -27,7 +27,7 @@ from memcheck.models.types import (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: gte``: with a head for masked words."""
+    """Read a configuration of ``model_type: gte``: with a head for masked words."""
     hidden_dropout = config.dropout("hidden_dropout_prob", default=0.1)
     architecture = _encoder(config, "gte", hidden_dropout, config.activation(default="gelu"), biases=True)
     hidden = architecture.hidden_size
@@ -42,7 +42,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_nomic(config: ConfigReader) -> Architecture:
-    """``model_type: nomic_bert``: GTE's layers without biases, and BERT's head and pooler."""
+    """Read a configuration of ``model_type: nomic_bert``: GTE's layers without biases, and BERT's head and pooler."""
     hidden_dropout, activation = config.dropout("hidden_dropout_prob"), config.activation()
     architecture = _encoder(config, "nomic_bert", hidden_dropout, activation, biases=False)
     hidden, transform = architecture.hidden_size, "cls.predictions.transform"
@@ -62,7 +62,9 @@ def read_nomic(config: ConfigReader) -> Architecture:
 
 
 def read_jina(config: ConfigReader) -> Architecture:
-    """``model_type: jina_embeddings_v3``: GTE's layers without a gate, RoBERTa's head and pooler."""
+    """Read a configuration of ``model_type: jina_embeddings_v3``: GTE's layers without a gate, RoBERTa's head and
+    pooler.
+    """
     hidden_dropout, activation = config.dropout("hidden_dropout_prob", default=0.1), config.activation(default="gelu")
     architecture = _encoder(config, "roberta", hidden_dropout, activation, biases=True, dropout=0.1)
     hidden = architecture.hidden_size

@@ -14,7 +14,9 @@ NORM = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: helium``. The output matrix has no bias whatever ``attention_bias`` says."""
+    """Read a configuration of ``model_type: helium``. The output matrix has no bias whatever ``attention_bias``
+    says.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention = grouped_attention(
         size,

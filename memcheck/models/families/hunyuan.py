@@ -13,7 +13,9 @@ from memcheck.models.types import Architecture, Attention
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: hunyuan_v1_dense``: Llama's layers with norms of queries and keys after the rotation."""
+    """Read a configuration of ``model_type: hunyuan_v1_dense``: Llama's layers with norms of queries and keys after the
+    rotation.
+    """
     return _dense(config, read_sizes(config))
 
 
@@ -25,7 +27,9 @@ def _dense(config: ConfigReader, size: StackDimensions) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: hunyuan_v1_moe``: an fp32 router that is a linear layer, and a shared expert of the same width."""
+    """Read a configuration of ``model_type: hunyuan_v1_moe``: an fp32 router that is a linear layer, and a shared
+    expert of the same width.
+    """
     size = read_sizes(config)
     config.ignore("eod_token_id")
     width = config.integer("intermediate_size")

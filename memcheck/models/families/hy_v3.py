@@ -17,7 +17,7 @@ class WideSumMoe(Moe):
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: hy_v3``.
+    """Read a configuration of ``model_type: hy_v3``.
 
     Llama's layers with norms of queries and keys, and sigmoid-routed experts with a shared one.
     """

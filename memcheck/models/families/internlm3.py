@@ -12,7 +12,9 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: internlm3``. Its own names of the biases are ``qkv_bias`` and ``bias``, and they must be equal."""
+    """Read a configuration of ``model_type: internlm3``. Its own names of the biases are ``qkv_bias`` and ``bias``, and
+    they must be equal.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     bias, mlp_bias = config.flag("attention_bias", "qkv_bias"), config.flag("mlp_bias", "bias")
     if bias != mlp_bias:

@@ -11,7 +11,9 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: jais2``: Llama's attention with LayerNorm, biases everywhere, and an MLP with squared ReLU."""
+    """Read a configuration of ``model_type: jais2``: Llama's attention with LayerNorm, biases everywhere, and an MLP
+    with squared ReLU.
+    """
     size = read_sizes(config)
     bias = config.flag("attention_bias", default=True)
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))

@@ -15,7 +15,7 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: jamba``.
+    """Read a configuration of ``model_type: jamba``.
 
     Mamba layers, attention in one layer of each period, and experts in one layer of another period.
     """

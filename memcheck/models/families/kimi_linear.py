@@ -17,7 +17,7 @@ from memcheck.models.types import Architecture, Block, Mixer, Moe, ParameterTens
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: kimi_linear``. Older files state the mixers in ``linear_attn_config``."""
+    """Read a configuration of ``model_type: kimi_linear``. Older files state the mixers in ``linear_attn_config``."""
     config.ignore("pretraining_tp", "moe_layer_freq", "rope_theta", "model_max_length", "routed_scaling_factor")
     config.ignore("moe_router_activation_func", "num_nextn_predict_layers", "mla_use_nope", "use_grouped_topk")
     size = latent_dimensions(config)
@@ -50,7 +50,10 @@ def _kind(layer: int, full_layers: set[int] | None) -> str:
 
 
 def experts(config: ConfigReader, hidden: int, groups_by_default: tuple[int, int] | None = None) -> Moe:
-    """DeepSeek V3's, under this family's names. ``groups_by_default``: groups of experts, and those that are chosen."""
+    """Build routed experts as DeepSeek V3 has them, from Kimi's names of the keys.
+
+    ``groups_by_default``: number of groups of experts, and how many of them a token may use, if the keys are absent.
+    """
     width = config.integer("moe_intermediate_size")
     default_groups, default_chosen = groups_by_default or (1, None)
     groups = config.integer("num_expert_group", "n_group", default=default_groups, null=default_groups)
@@ -107,9 +110,10 @@ def delta_mixer(
     forget: tuple[ParameterTensor, ...],
     gate: tuple[ParameterTensor, ...],
 ) -> Mixer:
-    """Return the mixer around its gates of decay (``forget``) and output (``gate``).
+    """Build the mixer of Kimi delta attention.
 
-    ``size``: heads, channels per head, taps of the convolution.
+    ``size``: heads, channels per head, and tokens of the convolution. ``forget``, ``gate``: tensors that compute the
+    decay and the output's gate.
     """
     heads, head_dim, kernel = size
     width, module = heads * head_dim, "self_attn"
@@ -138,7 +142,7 @@ def delta_mixer(
 
 
 def _size(config: ConfigReader, key: str, nested: object, default: int) -> int:
-    """A size under its own name, or in the older section."""
+    """Read a size from ``key``, or take ``nested``, the value that older files have in ``linear_attn_config``."""
     if config.raw(key) is None and isinstance(nested, int) and not isinstance(nested, bool) and nested > 0:
         return nested
     return config.integer(key, default=default, null=default)

@@ -20,7 +20,7 @@ LAYER_KINDS = ("conv", "full_attention")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: lfm2``: short gated convolutions or attention, each with a gated MLP."""
+    """Read a configuration of ``model_type: lfm2``: short gated convolutions or attention, each with a gated MLP."""
     size = read_sizes(config, kv_heads="required")
     layer_kinds = _layer_kinds(config, size)
     mlp = _mlp(size.hidden, _mlp_width(config))
@@ -28,7 +28,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: lfm2_moe``: sigmoid experts after the first dense layers."""
+    """Read a configuration of ``model_type: lfm2_moe``: sigmoid experts after the first dense layers."""
     size = read_sizes(config, kv_heads="required")
     layer_kinds = _layer_kinds(config, size)
     dense = config.integer("num_dense_layers", default=2, minimum=0)
@@ -51,7 +51,8 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: lfm3``: sliding-window layers, a gate for each head, and norms after both halves.
+    """Read a configuration of ``model_type: lfm3``: sliding-window layers, a gate for each head, and norms after both
+    halves.
 
     Its convolution is always PyTorch's own: the causal-conv1d package has no kernel of its size.
     """
@@ -65,7 +66,10 @@ def read_3(config: ConfigReader) -> Architecture:
     known_kinds = ("conv", "full_attention", "sliding_attention")
 
     def usual(i: int) -> str:
-        return known_kinds[1] if i % 4 == 2 else known_kinds[2] if i and i % 4 == 0 else known_kinds[0]
+        """Return the default kind of layer ``i``."""
+        if i % 4 == 2:
+            return "full_attention"
+        return "sliding_attention" if i and i % 4 == 0 else "conv"
 
     layer_kinds = config.texts("layer_types") or tuple(usual(i) for i in range(size.layers))
     unknown = next((t for t in layer_kinds if t not in known_kinds), None)
@@ -101,18 +105,14 @@ def read_3(config: ConfigReader) -> Architecture:
 
 
 def _layer_kinds(config: ConfigReader, size: StackDimensions) -> tuple[str, ...]:
-    """Kind of every layer, ``conv`` or ``full_attention``: ``layer_types``, or the layers in ``full_attn_idxs``."""
+    """Read the kind of every layer, ``conv`` or ``full_attention``, from ``layer_types`` or ``full_attn_idxs``."""
     stated = config.integers("full_attn_idxs")
     attention_layers = frozenset(range(size.layers) if stated is None else stated)
     return layer_types(config, size.layers, lambda i: LAYER_KINDS[i in attention_layers], LAYER_KINDS)
 
 
 def _mlp_width(config: ConfigReader) -> int:
-    """Intermediate size of the MLP.
-
-    Unless ``block_auto_adjust_ff_dim`` is false, two thirds of the stated size are multiplied by a factor and rounded
-    up.
-    """
+    """Return the inner width of the MLP."""
     width = config.integer("intermediate_size", "block_ff_dim")
     factor = config.number("block_ffn_dim_multiplier", default=1.0)
     multiple = config.integer("block_multiple_of", default=256)
@@ -123,7 +123,7 @@ def _mlp_width(config: ConfigReader) -> int:
 
 
 def _mlp(hidden: int, width: int) -> Mlp:
-    """``w2(silu(w1(x)) * w3(x))``."""
+    """Build the gated MLP ``w2(silu(w1(x)) * w3(x))`` of inner ``width``."""
     tensors = (
         *linear("feed_forward.w1", width, hidden, "mlp", "column"),
         *linear("feed_forward.w3", width, hidden, "mlp", "column"),
@@ -133,7 +133,7 @@ def _mlp(hidden: int, width: int) -> Mlp:
 
 
 def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dict[str, Attention | Mixer]:
-    """The mixer of each kind of layer: grouped-query attention, or a gated short convolution of ``kernel`` tokens."""
+    """Build the mixer of each kind of layer: attention, or a gated short convolution over ``kernel`` tokens."""
     hidden, bias = size.hidden, config.flag("conv_bias")
     kernel = config.integer("conv_L_cache", default=kernel)
     attention = grouped_attention(
@@ -169,7 +169,10 @@ def _assemble(
     layers: tuple[tuple[str, Mlp | Moe], ...],
     mixers: dict[str, Attention | Mixer],
 ) -> Architecture:
-    """A decoder with tied embeddings. ``layers``: kind of mixer and feed-forward of each layer; ``mixers``: by kind."""
+    """Build a decoder with tied embeddings.
+
+    ``layers``: kind of mixer and feed-forward of each layer. ``mixers``: mixer by kind.
+    """
     config.ignore("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_mlp_init_scale")
     config.ignore("block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "num_heads", "tie_embedding")
     config.ignore("block_norm_eps", "theta")

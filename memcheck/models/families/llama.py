@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: llama``."""
+    """Read a configuration of ``model_type: llama``."""
     size = read_sizes(config)
     bias = config.flag("attention_bias")
     attention = grouped_attention(size, qkv_bias=bias, out_bias=bias, dropout=config.dropout("attention_dropout"))
@@ -21,7 +21,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def intermediate_size(config: ConfigReader) -> int:
-    """``intermediate_size``, or half of ``ffn2``: the width of torchtitan's fused gate and up matrix (``w13``)."""
+    """Read ``intermediate_size``; if it is absent, half of ``ffn2``, the rows of torchtitan's fused gate and up
+    (``w13``).
+    """
     fused = config.optional_integer("ffn2")
     if fused is None or config.has("intermediate_size"):
         width = config.integer("intermediate_size")

@@ -17,7 +17,7 @@ MODULE = "feed_forward"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: llama4_text``.
+    """Read a configuration of ``model_type: llama4_text``.
 
     Chunked attention with rotation, full attention without it, and routed layers with a shared expert.
     """
@@ -52,7 +52,10 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention, Attention]:
-    """Attention without and with norms on rotated queries and keys; these norms have no weights."""
+    """Build the attention of layers that do not rotate, and of those that do.
+
+    The latter may have norms without weights on queries and keys.
+    """
     bias = config.flag("attention_bias")
     plain = grouped_attention(
         size,
@@ -71,7 +74,7 @@ def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention,
 
 
 def _routed_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    """For each layer, whether it has experts: ``moe_layers``, or every ``interleave_moe_layer_step``-th layer."""
+    """Say for each layer whether it has experts: ``moe_layers``, or every ``interleave_moe_layer_step``-th layer."""
     period = config.integer("interleave_moe_layer_step", default=1, null=1)
     moe_layers = config.integers("moe_layers")
     if moe_layers is None:
@@ -80,8 +83,8 @@ def _routed_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
 
 
 def _experts(config: ConfigReader, hidden: int, activation: str) -> Moe:
-    """Experts with one shared expert; every expert multiplies all tokens (``Llama4TextExperts``), zeros where it is not
-    chosen.
+    """Build experts with one shared expert; every expert multiplies all tokens (``Llama4TextExperts``), zeros where it
+    is not chosen.
     """
     experts, width = config.integer("num_local_experts"), config.integer("intermediate_size")
     tensors = (

@@ -18,7 +18,7 @@ NAMES = Names(layers=("num_layers",))
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: longcat_flash``.
+    """Read a configuration of ``model_type: longcat_flash``.
 
     Two latent attentions and two dense MLPs in each layer, with experts parallel to them.
     """
@@ -53,7 +53,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _numbered(attention: LatentAttention, index: int) -> LatentAttention:
-    """The attention with the names of module ``index`` of the layer's list."""
+    """Return the attention with the module path of number ``index`` in the layer's ``self_attn`` list."""
     tensors = attention.tensors
     return attention._replace(
         tensors=tuple(t._replace(name=t.name.replace("self_attn.", f"self_attn.{index}.", 1)) for t in tensors)
@@ -61,7 +61,10 @@ def _numbered(attention: LatentAttention, index: int) -> LatentAttention:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts, and the layer's two dense networks in place of shared ones."""
+    """Build a layer's routed experts, with its two dense MLPs in the place of shared experts.
+
+    ``zero_expert_num`` further experts return their input unchanged (identity experts).
+    """
     experts = config.integer("n_routed_experts", "num_local_experts")
     handed = config.integer("zero_expert_num", default=256, null=0, minimum=0)
     width = config.integer("expert_ffn_hidden_size", "moe_intermediate_size")

@@ -23,17 +23,19 @@ IRRELEVANT_KEYS = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mamba``."""
+    """Read a configuration of ``model_type: mamba``."""
     return _read(config, has_norms=False)
 
 
 def read_falcon(config: ConfigReader) -> Architecture:
-    """``model_type: falcon_mamba``: time steps, B and C are normalised without weights, whose ones are buffers."""
+    """Read a configuration of ``model_type: falcon_mamba``: time steps, B and C are normalised without weights, whose
+    ones are buffers.
+    """
     return _read(config, has_norms=True)
 
 
 def _read(config: ConfigReader, *, has_norms: bool) -> Architecture:
-    """A stack of Mamba-1 mixers. ``has_norms``: time steps, B and C are normalised (Falcon Mamba)."""
+    """Build a stack of Mamba-1 mixers. ``has_norms``: time steps, B and C are normalised (Falcon Mamba)."""
     hidden = config.integer("hidden_size")
     layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
     config.ignore(*IRRELEVANT_KEYS)
@@ -57,13 +59,13 @@ def _read(config: ConfigReader, *, has_norms: bool) -> Architecture:
 
 
 def time_step_rank(config: ConfigReader, key: str, hidden: int) -> int:
-    """Rank of the time-step projection; ``auto`` is a sixteenth of the hidden size, rounded up."""
+    """Read the rank of the time-step projection; ``auto`` is a sixteenth of the hidden size, rounded up."""
     default = -(-hidden // 16)
     return default if config.raw(key) in (None, "auto") else config.integer(key)
 
 
 def hybrid_scan(config: ConfigReader, hidden: int) -> SelectiveScan:
-    """The scan of a hybrid, whose keys begin with ``mamba_``. ``hidden``: the hidden size."""
+    """Read the dimensions of a hybrid model's scan, whose keys begin with ``mamba_``."""
     return SelectiveScan(
         inner=config.integer("mamba_expand", default=2) * hidden,
         state=config.integer("mamba_d_state", default=16),

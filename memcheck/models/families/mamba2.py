@@ -9,7 +9,7 @@ from memcheck.models.types import TEXT_ALONE, Architecture, Block, LogitCasts, M
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mamba2``."""
+    """Read a configuration of ``model_type: mamba2``."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
     layers = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
     config.ignore("time_step_rank", "time_step_limit", "time_step_min", "time_step_max", "time_step_floor")
@@ -30,7 +30,10 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def backbone(config: ConfigReader, mixer: Mixer, hidden: int, layers: int, *, tied: bool) -> Architecture:
-    """A stack of mixers alone, each after its norm. ``tied``: the head's default."""
+    """Build a model of mixers alone, each after a norm, without MLPs.
+
+    ``layers``: their number. ``tied``: the class's default of ``tie_word_embeddings``.
+    """
     wide = config.flag("residual_in_fp32", default=True)
     block = (WideStreamBlock if wide else Block)(
         mixer=mixer,

@@ -48,7 +48,7 @@ DROPOUT = 0.1
 
 
 def read(config: ConfigReader) -> Architecture:
-    """A GPT model as ``pretrain_gpt.py`` builds it, from Megatron-LM's own arguments."""
+    """Read a GPT model as ``pretrain_gpt.py`` builds it, from Megatron-LM's own arguments."""
     hidden, layers = config.integer("hidden_size"), config.integer("num_layers", maximum=MAX_LAYERS)
     dropout = config.dropout("hidden_dropout", default=DROPOUT)
     is_latent = config.flag("multi_latent_attention")
@@ -98,7 +98,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _norm(config: ConfigReader, size: int, name: str) -> Norm:
-    """``--normalization``: an RMSNorm or a LayerNorm of ``size`` elements."""
+    """Build the norm of ``--normalization``: an RMSNorm or a LayerNorm over ``size`` elements."""
     kind = config.text("normalization", default="LayerNorm")
     if kind not in ("LayerNorm", "RMSNorm"):
         config.fail("normalization", f"{kind} is neither LayerNorm nor RMSNorm")
@@ -106,18 +106,23 @@ def _norm(config: ConfigReader, size: int, name: str) -> Norm:
 
 
 def _ffn_hidden_size(config: ConfigReader, hidden: int) -> int:
-    """``--ffn-hidden-size``; unset it is 4 h, or two thirds of that in multiples of 64 with ``--swiglu``."""
+    """Read ``--ffn-hidden-size``, the MLP's inner width.
+
+    If it is absent, Megatron takes 4 * hidden, or with ``--swiglu`` two thirds of that in multiples of 64.
+    """
     default = int(hidden * 8 / 3 / 64) * 64 if config.flag("swiglu") else 4 * hidden
     return config.integer("ffn_hidden_size", default=default)
 
 
 def _activation(config: ConfigReader) -> tuple[str, bool]:
-    """The activation, and whether it gates: ``--swiglu``, or ``--quick-geglu``, which GPT-OSS has."""
+    """Return the activation's name and whether the MLP is gated (``--swiglu`` or ``--quick-geglu``)."""
     if config.flag("swiglu"):
         config.ignore("quick_geglu", "squared_relu")
         return "silu", True
     squared, quick = config.flag("squared_relu"), config.flag("quick_geglu")
-    return ("quick_gelu", True) if quick else ("relu2" if squared else "gelu", False)
+    if quick:
+        return "quick_gelu", True
+    return "relu2" if squared else "gelu", False
 
 
 def _has_linear_bias(config: ConfigReader) -> bool:
@@ -126,7 +131,7 @@ def _has_linear_bias(config: ConfigReader) -> bool:
 
 
 def _mlp(config: ConfigReader, hidden: int) -> Mlp:
-    """The MLP of layers without experts."""
+    """Build the MLP of layers without experts."""
     width, (activation, gated), bias = _ffn_hidden_size(config, hidden), _activation(config), _has_linear_bias(config)
     if gated:
         return gated_mlp(hidden, width, activation, bias=bias)
@@ -134,14 +139,15 @@ def _mlp(config: ConfigReader, hidden: int) -> Mlp:
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """The MoE layer: ``--num-experts`` grouped experts, and a shared expert of
-    ``moe_shared_expert_intermediate_size``.
+    """Build the MoE layer: ``--num-experts`` grouped experts, and a shared expert of
+    ``--moe-shared-expert-intermediate-size``.
     """
     experts, (activation, gated), bias = config.integer("num_experts"), _activation(config), _has_linear_bias(config)
     width = config.integer("moe_ffn_hidden_size", default=_ffn_hidden_size(config, hidden))
     shared_width = config.integer("moe_shared_expert_intermediate_size", default=0, minimum=0)
-    sigmoid = config.text("moe_router_score_function", default="softmax") == "sigmoid"
-    pre_softmax = config.flag("moe_router_pre_softmax")
+    router = "softmax" if config.flag("moe_router_pre_softmax") else "softmax-topk"  # softmax before or after top-k
+    if config.text("moe_router_score_function", default="softmax") == "sigmoid":
+        router = "sigmoid"
     tensors = (
         ParameterTensor("mlp.router.weight", (experts, hidden), "router"),
         *stacked_experts("mlp.experts", experts, hidden, width, gated=gated),
@@ -171,14 +177,14 @@ def _experts(config: ConfigReader, hidden: int) -> Moe:
         gated=gated,
         activation=activation,
         bias=bias,
-        router="sigmoid" if sigmoid else "softmax" if pre_softmax else "softmax-topk",
+        router=router,
         shared=SharedExperts(shared_width, gate=bool(shared_width) and shared_gate, first=False),
         tensors=tensors,
     )
 
 
 def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
-    """Multi-latent attention (``--multi-latent-attention``), with Megatron-core's defaults of
+    """Build multi-latent attention (``--multi-latent-attention``), with Megatron-core's defaults of
     ``MLATransformerConfig``.
     """
     heads, q_lora_rank = config.integer("num_attention_heads"), config.optional_integer("q_lora_rank")
@@ -231,7 +237,7 @@ def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
 
 
 def _attention(config: ConfigReader, hidden: int) -> Attention:
-    """Self-attention: grouped with ``--group-query-attention``, rotary where ``--position-embedding-type`` is
+    """Build self-attention: grouped with ``--group-query-attention``, rotary where ``--position-embedding-type`` is
     ``rope``.
     """
     heads = config.integer("num_attention_heads")
@@ -275,7 +281,7 @@ def _all_but_every(n: int, i: int) -> bool:
 
 
 def _layer_pattern(config: ConfigReader, key: str, layers: int, selects: Callable[[int, int], bool]) -> list[bool]:
-    """For each layer, whether ``key`` selects it (``--moe-layer-freq``, ``--linear-attention-freq``).
+    """Say for each layer whether ``key`` selects it (``--moe-layer-freq``, ``--linear-attention-freq``).
 
     The value is a number, to which ``selects(number, layer)`` applies, or a pattern such as ``([0]*1+[1]*3)*2``.
     """

@@ -21,7 +21,7 @@ OTHER_CODE = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mimo_v2_flash``.
+    """Read a configuration of ``model_type: mimo_v2_flash``.
 
     Full and windowed attention with value heads of their own width, and sigmoid-routed experts.
     """
@@ -84,18 +84,24 @@ def _check_other_code(
 
 
 def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sliding: bool) -> Attention:
-    """Query and key heads of one width, values of another. scaled_dot_product_attention is switched off."""
-    hidden, heads, kv = size.hidden, size.heads, size.kv_heads * (2 if sliding else 1)
+    """Build attention whose values have another width than queries and keys.
+
+    ``wide``: elements of a value head. ``turned``: rotated elements of a query or key head. ``sliding``: the attention
+    of windowed layers, which has twice the key-value heads and sinks. The class switches scaled_dot_product_attention
+    off.
+    """
+    hidden, heads = size.hidden, size.heads
+    kv_heads = 2 * size.kv_heads if sliding else size.kv_heads
     tensors = (
         *linear("self_attn.q_proj", heads * size.head_dim, hidden, "attention", "column", bias=bias),
-        *linear("self_attn.k_proj", kv * size.head_dim, hidden, "attention", "column", bias=bias),
-        *linear("self_attn.v_proj", kv * wide, hidden, "attention", "column", bias=bias),
+        *linear("self_attn.k_proj", kv_heads * size.head_dim, hidden, "attention", "column", bias=bias),
+        *linear("self_attn.v_proj", kv_heads * wide, hidden, "attention", "column", bias=bias),
         *linear("self_attn.o_proj", hidden, heads * wide, "attention", "row"),
     )
     sinks = (vector("self_attn.sinks", heads, "attention", "column"),) if sliding else ()
     return MimoAttention(
         heads=heads,
-        kv_heads=kv,
+        kv_heads=kv_heads,
         head_dim=size.head_dim,
         qkv_bias=bias,
         rotary_dim=turned,

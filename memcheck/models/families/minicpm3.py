@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: minicpm3``. ``v_head_dim`` is hidden size / heads unless stated."""
+    """Read a configuration of ``model_type: minicpm3``. ``v_head_dim`` is hidden size / heads unless stated."""
     size = latent_dimensions(config)
     config.ignore("scale_emb", "scale_depth", "dim_model_base", "mlp_bias")
     attention = latent_attention(config, size, interleaved=False, v_head_dim=size.hidden // size.heads)

@@ -14,7 +14,9 @@ from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: minimax``: lightning attention, with softmax attention in between; the norms' outputs carry on."""
+    """Read a configuration of ``model_type: minimax``: lightning attention, with softmax attention in between; the
+    norms' outputs carry on.
+    """
     size = read_sizes(config, kv_heads="required")
     for half in ("full_attn", "linear_attn", "mlp"):
         config.ignore(f"{half}_alpha_factor", f"{half}_beta_factor")
@@ -32,6 +34,7 @@ def read(config: ConfigReader) -> Architecture:
     layer_kinds = layer_types(config, size.layers, lambda i: "linear_attention" if i % 2 else "full_attention")
 
     def build_layer(kind: str) -> Block:
+        """Build one layer. ``kind``: ``linear_attention`` or ``full_attention``."""
         mixer = lightning if kind == "linear_attention" else softmax
         block = pre_norm_block(size.hidden, mixer, moe)
         return block._replace(branch_scale="constant", residual="normed")
@@ -40,7 +43,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_m2(config: ConfigReader) -> Architecture:
-    """``model_type: minimax_m2``: norms over all queries and all keys, sigmoid router with a correction bias."""
+    """Read a configuration of ``model_type: minimax_m2``: norms over all queries and all keys, sigmoid router with a
+    correction bias.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     rotary_dim = config.optional_integer("rotary_dim")
     config.ignore(
@@ -80,7 +85,10 @@ def _choice(config: ConfigReader) -> tuple[int, int]:
 
 
 def _lightning(config: ConfigReader, size: StackDimensions) -> Mixer:
-    """Linear attention with decay: constant decay tables per layer, a heads x d x d state per sequence."""
+    """Build MiniMax's lightning attention: linear attention with constant decay tables per layer.
+
+    For generation, each sequence keeps a state of [heads, head_dim, head_dim].
+    """
     width, hidden, module = size.heads * size.head_dim, size.hidden, "self_attn"
     block = config.integer("block_size", default=256)
     tensors = (

@@ -22,7 +22,7 @@ NESTED_KEYS = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "spa
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: minimax_m3_vl_text``.
+    """Read a configuration of ``model_type: minimax_m3_vl_text``.
 
     Grouped attention, in sparse layers with an indexer, and clamped gates in experts and dense MLPs.
     """
@@ -76,7 +76,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _indexed_layers(config: ConfigReader, layers: int, sparse_attention_freq: object) -> tuple[bool, ...]:
-    """For each layer, whether its indexer chooses blocks of keys: ``layer_types``.
+    """Say for each layer whether its indexer chooses blocks of keys: ``layer_types``.
 
     ``sparse_attention_freq``: of the nested section that earlier files have, a list of 0 and 1.
     """
@@ -93,9 +93,9 @@ def _indexed_layers(config: ConfigReader, layers: int, sparse_attention_freq: ob
 
 
 def _with_indexer(config: ConfigReader, hidden: int, nested_keys: dict[str, object], attention: Attention) -> Attention:
-    """The attention with an indexer. No gradient reaches the indexer's parameters.
+    """Return the attention with an indexer, whose parameters get no gradient.
 
-    ``nested_keys``: the section ``sparse_attention_config`` of earlier files.
+    ``nested_keys``: the section ``sparse_attention_config``, with the older names of the indexer's keys.
     """
     sizes = []
     for key, default in (("index_n_heads", 4), ("index_head_dim", 128)):
@@ -115,7 +115,7 @@ def _with_indexer(config: ConfigReader, hidden: int, nested_keys: dict[str, obje
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts with one shared expert, whose SwiGLU gates are clamped."""
+    """Build routed experts with one shared expert, whose SwiGLU gates are clamped."""
     shared_width = config.integer("shared_intermediate_size", default=3072)
     if config.integer("n_shared_experts", default=1, null=1, minimum=0) != 1:
         config.fail("n_shared_experts", "the class builds one shared expert, of shared_intermediate_size")

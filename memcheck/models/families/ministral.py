@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: ministral``: a window in the layers that ``layer_types`` names."""
+    """Read a configuration of ``model_type: ministral``: a window in the layers that ``layer_types`` names."""
     size = read_sizes(config, kv_heads="required")
     attention = grouped_attention(size, dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
@@ -27,7 +27,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: ministral3``: rotated queries are scaled by their position (Llama 4's temperature)."""
+    """Read a configuration of ``model_type: ministral3``: rotated queries are scaled by their position (Llama 4's
+    temperature).
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention = grouped_attention(
         size, window=config.window(), query_scale="position", dropout=config.dropout("attention_dropout")

@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mistral``.
+    """Read a configuration of ``model_type: mistral``.
 
     The class default of ``sliding_window`` is 4096, which only the first release used; files written by transformers
     always state the key, so where it is absent a person left it out, and means no window.

@@ -12,7 +12,7 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mistral4``.
+    """Read a configuration of ``model_type: mistral4``.
 
     Latent attention with scaled queries, and experts with a softmax router after the dense layers.
     """

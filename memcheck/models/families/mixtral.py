@@ -12,7 +12,9 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mixtral``. ``num_experts`` is another family's name and does not count as stated."""
+    """Read a configuration of ``model_type: mixtral``. ``num_experts`` is another family's name and does not count as
+    stated.
+    """
     size = read_sizes(config, kv_heads="required")
     attention = grouped_attention(size, window=config.window(), dropout=config.dropout("attention_dropout"))
     moe = routed(

@@ -23,7 +23,7 @@ CROSSING = "cross_attention_layers"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mllama_text_model``.
+    """Read a configuration of ``model_type: mllama_text_model``.
 
     Llama's layers, with cross-attention to pictures in the layers that the configuration lists.
     """
@@ -41,7 +41,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def crossing_layers(config: ConfigReader) -> tuple[int, ...]:
-    """Numbers of the layers that read pictures."""
+    """Read the indices of the layers whose attention reads pictures (``cross_attention_layers``)."""
     found = config.integers(CROSSING)
     if found is None:
         config.fail(CROSSING, f"{CROSSING} is missing", "state the numbers of the layers that read pictures, or []")
@@ -49,7 +49,9 @@ def crossing_layers(config: ConfigReader) -> tuple[int, ...]:
 
 
 def _crossing(size: StackDimensions, mlp: Mlp) -> Block:
-    """A layer whose attention reads the projected rows of pictures; both branches have a gate of one number."""
+    """Build a layer whose attention reads the pictures' projected rows; a learned scalar gates each of its two
+    branches.
+    """
     norms = [Norm("rmsnorm", size.head_dim, name=f"cross_attn.{which}_norm") for which in "qk"]
     attention = grouped_attention(
         size, Projections(module="cross_attn"), rotary_dim=0, query_norm=norms[0], key_norm=norms[1], cross=True,

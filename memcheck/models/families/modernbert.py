@@ -37,7 +37,7 @@ SEPARATE = Projections(output="Wo", module="attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: modernbert``: an encoder with a head for masked words."""
+    """Read a configuration of ``model_type: modernbert``: an encoder with a head for masked words."""
     period = config.integer("global_attn_every_n_layers", default=3)
     half = config.integer("local_attention", default=128) // 2
     config.ignore("sliding_window")
@@ -45,7 +45,9 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_decoder(config: ConfigReader) -> Architecture:
-    """``model_type: modernbert-decoder``: its layers under a causal mask, with separate projections."""
+    """Read a configuration of ``model_type: modernbert-decoder``: its layers under a causal mask, with separate
+    projections.
+    """
     half = config.integer("local_attention", default=128) // 2
     period = config.integer("global_attn_every_n_layers", default=3)
     window = config.integer("sliding_window", default=half)

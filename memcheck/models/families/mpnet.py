@@ -14,7 +14,8 @@ NORM = "attention.LayerNorm"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mpnet``: BERT's layers with a relative position bias, and a head for masked words.
+    """Read a configuration of ``model_type: mpnet``: BERT's layers with a relative position bias, and a head for masked
+    words.
 
     One table of relative positions serves all layers: ``biases`` has its shape, and each attention gets the bias as an
     argument. The class does not checkpoint its layers.

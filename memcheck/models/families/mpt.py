@@ -20,7 +20,9 @@ PROJECTIONS = Projections(("Wqkv",), "out_proj", "attn")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: mpt``. transformers builds every MPT with ALiBi, four times the width, and no biases."""
+    """Read a configuration of ``model_type: mpt``. transformers builds every MPT with ALiBi, four times the width, and
+    no biases.
+    """
     size = read_sizes(config, NAMES, kv_heads="none", head_dim_key=False)
     hidden = size.hidden
     if config.integer("expansion_ratio", default=4) != 4:

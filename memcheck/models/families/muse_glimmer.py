@@ -19,7 +19,7 @@ PERIOD = 4
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: muse_glimmer_text``.
+    """Read a configuration of ``model_type: muse_glimmer_text``.
 
     Windowed attention that rotates, and full attention that does not, with a gate on its output.
     """
@@ -64,7 +64,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _turned(config: ConfigReader, default: list[bool]) -> list[bool]:
-    """For each layer, whether it rotates queries and keys: where its base in ``layer_rope_theta`` is not 0.
+    """Say for each layer whether it rotates queries and keys: where its base in ``layer_rope_theta`` is not 0.
 
     ``default``: the same without that key.
     """

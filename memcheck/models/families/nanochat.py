@@ -12,7 +12,9 @@ from memcheck.models.types import Architecture, Block, Norm
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: nanochat``: queries and keys are normalised after the rotation, logits are capped."""
+    """Read a configuration of ``model_type: nanochat``: queries and keys are normalised after the rotation, logits are
+    capped.
+    """
     size = read_sizes(config, head_dim_key=False)
 
     def norm(width: int, name: str) -> Norm:

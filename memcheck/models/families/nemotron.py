@@ -13,7 +13,7 @@ NORM = "layernorm-1p"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: nemotron``.
+    """Read a configuration of ``model_type: nemotron``.
 
     LayerNorm with weight 1 + w, an MLP with squared ReLU, and half of each head rotated.
     """

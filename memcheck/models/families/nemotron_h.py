@@ -20,7 +20,7 @@ KINDS = {"linear_attention": "mamba", "full_attention": "attention", **{v: v for
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: nemotron_h``.
+    """Read a configuration of ``model_type: nemotron_h``.
 
     Each layer is one of Mamba-2, attention, MLP or experts, with one norm before it.
     """
@@ -141,7 +141,10 @@ def _mamba(config: ConfigReader, hidden: int) -> Mixer:
 
 
 def _moe(config: ConfigReader, hidden: int, activation: str, *, bias: bool) -> Moe:
-    """Experts of two matrices, without a gate or biases, possibly on a narrower projection."""
+    """Build ungated experts of two matrices, without biases.
+
+    With ``moe_latent_size`` they work on a narrower projection of the hidden states.
+    """
     config.ignore("n_group", "topk_group", "n_shared_experts", "moe_shared_expert_overlap")
     experts = config.integer("n_routed_experts", "num_local_experts")
     width = config.integer("moe_intermediate_size")

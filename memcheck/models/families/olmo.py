@@ -20,7 +20,7 @@ FP32_WEIGHT = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: olmo``: LayerNorm without weights, on an fp32 copy."""
+    """Read a configuration of ``model_type: olmo``: LayerNorm without weights, on an fp32 copy."""
     size = read_sizes(config)
 
     def norm(name: str) -> Norm:
@@ -36,13 +36,15 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: olmo2``: norms after each half and on all queries and keys together; none in front."""
+    """Read a configuration of ``model_type: olmo2``: norms after each half and on all queries and keys together; none
+    in front.
+    """
     size = read_sizes(config)
     return _post_norm(config, size, [None] * size.layers)
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: olmo3``: OLMo 2 with three windowed layers to one full layer."""
+    """Read a configuration of ``model_type: olmo3``: OLMo 2 with three windowed layers to one full layer."""
     size = read_sizes(config)
     window = config.window()
     attention_types = layer_types(
@@ -56,7 +58,7 @@ def read_3(config: ConfigReader) -> Architecture:
 
 
 def read_moe(config: ConfigReader) -> Architecture:
-    """``model_type: olmoe``: pre-norm; ``num_local_experts`` is the class's own alias."""
+    """Read a configuration of ``model_type: olmoe``: pre-norm; ``num_local_experts`` is the class's own alias."""
     size = read_sizes(config)
     moe = routed(
         size.hidden,
@@ -70,7 +72,7 @@ def read_moe(config: ConfigReader) -> Architecture:
 
 
 def read_flex(config: ConfigReader) -> Architecture:
-    """``model_type: flex_olmo``: OLMo 2's order of norms around OLMoE's experts."""
+    """Read a configuration of ``model_type: flex_olmo``: OLMo 2's order of norms around OLMoE's experts."""
     size = read_sizes(config)
     moe = routed(
         size.hidden,
@@ -83,8 +85,8 @@ def read_flex(config: ConfigReader) -> Architecture:
 
 
 def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = None) -> Attention:
-    """Grouped-query attention. ``norm``: kind of the norms over all queries together and all keys together; None for
-    none.
+    """Build grouped-query attention. ``norm``: kind of the norms over all queries together and all keys together; None
+    for none.
     """
     bias = config.flag("attention_bias")
     return grouped_attention(
@@ -101,7 +103,7 @@ def _attention(config: ConfigReader, size: StackDimensions, norm: str | None = N
 def _post_norm(
     config: ConfigReader, size: StackDimensions, spans: list[int | None], moe: Moe | None = None
 ) -> Architecture:
-    """A decoder whose norms follow attention and MLP, with none before them.
+    """Build a decoder whose norms follow attention and MLP, with none before them.
 
     ``windows``: sliding window of each layer in tokens; None for full attention. ``moe``: in place of a dense MLP.
     """

@@ -17,7 +17,7 @@ NORM = "rmsnorm-fp32-weight"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: olmo_hybrid``: gated delta nets, with attention in every fourth layer."""
+    """Read a configuration of ``model_type: olmo_hybrid``: gated delta nets, with attention in every fourth layer."""
     size = read_sizes(config)
     hidden, bias = size.hidden, config.flag("attention_bias")
     rope_parameters = config.raw("rope_parameters")
@@ -61,7 +61,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
-    """Gated delta net with six separate projections, and one causal convolution over queries, keys and values."""
+    """Build a gated delta net with six separate input projections, and one causal convolution over q, k and v."""
     config.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
     config.ignore("linear_use_gate")
     key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")

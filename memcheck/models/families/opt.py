@@ -16,7 +16,9 @@ POSITION_OFFSET = 2
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: opt``. OPT-350m has its norms after the sums and projects a narrower embedding."""
+    """Read a configuration of ``model_type: opt``. OPT-350m has its norms after the sums and projects a narrower
+    embedding.
+    """
     size = read_sizes(config, kv_heads="none", head_dim_key=False, learned_positions=True)
     hidden = size.hidden
     config.ignore("layerdrop", "init_std", "activation_dropout")

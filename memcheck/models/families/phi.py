@@ -14,7 +14,7 @@ PROJECTIONS = Projections(output="dense")
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: phi``: biases everywhere, the head's included."""
+    """Read a configuration of ``model_type: phi``: biases everywhere, the head's included."""
     size = read_sizes(config)
     hidden = size.hidden
     use_qk_norm = config.flag("qk_layernorm")

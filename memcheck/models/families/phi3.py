@@ -15,7 +15,9 @@ PROJECTIONS = Projections(("qkv_proj",))
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: phi3``. ``embd_pdrop`` is in the configuration, but the model has no dropout on embeddings."""
+    """Read a configuration of ``model_type: phi3``. ``embd_pdrop`` is in the configuration, but the model has no
+    dropout on embeddings.
+    """
     size = read_sizes(config)
     config.ignore("embd_pdrop", "full_attn_mod", "interpolate_factor")
     if config.flag("attention_bias"):

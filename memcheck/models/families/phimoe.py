@@ -16,7 +16,7 @@ class NoisyMoe(Moe):
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: phimoe``.
+    """Read a configuration of ``model_type: phimoe``.
 
     LayerNorm, grouped attention with a window, and experts with a sparsemixer router in every layer.
     """

@@ -13,19 +13,21 @@ from memcheck.models.types import Architecture, Attention, Block
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: qwen2``: biases on q, k and v, always."""
+    """Read a configuration of ``model_type: qwen2``: biases on q, k and v, always."""
     size = read_sizes(config, kv_heads="required")
     return _assemble(config, size, grouped_attention(size, qkv_bias=True))
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3``: RMSNorm on each head's query and key."""
+    """Read a configuration of ``model_type: qwen3``: RMSNorm on each head's query and key."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     return _assemble(config, size, qk_norm_attention(config, size))
 
 
 def read_molmo2(config: ConfigReader) -> Architecture:
-    """``model_type: molmo2_text``: Qwen 3 with more rows in its table, and two rotary tables (modeling_molmo2.py)."""
+    """Read a configuration of ``model_type: molmo2_text``: Qwen 3 with more rows in its table, and two rotary tables
+    (modeling_molmo2.py).
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     if config.text("qk_norm_type", default="qwen3") != "qwen3":
         config.fail("qk_norm_type", "only norms of each head have a memory model: qwen3")
@@ -44,7 +46,7 @@ def read_molmo2(config: ConfigReader) -> Architecture:
 
 
 def qk_norm_attention(config: ConfigReader, size: StackDimensions) -> Attention:
-    """Qwen 3's attention: grouped-query, with an RMSNorm on each head's query and key."""
+    """Build Qwen 3's attention: grouped-query, with an RMSNorm on each head's query and key."""
     bias = config.flag("attention_bias")
     return grouped_attention(
         size,
@@ -56,10 +58,7 @@ def qk_norm_attention(config: ConfigReader, size: StackDimensions) -> Attention:
 
 
 def qwen_windows(config: ConfigReader, layers: int) -> list[int | None]:
-    """Sliding window of each layer in tokens; None for full attention.
-
-    With ``use_sliding_window``, layers from ``max_window_layers`` on have one.
-    """
+    """Return the sliding window of each layer in tokens; None for full attention."""
     window = config.window()
     if not config.flag("use_sliding_window"):
         window = None
@@ -71,7 +70,7 @@ def qwen_windows(config: ConfigReader, layers: int) -> list[int | None]:
 
 
 def _assemble(config: ConfigReader, size: StackDimensions, attention: Attention) -> Architecture:
-    """A decoder of pre-norm layers, each with the window that :func:`qwen_windows` gives it."""
+    """Build a decoder of pre-norm layers, each with the window that :func:`qwen_windows` gives it."""
     attention = attention._replace(dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, intermediate_size(config), config.activation())
 

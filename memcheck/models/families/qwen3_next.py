@@ -34,7 +34,7 @@ QWEN3_5 = DeltaStyle(("qkv", "z", "b", "a"), output_first=True)
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3_next``: two joint projections in front of each delta net."""
+    """Read a configuration of ``model_type: qwen3_next``: two joint projections in front of each delta net."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     hidden = size.hidden
     moe_layers = layers_with_experts(config, size.layers)
@@ -46,7 +46,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def read_3_5(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3_5_text``: a dense network in every layer."""
+    """Read a configuration of ``model_type: qwen3_5_text``: a dense network in every layer."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
     note_qwen_mtp_layers(config)
@@ -54,7 +54,7 @@ def read_3_5(config: ConfigReader) -> Architecture:
 
 
 def read_3_5_moe(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3_5_moe_text``: experts and a gated shared one in every layer."""
+    """Read a configuration of ``model_type: qwen3_5_moe_text``: experts and a gated shared one in every layer."""
     size = read_sizes(config, kv_heads="required", head_dim=256)
     config.ignore("intermediate_size", "mlp_only_layers", "decoder_sparse_step")
     note_qwen_mtp_layers(config)
@@ -69,8 +69,8 @@ def note_qwen_mtp_layers(config: ConfigReader) -> None:
 
 
 def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
-    """Routed experts and one shared expert, whose output a sigmoid gate scales. ``normalised``: top-k scores are made
-    to sum to 1.
+    """Build routed experts and one shared expert, whose output a sigmoid gate scales. ``normalised``: top-k scores are
+    made to sum to 1.
     """
     return routed(
         hidden,
@@ -86,7 +86,8 @@ def _moe(config: ConfigReader, hidden: int, *, normalised: bool) -> Moe:
 def _assemble(
     config: ConfigReader, size: StackDimensions, feed_forwards: tuple[Mlp | Moe, ...], linear_mixer: Mixer
 ) -> Architecture:
-    """A decoder with full attention in every ``full_attention_interval``-th layer, and gated delta nets in the others.
+    """Build a decoder with full attention in every ``full_attention_interval``-th layer, and gated delta nets in the
+    others.
 
     ``feed_forwards``: one per layer. ``linear_mixer``: the gated delta net.
     """
@@ -122,7 +123,11 @@ def _assemble(
 
 
 def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
-    """Gated delta net: a key_dim x value_dim matrix per value head, and the convolution's last columns."""
+    """Build a gated delta net. ``style``: which input projections it has, and their order among its tensors.
+
+    For generation, each sequence keeps a state of [value heads, key_dim, value_dim] in fp32, and the convolution's last
+    inputs in 16 bits.
+    """
     key_heads, value_heads = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
     key_dim, value_dim = config.integer("linear_key_head_dim"), config.integer("linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim", default=4)

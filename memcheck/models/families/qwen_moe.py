@@ -15,7 +15,7 @@ from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 
 
 def read_2(config: ConfigReader) -> Architecture:
-    """``model_type: qwen2_moe``: one gated shared expert in addition to the routed ones."""
+    """Read a configuration of ``model_type: qwen2_moe``: one gated shared expert in addition to the routed ones."""
     size = read_sizes(config, kv_heads="required")
     attention = grouped_attention(size, qkv_bias=config.flag("qkv_bias", default=True))
     window = config.window()
@@ -36,7 +36,9 @@ def read_2(config: ConfigReader) -> Architecture:
 
 
 def read_3(config: ConfigReader) -> Architecture:
-    """``model_type: qwen3_moe``: no shared expert; ``num_local_experts`` is the class's own alias."""
+    """Read a configuration of ``model_type: qwen3_moe``: no shared expert; ``num_local_experts`` is the class's own
+    alias.
+    """
     size = read_sizes(config, kv_heads="required")
     window = config.window()
     if not config.flag("use_sliding_window"):
@@ -46,7 +48,7 @@ def read_3(config: ConfigReader) -> Architecture:
 
 
 def read_mellum(config: ConfigReader) -> Architecture:
-    """``model_type: mellum``: Qwen 3's experts, windows and dense layers by lists."""
+    """Read a configuration of ``model_type: mellum``: Qwen 3's experts, windows and dense layers by lists."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     window = config.window()
     attention_types = layer_types(config, size.layers, lambda _: "full_attention")
@@ -75,7 +77,7 @@ def read_mellum(config: ConfigReader) -> Architecture:
 
 
 def layers_with_experts(config: ConfigReader, layers: int) -> list[bool]:
-    """Which layers are routed: ``decoder_sparse_step``, except ``mlp_only_layers``."""
+    """Say for each layer whether it has experts: every ``decoder_sparse_step``-th, except ``mlp_only_layers``."""
     period = config.integer("decoder_sparse_step", default=1, null=1)
     mlp_only_layers = set(config.integers("mlp_only_layers") or ())
     return [(i + 1) % period == 0 and i not in mlp_only_layers for i in range(layers)]
@@ -84,7 +86,7 @@ def layers_with_experts(config: ConfigReader, layers: int) -> list[bool]:
 def _assemble(
     config: ConfigReader, size: StackDimensions, attention: Attention, spans: list[int | None], shared_width: int
 ) -> Architecture:
-    """A decoder of MoE layers, except those that :func:`layers_with_experts` leaves dense.
+    """Build a decoder of MoE layers, except those that :func:`layers_with_experts` leaves dense.
 
     ``spans``: window of each layer in tokens; None for full attention. ``shared_width``: of the shared expert; 0 for
     none.

@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: seed_oss``. Both dropouts are 0.1 unless stated, as in the class."""
+    """Read a configuration of ``model_type: seed_oss``. Both dropouts are 0.1 unless stated, as in the class."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     attention = grouped_attention(
         size,

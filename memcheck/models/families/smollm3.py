@@ -12,7 +12,9 @@ from memcheck.models.types import Architecture, Block
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: smollm3``: Llama's layers, of which every fourth does not rotate queries and keys."""
+    """Read a configuration of ``model_type: smollm3``: Llama's layers, of which every fourth does not rotate queries
+    and keys.
+    """
     size = read_sizes(config, kv_heads="required")
     bias = config.flag("attention_bias")
     window = config.window()

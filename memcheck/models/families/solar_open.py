@@ -11,7 +11,9 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: solar_open``. The output matrix has no bias whatever ``attention_bias`` says."""
+    """Read a configuration of ``model_type: solar_open``. The output matrix has no bias whatever ``attention_bias``
+    says.
+    """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     config.ignore("intermediate_size", "first_k_dense_replace", "partial_rotary_factor", "use_qk_norm")
     attention = grouped_attention(

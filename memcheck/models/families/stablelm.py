@@ -13,7 +13,9 @@ from memcheck.models.types import Architecture, Attention, Block, LayerVariables
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: stablelm``: LayerNorm, a gated MLP, and by default a quarter of each head rotated."""
+    """Read a configuration of ``model_type: stablelm``: LayerNorm, a gated MLP, and by default a quarter of each head
+    rotated.
+    """
     size = read_sizes(config, kv_heads="required", head_dim_key=False)
     hidden = size.hidden
     attention = grouped_attention(
@@ -46,7 +48,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _with_head_norms(attention: Attention, size: StackDimensions) -> Attention:
-    """One LayerNorm module per head, each with a weight and no bias."""
+    """Return the attention with one LayerNorm module per head of queries and keys, each with a weight and no bias."""
     head_dim = size.head_dim
     norms = {which: Norm("layernorm", head_dim, rows=n) for which, n in (("q", size.heads), ("k", size.kv_heads))}
     weights = tuple(

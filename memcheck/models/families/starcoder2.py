@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: starcoder2``.
+    """Read a configuration of ``model_type: starcoder2``.
 
     LayerNorm, grouped attention with biases and a window, and a GELU MLP with dropout.
     """

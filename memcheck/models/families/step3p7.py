@@ -23,7 +23,7 @@ SLIDING = "sliding_attention"
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: step3p5``, which Step 3.7 calls its language model."""
+    """Read a configuration of ``model_type: step3p5``, which Step 3.7 calls its language model."""
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden, window = size.hidden, config.window()
     config.ignore("query_pre_attn_scalar", "swiglu_limits", "swiglu_limits_shared", "hidden_act", "per_layer_config")
@@ -70,7 +70,10 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _moe_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
-    """Layers with experts: those of ``mlp_layer_types``, or of ``moe_layers_enum``, as the hub's files have it."""
+    """Say for each layer whether it has experts.
+
+    Source: ``mlp_layer_types``, or ``moe_layers_enum`` in the hub's files.
+    """
     moe_layers_enum = config.raw("moe_layers_enum")
     if moe_layers_enum is None or config.has("mlp_layer_types"):
         return sparse_types(config, layers, DEFAULT_DENSE_LAYERS)
@@ -82,7 +85,7 @@ def _moe_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
 
 
 def _attention(size: StackDimensions, rotary_dim: int, *, bias: bool) -> Attention:
-    """Grouped-query attention with a gate for each head, and a norm on each head's query and key."""
+    """Build grouped-query attention with a gate for each head, and a norm on each head's query and key."""
     return grouped_attention(
         size,
         qkv_bias=bias,
@@ -96,7 +99,7 @@ def _attention(size: StackDimensions, rotary_dim: int, *, bias: bool) -> Attenti
 
 
 def _experts(config: ConfigReader, hidden: int) -> Moe:
-    """Routed experts, one after the other in a loop, with one shared expert; their gates are clamped."""
+    """Build routed experts, one after the other in a loop, with one shared expert; their gates are clamped."""
     return routed(
         hidden,
         (

@@ -27,19 +27,22 @@ from memcheck.models.types import (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: t5`` and ``mt5``: the first layer of each stack computes the relative position biases of all its
-    layers.
+    """Read a configuration of ``model_type: t5`` and ``mt5``: the first layer of each stack computes the relative
+    position biases of all its layers.
     """
     return _assemble(config, table_per_layer=False)
 
 
 def read_umt5(config: ConfigReader) -> Architecture:
-    """``model_type: umt5``: every layer has a relative position table of its own."""
+    """Read a configuration of ``model_type: umt5``: every layer has a relative position table of its own."""
     return _assemble(config, table_per_layer=True)
 
 
 def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
-    """Encoder and decoder of T5. ``table_per_layer``: each layer has a relative position table of its own."""
+    """Build T5's encoder and decoder.
+
+    ``table_per_layer``: each layer has its own table of relative positions; otherwise only the first of each stack.
+    """
     hidden, heads = config.integer("d_model", "hidden_size"), config.integer("num_heads", "num_attention_heads")
     encoder_layers = config.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
     decoder_layers = config.integer(
@@ -96,7 +99,7 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
 
 
 def _head_scaling_and_tie(config: ConfigReader) -> tuple[bool, bool]:
-    """Whether the head's input is scaled by a constant, and whether the head is the embedding's matrix.
+    """Say whether the head's input is scaled by a constant, and whether the head is the embedding's matrix.
 
     Files of checkpoints without the constant (T5 1.1, Flan, mT5) say ``tie_word_embeddings: false`` and have a head of
     their own, which is loaded (modeling_utils.py, tie_weights: what the checkpoint has is not tied). Files that
@@ -136,7 +139,7 @@ class _T5Layers:
         self._gated, self._width = gated, config.integer("d_ff")
 
     def encoder_layer(self, bias: str) -> Block:
-        """An encoder layer: self-attention and MLP. ``bias``: where its relative position bias comes from."""
+        """Build an encoder layer: self-attention and MLP. ``bias``: where its relative position bias comes from."""
         return ClampedBlock(
             mixer=self._attention("layer.0.SelfAttention", bias, bidirectional=True),
             mlp=self._mlp("layer.1.DenseReluDense"),
@@ -147,9 +150,10 @@ class _T5Layers:
         )
 
     def decoder_layer(self, bias: str, zeros: str) -> Block:
-        """A decoder layer: self-attention, cross-attention, MLP.
+        """Build a decoder layer: self-attention, cross-attention, MLP.
 
-        ``bias`` and ``zeros``: where the position bias of its self-attention and of its cross-attention comes from.
+        ``bias``: where the self-attention's relative position bias comes from. ``zeros``: the same for the
+        cross-attention, whose bias is a tensor of zeros.
         """
         return ClampedBlock(
             mixer=self._attention("layer.0.SelfAttention", bias, bidirectional=False),

@@ -23,7 +23,9 @@ HARMLESS = (
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: t5gemma``: each stack has a table of words of its own; the head is the decoder's."""
+    """Read a configuration of ``model_type: t5gemma``: each stack has a table of words of its own; the head is the
+    decoder's.
+    """
     config.ignore("classifier_dropout_rate", "vocab_size", "initializer_range", "is_encoder_decoder")
     dropout, attention_dropout = config.dropout("dropout_rate"), config.dropout("attention_dropout")
     encoder_stack, decoder_stack = (

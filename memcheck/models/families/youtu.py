@@ -11,7 +11,7 @@ from memcheck.models.types import Architecture
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: youtu``: Llama's MLP with DeepSeek V3's latent attention."""
+    """Read a configuration of ``model_type: youtu``: Llama's MLP with DeepSeek V3's latent attention."""
     size = latent_dimensions(config)
     config.ignore("embedding_initializer_range")
     attention = latent_attention(config, size, interleaved=config.flag("rope_interleave", default=True))

@@ -23,7 +23,7 @@ OLDER = {"mamba": "linear_attention", "m": "linear_attention", "g": "hybrid"}
 
 
 def read(config: ConfigReader) -> Architecture:
-    """``model_type: zamba2``."""
+    """Read a configuration of ``model_type: zamba2``."""
     size = read_sizes(config, head_dim_key=False)
     hidden = size.hidden
     types = _types(config, size.layers)
@@ -56,10 +56,11 @@ def read(config: ConfigReader) -> Architecture:
 def in_turn(
     types: tuple[str, ...], plain: Block, hybrid: Block, shared_blocks: int, adapted_layers: int
 ) -> tuple[tuple[Block, int], ...]:
-    """Return the runs of both kinds of layers, as (layer, how many).
+    """Return the layers as runs of (layer, how many).
 
-    ``shared_blocks``: number of transformer blocks that the hybrid layers share in turn. ``adapted_layers``: layers for
-    which the shared blocks make low-rank adapters.
+    ``types``: kind of every layer. ``plain``, ``hybrid``: the two layers. ``shared_blocks``: number of transformer
+    blocks that the hybrid layers use in turn. ``adapted_layers``: layers for which the shared blocks make low-rank
+    adapters.
     """
     hybrid_layers, seen = types.count("hybrid"), 0
     blocks: list[tuple[Block, int]] = []
@@ -90,13 +91,20 @@ def in_turn(
 def assemble(
     config: ConfigReader, size: StackDimensions, blocks: tuple[tuple[Block, int], ...], *, rotary_dim: int
 ) -> Architecture:
-    """The model around its layers; the stream is accompanied by a copy of the embedding, if a layer reads it."""
+    """Build the model from its ``blocks``, as (layer, how many).
+
+    Where a layer reads the embedding, a copy of it accompanies the residual stream. ``rotary_dim``: rotated elements of
+    each head.
+    """
     final_norm = rms_norm(size.hidden, "model.final_layernorm")
     return decoder(config, size, blocks, tied=True, final_norm=final_norm, rotary_dim=rotary_dim)
 
 
 def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
-    """``layers_block_type``; the class's own puts a hybrid into every sixth layer, and three more."""
+    """Read the kind of every layer from ``layers_block_type``.
+
+    By default every sixth layer is a hybrid, and three more are, as in the class.
+    """
     usual = ["linear_attention", *(["linear_attention"] * 5 + ["hybrid"]) * 7]
     usual += [*["linear_attention"] * 4, "hybrid", *["linear_attention"] * 3, "hybrid", *["linear_attention"] * 2]
     return kinds_of(config, layers, tuple(usual))
@@ -117,7 +125,10 @@ def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple
 
 
 def _named(config: ConfigReader, types: tuple[str, ...]) -> int:
-    """Number of layers that ``hybrid_layer_ids`` names: each shared block makes low-rank pairs for its part of them."""
+    """Count the layers that ``hybrid_layer_ids`` names.
+
+    Each shared block makes low-rank adapters for those of them that use it. ``types``: kind of every layer.
+    """
     stated = config.integers("hybrid_layer_ids")
     hybrids = [i for i, kind in enumerate(types) if kind == "hybrid"]
     if stated is None:
@@ -129,7 +140,10 @@ def _named(config: ConfigReader, types: tuple[str, ...]) -> int:
 
 
 def _with_idle(block: Block, number: int) -> tuple[ParameterTensor, ...]:
-    """A layer's own tensors, and ``number`` low-rank pairs of layers that the model does not have: they rest."""
+    """List the layer's own tensors, and ``number`` low-rank pairs for layers that the model does not have.
+
+    The class creates these pairs, but nothing reads them, so that no gradient reaches them.
+    """
     pairs = [t for t in block.extra_tensors if "_adapter." in t.name]
     return block.extra_tensors + tuple(
         t._replace(name=f"shared_transformer.idle_{i}.{t.name}", fixed=True) for i in range(number) for t in pairs

@@ -39,18 +39,16 @@ def grouped_attention(
     key_norm: Norm | None = None,
     **fields: Any,
 ) -> Attention:
-    """Attention with grouped or ungrouped heads.
+    """Build softmax attention with ``size.heads`` query heads and ``size.kv_heads`` key-value heads.
 
-    ``rotary_dim`` None = the whole head. ``fields`` are further ones of :class:`Attention`; ``tensors`` among them are
-    appended to those made here.
+    ``projections``: names and layout of its matrices. ``rotary_dim``: rotated elements of each head; None: all.
+    ``qkv_bias``: of the input matrices; ``out_bias``: of the output's. ``query_norm``, ``key_norm``: norms on queries
+    and keys. ``fields``: further ones of :class:`Attention`; ``tensors`` among them are appended to those built here.
     """
-    layout, hidden, query_width, kv_width = (
-        projections,
-        size.hidden,
-        size.heads * size.head_dim,
-        size.kv_heads * size.head_dim,
-    )
+    layout, hidden = projections, size.hidden
+    query_width, kv_width = size.heads * size.head_dim, size.kv_heads * size.head_dim
     first_width = 2 * query_width if layout.output_gate else query_width
+    # rows of the input matrices: one for q, k and v together, or three
     widths = (first_width + 2 * kv_width,) if len(layout.inputs) == 1 else (first_width, kv_width, kv_width)
     tensors: tuple[ParameterTensor, ...] = ()
     for i, width in enumerate(widths):
@@ -85,7 +83,11 @@ def grouped_attention(
 
 
 def head_norm(kind: str, size: int, which: str, *, rows: int = 1, bias: bool = False, weight: bool = True) -> Norm:
-    """A norm on queries (``which`` = ``q``) or keys (``k``), named as Llama-like modules do."""
+    """Build a norm on queries (``which`` = ``q``) or keys (``k``), named as Llama-like modules do.
+
+    ``kind``: such as ``rmsnorm``. ``size``: normalised elements. ``rows``: number of heads that have weights of their
+    own.
+    """
     return Norm(kind, size, weight=weight, bias=bias, rows=rows, name=f"self_attn.{which}_norm")
 
 
@@ -97,9 +99,11 @@ def latent_attention(
     v_head_dim: int | None = None,
     whole_queries: bool = False,
 ) -> LatentAttention:
-    """DeepSeek's attention. The low-rank projections and their norms are replicated under tensor parallelism.
+    """Build DeepSeek's multi-head latent attention (MLA) from its usual keys.
 
-    ``v_head_dim``: the class default, where it has one. ``whole_queries``: ``q_lora_rank`` is none by default.
+    Tensor parallelism replicates the low-rank projections and their norms (shard ``none``). ``interleaved``: the rotary
+    part is stored as pairs of neighbours. ``v_head_dim``: the class's default, if it has one. ``whole_queries``: by
+    default the class has one query matrix, without a low rank (``q_lora_rank`` may be absent).
     """
     q_rank = config.optional_integer("q_lora_rank")
     if q_rank is None and "q_lora_rank" not in config.config and not whole_queries:

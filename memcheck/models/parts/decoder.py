@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def rms_norm(size: int, name: str, kind: str = "rmsnorm") -> Norm:
-    """An RMSNorm with a weight."""
+    """Build an RMSNorm over ``size`` elements, with a weight. ``name``: its module path."""
     return Norm(kind, size, name=name)
 
 
 def layer_norm(size: int, name: str, *, bias: bool = True, kind: str = "layernorm") -> Norm:
-    """A LayerNorm with a weight."""
+    """Build a LayerNorm over ``size`` elements, with a weight. ``name``: its module path."""
     return Norm(kind, size, bias=bias, name=name)
 
 
@@ -30,7 +30,10 @@ def pre_norm_block(
     bias: bool = False,
     dropout: float = 0.0,
 ) -> Block:
-    """Llama's block: norm, mixer, sum, norm, feed-forward, sum."""
+    """Build Llama's layer: norm, attention or another mixer, residual sum, norm, feed-forward, residual sum.
+
+    ``hidden``: width of the residual stream. ``kind``, ``bias``: of both norms.
+    """
     return Block(
         mixer=mixer,
         mlp=mlp,
@@ -50,7 +53,11 @@ def decoder(
     rotary_dim: int | None = None,
     **fields: Any,
 ) -> Architecture:
-    """Assemble the model. ``tied``: the class default of ``tie_word_embeddings``; ``fields``: further ones."""
+    """Build the architecture of a decoder: embedding, ``blocks`` as (layer, how many), final norm and head.
+
+    ``tied``: the class's default of ``tie_word_embeddings``. ``final_norm``: None for an RMSNorm. ``rotary_dim``:
+    rotated elements of each head, None for all. ``fields``: further ones of :class:`Architecture`.
+    """
     architecture = Architecture(
         model_type=config.model_type,
         hidden_size=size.hidden,

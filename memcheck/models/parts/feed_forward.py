@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def gated_mlp(
     hidden: int, width: int, activation: str, *, bias: bool = False, fused: bool = False, module: str = "mlp"
 ) -> Mlp:
-    """down(act(gate(x)) * up(x)); ``fused``: gate and up are one matrix."""
+    """Build a gated MLP of inner ``width``: down(act(gate(x)) * up(x)). ``fused``: gate and up are one matrix."""
     return Mlp(
         width=width,
         gated=True,
@@ -28,7 +28,11 @@ def gated_mlp(
 def gated_tensors(
     module: str, hidden: int, width: int, group: str, *, bias: bool = False, fused: bool = False
 ) -> tuple[ParameterTensor, ...]:
-    """The matrices of a gated network."""
+    """List the weights and biases of a gated MLP of inner ``width``: gate, up and down.
+
+    ``module``: its path in the layer. ``group``: group of the parameter table that they count in. ``fused``: gate and
+    up are one matrix.
+    """
     if fused:
         first = linear(f"{module}.gate_up_proj", 2 * width, hidden, group, "column", bias=bias)
     else:
@@ -50,7 +54,10 @@ def plain_mlp(
     transposed: bool = False,
     dropout: float = 0.0,
 ) -> Mlp:
-    """down(act(up(x)))."""
+    """Build an MLP of two matrices and inner ``width``: down(act(up(x))).
+
+    ``up``, ``down``: module paths of the matrices. ``transposed``: they are transformers' Conv1D.
+    """
     tensors = (
         *linear(up, width, hidden, "mlp", "column", bias=bias, transposed=transposed),
         *linear(down, hidden, width, "mlp", "row", bias=bias, transposed=transposed),
@@ -59,12 +66,15 @@ def plain_mlp(
 
 
 def with_linear_router(moe: Moe) -> Moe:
-    """Experts whose router is a linear layer, which adapters and quantisers wrap."""
+    """Return the experts with a router that is an ``nn.Linear``, which adapters and quantisers wrap."""
     return moe._replace(tensors=tuple(t._replace(linear=True) if t.group == "router" else t for t in moe.tensors))
 
 
 def with_correction(moe: Moe, name: str, shape: tuple[int, ...]) -> Moe:
-    """Experts chosen with a bias each that is a parameter without a gradient."""
+    """Return the experts with a correction bias per expert, a parameter ``name`` that gets no gradient.
+
+    It is added to the scores by which experts are chosen (DeepSeek V3's ``e_score_correction_bias``).
+    """
     bias = ParameterTensor(name, shape, "router", fixed=True)
     return moe._replace(tensors=(*moe.tensors, bias))
 
@@ -72,7 +82,11 @@ def with_correction(moe: Moe, name: str, shape: tuple[int, ...]) -> Moe:
 def stacked_experts(
     module: str, experts: int, hidden: int, width: int, *, gated: bool = True, transposed: bool = False
 ) -> tuple[ParameterTensor, ...]:
-    """One tensor for the experts' gate and up matrices, one for their down matrices."""
+    """List the two tensors in which a layer's experts are stacked: gate and up matrices, and down matrices.
+
+    Shapes: [experts, rows, columns]; ``transposed``: columns before rows. ``width``: inner width of an expert.
+    ``gated``: the first tensor has gate and up; otherwise only up.
+    """
     first, up = ("gate_up_proj", 2 * width) if gated else ("up_proj", width)
     shape_up = (experts, hidden, up) if transposed else (experts, up, hidden)
     shape_down = (experts, width, hidden) if transposed else (experts, hidden, width)
@@ -94,12 +108,12 @@ def routed(
     experts_first: bool = False,
     **fields: Any,
 ) -> Moe:
-    """A gated mixture of experts with stacked expert tensors, as most families of transformers 5 store it.
+    """Build a layer's gated experts with stacked tensors, as most families of transformers 5 store them.
 
-    The router is a bare parameter there, no linear layer. ``choice``: number of experts, and how many of them a token
-    takes. ``names``: of the router and of the shared experts, inside ``module``. ``experts_first``: the class makes its
-    experts before its router, which is the order in which an optimizer that loops updates them. ``fields``: further
-    ones of :class:`Moe`.
+    Their router is a bare parameter, no linear layer. ``choice``: number of experts, and how many of them a token uses.
+    ``width``: inner width of an expert. ``shared``: experts that every token uses. ``names``: of the router and of the
+    shared experts, inside ``module``. ``experts_first``: the class creates its experts before its router, which is the
+    order in which an optimizer that loops updates them. ``fields``: further ones of :class:`Moe`.
     """
     experts, experts_per_token = choice
     router, shared_module = names

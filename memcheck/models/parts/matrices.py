@@ -8,9 +8,11 @@ from memcheck.models.types import Norm, ParameterTensor
 def linear(
     name: str, out: int, inp: int, group: str, shard: str, *, bias: bool = False, transposed: bool = False
 ) -> tuple[ParameterTensor, ...]:
-    """``nn.Linear(inp, out)``, or transformers' Conv1D when ``transposed``.
+    """List the weight, and the bias if there is one, of an ``nn.Linear`` with ``inp`` inputs and ``out`` outputs.
 
-    A column-parallel bias is cut with its matrix; a row-parallel one is replicated, because it is added after the sum.
+    ``group``: group of the parameter table. ``shard``: how tensor parallelism cuts it: ``column``, ``row`` or ``none``.
+    A column-parallel bias is cut with its matrix; a row-parallel one is replicated, because it is added after the
+    all-reduce. ``transposed``: the weight is transformers' Conv1D, [in, out].
     """
     shape = (inp, out) if transposed else (out, inp)
     weight = ParameterTensor(name + ".weight", shape, group, shard=shard, linear=True, transposed=transposed)
@@ -25,7 +27,10 @@ def vector(name: str, size: int, group: str, shard: str = "none") -> ParameterTe
 
 
 def norm_tensors(norm: Norm | None, name: str = "") -> tuple[ParameterTensor, ...]:
-    """Weight and bias of a normalisation; one tensor of ``rows`` x ``size`` where heads have weights of their own."""
+    """List the weight and the bias of a norm; none for None or a norm without a weight.
+
+    If ``rows`` heads have weights of their own, each tensor is [rows, size]. ``name``: path, if the norm has none.
+    """
     if norm is None or not norm.weight:
         return ()
     path = norm.name or name

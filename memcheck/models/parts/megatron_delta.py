@@ -25,7 +25,7 @@ DIMENSIONS = {
 
 
 def has_delta_nets(config: ConfigReader) -> bool:
-    """Whether some layers are gated delta nets."""
+    """Say whether some layers are gated delta nets; refuse other variants, which have no memory model."""
     if not config.has(VARIANT):
         config.ignore(*DIMENSIONS)
         if config.has(FREQUENCY):
@@ -38,9 +38,10 @@ def has_delta_nets(config: ConfigReader) -> bool:
 
 
 def delta_net(config: ConfigReader, hidden: int, *, biased: bool) -> Mixer:
-    """One net; its input projection makes q, k, v, the gate, beta and alpha, and normalises before.
+    """Build Megatron's gated delta net (``ssm/gated_delta_net/common.py``).
 
-    ``biased``: the norm of its heads is a LayerNorm, as the layers' are.
+    One input projection makes queries, keys, values, the output's gate, beta and alpha. ``hidden``: width of the
+    residual stream. ``biased``: the norm on the output's heads is a LayerNorm with a bias, as the layers' norms are.
     """
     key_heads, heads, key, value, kernel = (config.integer(name, default=usual) for name, usual in DIMENSIONS.items())
     if heads % key_heads:

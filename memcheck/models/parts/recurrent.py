@@ -37,7 +37,10 @@ class SelectiveScan(Record):
 
 
 def _convolution(module: str, channels: int, kernel: int, *, bias: bool) -> tuple[ParameterTensor, ...]:
-    """A filter of each channel. The classes make it before any matrix; parameters of their own come first of all."""
+    """List the weight and bias of a depthwise convolution over time: one filter of ``kernel`` tokens per channel.
+
+    The classes create it after the bare parameters and before all matrices.
+    """
     weight = ParameterTensor(f"{module}.conv1d.weight", (channels, 1, kernel), "mixer", shard="column")
     return (weight, vector(f"{module}.conv1d.bias", channels, "mixer", "column")) if bias else (weight,)
 
@@ -76,7 +79,11 @@ def mamba1(hidden: int, scan: SelectiveScan, module: str = "mamba") -> Mixer:
 
 
 def mamba2(hidden: int, state_space: StateSpace, module: str = "mamba") -> Mixer:
-    """A heads x head_dim x state matrix in fp32, and the last columns of the convolution's input."""
+    """Build a Mamba-2 mixer.
+
+    ``hidden``: width of the residual stream. ``module``: the mixer's path in the layer. For generation, each sequence
+    keeps a state of [heads, head_dim, state] in fp32, and the convolution's last inputs in 16 bits.
+    """
     inner = state_space.heads * state_space.head_dim
     convolved = inner + 2 * state_space.groups * state_space.state
     out_bias = state_space.bias if state_space.out_bias is None else state_space.out_bias

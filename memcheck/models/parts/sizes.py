@@ -7,7 +7,7 @@ from memcheck.record import Record
 
 
 class StackDimensions(Record):
-    """Dimensions of the stack."""
+    """Dimensions of a stack of layers: widths in elements, vocabulary and positions in tokens."""
 
     hidden: int
     layers: int
@@ -46,21 +46,23 @@ def read_sizes(
     learned_positions: bool = False,
     layers: int | None = None,
 ) -> StackDimensions:
-    """Read hidden size, layers, heads, vocabulary and positions.
+    """Read hidden size, layers, heads, vocabulary and positions from a decoder's configuration.
 
-    ``kv_heads``: ``optional`` (absent means ungrouped, as the class does), ``required`` (the class default is a
-    number, so the configuration has to say it), ``none`` (the family has no grouped heads). ``head_dim``: the class
-    default where it is a number; otherwise hidden size / heads. ``layers``: their number where a pattern states it.
+    ``names``: the family's keys. ``kv_heads``: ``optional`` (absent means ungrouped, as in the class), ``required``
+    (the class default is a number, so the configuration has to say it), ``none`` (the family has no grouped heads).
+    ``head_dim``: the class default, if it is a number; otherwise hidden size / heads. ``head_dim_key``: the family
+    reads the key ``head_dim``. ``learned_positions``: the number of positions is a table's size, so it is required.
+    ``layers``: their number, if another key states it.
     """
     hidden = config.integer(*names.hidden)
     if layers is None:
         layers = config.integer(*names.layers, maximum=MAX_LAYERS)
     heads = config.integer(*names.heads)
-    kv = heads
+    key_value_heads = heads
     if kv_heads != "none":
         default: int | Required = heads if kv_heads == "optional" else REQUIRED
-        kv = config.integer("num_key_value_heads", default=default, null=heads)
-        check_groups(config, heads, kv)
+        key_value_heads = config.integer("num_key_value_heads", default=default, null=heads)
+        check_groups(config, heads, key_value_heads)
     size = config.optional_integer("head_dim") if head_dim_key else None
     if size is None:
         size = head_dim or split_heads(config, hidden, heads, names)
@@ -71,7 +73,7 @@ def read_sizes(
         hidden=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=kv,
+        kv_heads=key_value_heads,
         head_dim=size,
         vocab=config.integer("vocab_size"),
         positions=positions,
@@ -79,7 +81,7 @@ def read_sizes(
 
 
 def check_groups(config: ConfigReader, heads: int, kv_heads: int, key: str = "num_key_value_heads") -> None:
-    """Grouped attention needs as many query heads in each group."""
+    """Refuse a number of key-value heads (``key``) that does not divide the query heads."""
     if heads % kv_heads:
         config.fail(
             key, f"{heads} attention heads cannot share {kv_heads} key-value heads", "use a divisor of the heads"
@@ -87,7 +89,7 @@ def check_groups(config: ConfigReader, heads: int, kv_heads: int, key: str = "nu
 
 
 def split_heads(config: ConfigReader, hidden: int, heads: int, names: Names = LLAMA_NAMES) -> int:
-    """Hidden size / heads, which must come out whole."""
+    """Return the elements of a head, hidden size / heads; refuse a division with a remainder."""
     if hidden % heads:
         key = next((k for k in names.heads if config.has(k)), names.heads[0])
         config.fail(key, f"hidden size {hidden} is no multiple of {heads} attention heads", "state head_dim")

@@ -15,7 +15,10 @@ LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "line
 
 
 def stack(kinds: Iterable[Kind], build_layer: Callable[[Kind], Block]) -> tuple[tuple[Block, int], ...]:
-    """Runs of consecutive layers of the same (hashable) kind; ``build_layer`` is called once per kind."""
+    """Return the layers as runs of (layer, how many): consecutive layers of equal kind are one run.
+
+    ``kinds``: a hashable description of each layer. ``build_layer``: called once for each different kind.
+    """
     blocks: dict[Kind, Block] = {}
     runs = []
     for kind, members in groupby(kinds):
@@ -28,7 +31,7 @@ def stack(kinds: Iterable[Kind], build_layer: Callable[[Kind], Block]) -> tuple[
 def layer_types(
     config: ConfigReader, layers: int, default: Callable[[int], str], known: tuple[str, ...] = LAYER_TYPES
 ) -> tuple[str, ...]:
-    """The kind of mixer of every layer: the key ``layer_types``, or ``default(layer index)`` where it is absent.
+    """Return the kind of mixer of every layer: the key ``layer_types``, or ``default(layer index)`` where it is absent.
 
     Fails for a kind that is not in ``known``, and for a list of another length than ``layers``.
     """
@@ -44,7 +47,10 @@ def layer_types(
 
 
 def sparse_types(config: ConfigReader, layers: int, dense: int) -> tuple[bool, ...]:
-    """Which layers are routed: those that ``mlp_layer_types`` calls sparse, or all but the first ``dense``."""
+    """Say for each layer whether it has routed experts.
+
+    They are those that ``mlp_layer_types`` calls sparse; if it is absent, all but the first ``dense`` layers.
+    """
     stated = config.texts("mlp_layer_types")
     if stated is None:
         return tuple(i >= dense for i in range(layers))
@@ -57,7 +63,10 @@ def sparse_types(config: ConfigReader, layers: int, dense: int) -> tuple[bool, .
 
 
 def rotary_layers(config: ConfigReader, layers: int, period: int) -> tuple[bool, ...]:
-    """Which layers rotate queries and keys: ``no_rope_layers`` (1 = it does), or all but every n-th."""
+    """Say for each layer whether it rotates queries and keys.
+
+    ``no_rope_layers`` has a 1 for each layer that does. If it is absent, all but every ``period``-th layer do.
+    """
     period = config.integer("no_rope_layer_interval", default=period, null=period)
     stated = config.integers("no_rope_layers")
     if not stated:
@@ -68,5 +77,5 @@ def rotary_layers(config: ConfigReader, layers: int, period: int) -> tuple[bool,
 
 
 def windows(types: Iterable[str], window: int | None) -> list[int | None]:
-    """The window of each layer."""
+    """Return the sliding window of each layer in tokens; None for full attention."""
     return [window if t in ("sliding_attention", "chunked_attention") else None for t in types]
