@@ -1,6 +1,8 @@
 /** What the header offers, and the dialogs behind it. */
 import { close, dialog, open } from "./frame/dialogs.ts";
 import type { Actions } from "./frame/top.tsx";
+import { CompareDialog } from "./result/compare.tsx";
+import { SweepDialog } from "./result/sweep.tsx";
 import { Examples } from "./share/examples-dialog.tsx";
 import { Paste } from "./share/paste.tsx";
 import { choose } from "./share/files.ts";
@@ -50,6 +52,10 @@ function Open() {
   switch (dialog.value) {
     case "examples":
       return <Examples close={close} take={(example) => { close(); takeExample(example); }} />;
+    case "compare":
+      return <CompareDialog close={close} />;
+    case "sweep":
+      return <SweepDialog close={close} />;
     case "paste":
       return <Paste close={close} take={(files) => { close(); void bring(files); }} />;
     default:

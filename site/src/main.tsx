@@ -2,10 +2,10 @@
 import { render } from "preact";
 import "./style/page.css";
 import { App } from "./app.tsx";
-import { startClient } from "./engine/client.ts";
+import { startClient, type Step } from "./engine/client.ts";
 import { showTheme, theme } from "./frame/theme.ts";
 import { Native, tokenOf } from "./engine/native.ts";
-import { connect, lane, text } from "./session.ts";
+import { ask, connect, lane, paint, text } from "./session.ts";
 import { onDrop } from "./share/files.ts";
 import { openFolder } from "./share/folder.tsx";
 import { show, takeFiles } from "./share/incoming.ts";
@@ -14,6 +14,7 @@ import { show, takeFiles } from "./share/incoming.ts";
 const FIRST = "llama-3.1-8b-fsdp-8xh100";
 
 showTheme(theme.value);
+paintFirst();
 const root = document.getElementById("page");
 if (root) render(<App />, root);
 const token = tokenOf(location.hash);
@@ -22,7 +23,20 @@ connect(startClient({ state: (state) => (lane.value = state), ...(native ? { sta
 onDrop((files) => void takeFiles(files), (over) => document.body.classList.toggle("dropping", over));
 if (native) void openFolder(native);
 else {
-  const { exampleNamed } = await import("./share/examples.ts");
-  const first = exampleNamed(FIRST);
-  if (first && !text.value) show(`${first.name}.yaml`, first.text);
+  if (!text.value) {
+    const { exampleNamed } = await import("./share/examples.ts");
+    const first = exampleNamed(FIRST);
+    if (first) show(`${first.name}.yaml`, first.text);
+  } else ask();
+}
+
+/**
+ * The example and its answer, which the build writes into the page as JSON: `{"name", "text", "steps"}` with the steps
+ * `first`, `form` and `choices` of `memcheck.live`. It is readable before a byte of the engine has come.
+ */
+function paintFirst(): void {
+  const written = document.getElementById("painted")?.textContent;
+  if (!written) return;
+  const { name, text, steps } = JSON.parse(written) as { name: string; text: string; steps: Step[] };
+  paint(name, text, steps);
 }

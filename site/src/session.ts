@@ -56,6 +56,8 @@ let client: Client | null = null;
 let running = false;
 let dirty = false;
 /** The newest answer of which every step has come: the engine leaves out what is as in that one. */
+/** The number of the answer that was made with the page, which no engine knows. */
+const PAINTED = 0;
 let formId = 0;
 let whole: Answer | null = null;
 
@@ -91,6 +93,13 @@ export function edit(edits: readonly TextEdit[]): void {
   text.value = edited(text.value, edits);
   listeners.edited(edits);
   ask();
+}
+
+/** Show an answer that was made with the page, before the engine runs. */
+export function paint(name: string, content: string, steps: readonly Step[]): void {
+  path.value = name;
+  text.value = content;
+  for (const step of steps) take({ ...step, id: PAINTED }, content, {}, null);
 }
 
 async function next(): Promise<void> {

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { choices, diagnostics, engine, form, plan, ready, resting, set, wanted, written } from "../session.ts";
+import { choices, diagnostics, engine, form, latest, plan, ready, resting, set, wanted, written } from "../session.ts";
 import type { Choice, Form, FormGroup, Value } from "../types.ts";
 import { type Control, offered } from "./field.tsx";
 import { Kind, Textbook } from "./job.tsx";
@@ -90,7 +90,7 @@ export function shownValue(field: Control): Value {
 /** A control, and what is wrong with its value. */
 function Field({ field }: { field: Control }) {
   const pointer = `/${field.key.replaceAll(".", "/")}`;
-  const wrong = diagnostics.value.find((each) => each.pointer === pointer && each.severity === "error");
+  const wrong = latest.value?.first.figures ? undefined : diagnostics.value.find((each) => each.pointer === pointer && each.severity === "error");
   return (
     <>
       <Input field={field} />
@@ -116,7 +116,7 @@ function Input({ field }: { field: Control }): ComponentChildren {
       return <Select {...props} />;
     case "number":
       if (everyValue(field)) return <Select {...props} />;
-      return offered(field.choices).filter((choice) => typeof choice.value === "number").length > 1 ? <Slider {...props} /> : <Words {...props} />;
+      return offered(field.choices).some((choice) => typeof choice.value === "number") ? <Slider {...props} /> : <Words {...props} />;
     default:
       return field.choices.length ? <Select {...props} /> : <Words {...props} />;
   }

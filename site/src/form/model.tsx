@@ -1,6 +1,6 @@
 /** The model: a search in the catalog by name, family and size. The list comes when the field is first used. */
 import { useCombobox } from "downshift";
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Icon } from "../frame/icons.tsx";
 import { type CatalogModel, counted } from "../share/catalog.ts";
 
@@ -41,11 +41,15 @@ export default function ModelBox({ models, value, set, describedBy }: Props) {
       if (!isOpen) setQuery(null);
     },
   });
+  const input = useRef<HTMLInputElement>(null);
+  // It takes the place of the field that was used, and of what was typed there.
+  useEffect(() => input.current?.focus(), []);
   const typed = (query ?? "").trim();
   return (
     <div class="combo">
       <label class="unseen" {...box.getLabelProps()}>Model</label>
       <input {...box.getInputProps({
+        ref: input,
                 "aria-describedby": describedBy,
         onKeyDown: (event: KeyboardEvent) => {
           if (event.key === "Enter" && box.highlightedIndex < 0 && typed) set(typed);

@@ -20,10 +20,10 @@ export function withApply(body: HTMLElement, writable: ReadonlySet<string>): voi
   }
 }
 
-/** "Use this GPU" on every card but the plan's own. */
-export function withUse(body: HTMLElement, own: string): void {
-  for (const card of body.querySelectorAll<HTMLElement>("ul.grid > li")) {
+/** "Use" on the card of every GPU but the first, which is the plan's own. */
+export function withUse(body: HTMLElement): void {
+  for (const card of [...body.querySelectorAll<HTMLElement>("ul.grid > li")].slice(1)) {
     const name = card.querySelector("h4")?.textContent?.trim() ?? "";
-    if (name && name !== own) card.append(button("Use", "use", { gpu: name }, `Use ${name}`));
+    if (name) card.append(button("Use", "use", { gpu: name }, `Use ${name}`));
   }
 }

@@ -22,6 +22,12 @@ function replace(name: string, content: string, files: Readonly<Record<string, s
   ask();
 }
 
+/** A text of before, in the same file. */
+export function restore(content: string): void {
+  text.value = content;
+  ask();
+}
+
 export function takeExample(example: Example): void {
   show(`${example.name}.yaml`, example.text, {}, `The example ${example.name} is shown.`);
 }
