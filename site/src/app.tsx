@@ -7,6 +7,7 @@ import { FormPane } from "./form/form.tsx";
 import { Toast } from "./frame/toast.tsx";
 import { Top } from "./frame/top.tsx";
 import { ResultPane } from "./result/pane.tsx";
+import { found } from "./search.ts";
 import { VerdictStrip } from "./result/verdict.tsx";
 import { ask, busy, chosen, lane, latest, stale } from "./session.ts";
 
@@ -41,6 +42,7 @@ export function App() {
           {yaml}
         </div>
       </main>
+      {narrow.value && tab.value === "form" && <Help />}
       <Dialogs />
       <Toast />
     </>
@@ -81,5 +83,18 @@ function Documents() {
         </button>
       ))}
     </div>
+  );
+}
+
+/** On a narrow screen, the way from the controls to the changes that help. */
+function Help() {
+  const count = found.value.of === latest.value?.id ? found.value.changes.size : 0;
+  if (!count || latest.value?.first.verdict.tone === "good") return null;
+  const go = (): void => {
+    tab.value = "result";
+    setTimeout(() => document.getElementById("section-remedies")?.scrollIntoView());
+  };
+  return (
+    <button type="button" class="button main help-bar" onClick={go}>{count === 1 ? "1 change helps" : `${count} changes help`}</button>
   );
 }

@@ -5,6 +5,7 @@ import { App } from "./app.tsx";
 import { startClient, type Step } from "./engine/client.ts";
 import { showTheme, theme } from "./frame/theme.ts";
 import { Native, tokenOf } from "./engine/native.ts";
+import { able } from "./result/engine-notice.tsx";
 import { ask, connect, lane, paint, text } from "./session.ts";
 import { onDrop } from "./share/files.ts";
 import { openFolder } from "./share/folder.tsx";
@@ -19,7 +20,7 @@ const root = document.getElementById("page");
 if (root) render(<App />, root);
 const token = tokenOf(location.hash);
 const native = token ? new Native(token) : null;
-connect(startClient({ state: (state) => (lane.value = state), ...(native ? { start: (name) => native.port(name), two: true } : {}) }));
+if (able || native) connect(startClient({ state: (state) => (lane.value = state), ...(native ? { start: (name) => native.port(name), two: true } : {}) }));
 onDrop((files) => void takeFiles(files), (over) => document.body.classList.toggle("dropping", over));
 if (native) void openFolder(native);
 else {

@@ -1,12 +1,13 @@
 /** The result: what was asked for, then the engine's sections. Those of the answer itself share a card. */
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { found, searching } from "../search.ts";
-import { good, refusal, set, stale, text, type Answer } from "../session.ts";
+import { good, set, stale, text, type Answer } from "../session.ts";
 import { tell } from "../frame/toast.tsx";
 import { restore } from "../share/incoming.ts";
 import type { Value } from "../types.ts";
 import { withApply, withUse } from "./apply.ts";
 import { CompareButtons } from "./compare.tsx";
+import { EngineNotice } from "./engine-notice.tsx";
 import { extras } from "./extras.ts";
 import { Section } from "./result.tsx";
 import { stopSweep, takeCell, withCells } from "./sweep.tsx";
@@ -43,9 +44,7 @@ export function ResultPane() {
   useEffect(() => pane.current?.addEventListener("click", act), []);
   return (
     <section ref={pane} class="pane-result" id="pane-result" aria-label="Result" tabIndex={-1}>
-      {refusal.value && (
-        <div class="notice tone-warn" role="alert"><p><b>{refusal.value.message}</b> {refusal.value.help}</p></div>
-      )}
+      <EngineNotice />
       <Trouble />
       <Extras />
       {good.value && <Sections answer={good.value} />}
