@@ -8,6 +8,7 @@ import { Paste } from "./share/paste.tsx";
 import { choose } from "./share/files.ts";
 import { bring, takeExample, takeFiles } from "./share/incoming.ts";
 import { download } from "./share/download.ts";
+import { Share } from "./share/share.tsx";
 import { Conflict, folder, openPlan, save, unsaved } from "./share/folder.tsx";
 import { path, text } from "./session.ts";
 
@@ -52,6 +53,8 @@ function Open() {
   switch (dialog.value) {
     case "examples":
       return <Examples close={close} take={(example) => { close(); takeExample(example); }} />;
+    case "share":
+      return <Share close={close} />;
     case "compare":
       return <CompareDialog close={close} />;
     case "sweep":

@@ -7,6 +7,8 @@ import { showTheme, theme } from "./frame/theme.ts";
 import { Native, tokenOf } from "./engine/native.ts";
 import { able } from "./result/engine-notice.tsx";
 import { ask, connect, lane, paint, text } from "./session.ts";
+import { arrive } from "./share/arrive.ts";
+import { exampleNamed } from "./share/examples-index.ts";
 import { onDrop } from "./share/files.ts";
 import { openFolder } from "./share/folder.tsx";
 import { show, takeFiles } from "./share/incoming.ts";
@@ -23,12 +25,17 @@ const native = token ? new Native(token) : null;
 if (able || native) connect(startClient({ state: (state) => (lane.value = state), ...(native ? { start: (name) => native.port(name), two: true } : {}) }));
 onDrop((files) => void takeFiles(files), (over) => document.body.classList.toggle("dropping", over));
 if (native) void openFolder(native);
-else {
-  if (!text.value) {
-    const { exampleNamed } = await import("./share/examples.ts");
-    const first = exampleNamed(FIRST);
+else void begin();
+addEventListener("hashchange", () => void arrive(location.hash));
+
+/** Show what the address asks for, else the example. */
+async function begin(): Promise<void> {
+  if (await arrive(location.hash)) return;
+  if (text.value) ask();
+  else {
+    const first = await exampleNamed(FIRST);
     if (first) show(`${first.name}.yaml`, first.text);
-  } else ask();
+  }
 }
 
 /**

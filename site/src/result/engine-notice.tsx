@@ -1,5 +1,6 @@
 /** What to do when the engine fails: the plan is kept, the report can be copied, and the command line has the same answer. */
 import { latest, lane, path, refusal } from "../session.ts";
+import { linkFault } from "../share/arrive.ts";
 import { tell } from "../frame/toast.tsx";
 
 /** Whether this browser can run the engine at all. */
@@ -33,7 +34,17 @@ export function EngineNotice() {
       </div>
     );
   }
-  return <Defects />;
+  return (
+    <>
+      {linkFault.value && (
+        <div class="notice tone-warn" role="alert">
+          <p><b>The link cannot be read: {linkFault.value}.</b> An example is shown instead.</p>
+          <button type="button" class="button" onClick={() => (linkFault.value = "")}>Close</button>
+        </div>
+      )}
+      <Defects />
+    </>
+  );
 }
 
 /** Failures of memcheck itself, and requests that it refuses. */

@@ -13,7 +13,3 @@ export const examples: readonly Example[] = Object.entries(FILES).map(([file, te
   text,
   told: /^description: "?(.*?)"?$/m.exec(text)?.[1] ?? "",
 }));
-
-export function exampleNamed(name: string): Example | undefined {
-  return examples.find((each) => each.name === name);
-}

@@ -97,8 +97,31 @@ export async function changed(page, work) {
 /** The word of the verdict, such as `Fits`. */
 export const verdict = (page) => page.locator(".verdict .word").innerText().then((text) => text.replace(/^[✓!✕i]\s*/u, "").trim());
 
-/** The plan as the page has it. */
-export const planText = (page) => page.evaluate(() => document.querySelector(".editor").shadowRoot.querySelector(".cm-content").cmTile?.view?.state.doc.toString() ?? null);
+/** The plan as the editor shows it, without what is shown after its lines. */
+export async function planText(page) {
+  await page.waitForFunction(() => document.querySelector(".editor")?.shadowRoot?.querySelector(".cm-content"));
+  return page.evaluate(() => {
+    const lines = document.querySelector(".editor").shadowRoot.querySelectorAll(".cm-line");
+    const own = (line) => [...line.childNodes].filter((node) => !node.classList?.contains("cm-hint")).map((node) => node.textContent).join("");
+    return [...lines].map(own).join("\n");
+  });
+}
+
+export const slider = (page, key) => page.locator(`[data-key="${key}"] input[type="range"]`);
+
+/** Replace the whole plan in the editor. */
+export async function write(page, text) {
+  await page.locator(".editor .cm-content").click();
+  await page.keyboard.press("Control+A");
+  await changed(page, () => page.keyboard.insertText(text));
+}
+
+/** Open an example by its name. */
+export async function openExample(page, name) {
+  await page.getByRole("button", { name: "Plan", exact: true }).click();
+  await page.getByRole("menuitem", { name: /^Examples/ }).click();
+  await changed(page, () => page.getByRole("dialog").getByRole("button", { name: new RegExp(`^${name}`) }).click());
+}
 
 /** What axe-core objects to. */
 export async function objections(page) {

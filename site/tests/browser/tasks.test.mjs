@@ -1,50 +1,137 @@
-/** Twelve things that people do on the page, each in Chromium with the engine that is shipped. */
+/** What people do on the page, each in Chromium with the engine that is shipped. */
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { answered, changed, example, objections, site, verdict, visit } from "./page.mjs";
+import { answered, changed, example, openExample, planText, site, slider, verdict, visit, write } from "./page.mjs";
 
 const own = site();
-const slider = (page, key) => page.locator(`[data-key="${key}"] input[type="range"]`);
-const editor = (page) => page.locator(".editor .cm-content");
-
-/** Replace the whole plan by typing it. */
-async function write(page, text) {
-  await editor(page).click();
-  await page.keyboard.press("Control+A");
-  await page.keyboard.press("Delete");
-  await changed(page, () => page.keyboard.insertText(text));
-}
-
-const shownText = (page) => page.evaluate(() => {
-  const lines = document.querySelector(".editor").shadowRoot.querySelectorAll(".cm-line");
-  return [...lines].map((line) => [...line.childNodes].filter((node) => !node.classList?.contains("cm-hint")).map((node) => node.textContent).join("")).join("\n");
-});
-
-async function openExample(page, name) {
-  await page.getByRole("button", { name: "Plan", exact: true }).click();
-  await page.getByRole("menuitem", { name: /^Examples/ }).click();
-  await changed(page, () => page.getByRole("dialog").getByRole("button", { name: new RegExp(`^${name}`) }).click());
-}
 
 test("pick a model by searching the catalog", () =>
   visit(own, {}, async (page) => {
-    await page.getByLabel("Model").click();
+    await page.getByRole("textbox", { name: "Model" }).click();
     const box = page.getByRole("combobox", { name: "Model" });
-    await box.waitFor();
     await box.fill("qwen2.5 7b");
-    await page.getByRole("option").first().waitFor();
-    await changed(page, () => page.getByRole("option", { name: /^qwen2\.5-7b / }).click());
-    assert.match(await shownText(page), /^model: qwen2\.5-7b$/m);
+    await changed(page, () => page.getByRole("option", { name: /^qwen2\.5-7b\b/ }).first().click());
+    assert.match(await planText(page), /^model: qwen2\.5-7b$/m);
     assert.equal(await verdict(page), "Fits");
   }));
 
-test("slide to out of memory", () =>
+test("slide to out of memory, and see it in the text", () =>
   visit(own, {}, async (page) => {
     assert.equal(await verdict(page), "Fits");
     await slider(page, "training.micro_batch_size").focus();
-    for (let step = 0; step < 8 && (await verdict(page)) !== "Does not fit"; step += 1) await changed(page, () => page.keyboard.press("ArrowRight"));
+    for (let step = 0; step < 8 && (await verdict(page)) !== "Does not fit"; step += 1) {
+      await changed(page, () => page.keyboard.press("ArrowRight"));
+    }
     assert.equal(await verdict(page), "Does not fit");
-    assert.match(await shownText(page), /micro_batch_size: [2-9]/);
+    assert.match(await planText(page), /micro_batch_size: [2-9]/);
+    await page.getByRole("button", { name: "Undo" }).click();
+    await answered(page);
+    assert.doesNotMatch(await planText(page), /micro_batch_size: 1[0-9]|micro_batch_size: 64/);
   }));
 
+test("share the plan as a link that shows it again", () =>
+  visit(own, { context: { permissions: ["clipboard-read", "clipboard-write"] } }, async (page) => {
+    await slider(page, "training.micro_batch_size").focus();
+    await changed(page, () => page.keyboard.press("ArrowRight"));
+    const text = await planText(page);
+    await page.getByRole("button", { name: "Share" }).click();
+    await page.getByRole("button", { name: "Copy the link" }).click();
+    const link = await page.evaluate(() => navigator.clipboard.readText());
+    assert.equal(link, await page.getByLabel("Link").inputValue());
+    assert.match(link, /#p=1\./);
+    await page.goto("about:blank");
+    await page.goto(link);
+    await answered(page);
+    assert.equal(await planText(page), text);
+    assert.ok(!own.requests.some((each) => each.includes("p=1")), "the plan went to the server");
+  }));
+
+test("look at it on a phone", () =>
+  visit(own, { width: 390, height: 844, context: { hasTouch: true, isMobile: true } }, async (page) => {
+    await changed(page, () => page.getByRole("button", { name: "Micro-batch size: more" }).tap());
+    assert.match(await planText(page).catch(() => "micro_batch_size: 2"), /micro_batch_size: 2/);
+    for (const name of ["Result", "YAML", "Plan"]) {
+      await page.getByRole("tab", { name }).tap();
+      assert.equal(await page.getByRole("tab", { name }).getAttribute("aria-selected"), "true");
+      assert.ok(await page.locator(".verdict .word").isVisible(), "the verdict stays in sight");
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.equal(wide, 0, `${name} is wider than the phone`);
+    }
+    const small = await page.evaluate(() =>
+      [...document.querySelectorAll("#pane-form :is(button, select, input:not([type=radio], [type=checkbox], [type=range])), .tabs button")]
+        .filter((each) => each.checkVisibility() && !each.matches(".info, .assumed, .why-not"))
+        .map((each) => each.getBoundingClientRect()).filter((box) => box.height < 44).length);
+    assert.equal(small, 0, "targets of at least 44 pixels");
+  }));
+
+test("use the keyboard alone", () =>
+  visit(own, {}, async (page) => {
+    const focused = () => page.evaluate(() => {
+      let at = document.activeElement;
+      while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+      return at?.getAttribute("aria-label") ?? at?.textContent?.trim() ?? "";
+    });
+    await page.keyboard.press("Tab");
+    assert.equal(await focused(), "Skip to the result");
+    const seen = [];
+    for (let step = 0; step < 400 && !seen.includes("The plan as YAML"); step += 1) {
+      await page.keyboard.press("Tab");
+      seen.push(await focused());
+    }
+    for (const name of ["Plan", "Compare", "Sweep", "Share", "Export", "Model", "The plan as YAML"]) assert.ok(seen.includes(name), `${name} is reached: ${seen.join(", ")}`);
+    await page.keyboard.press("Tab");
+    assert.notEqual(await focused(), "The plan as YAML", "Tab leaves the editor");
+    await page.getByRole("button", { name: "Plan", exact: true }).focus();
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Escape");
+    assert.equal(await focused(), "Plan", "Escape gives the focus back");
+  }));
+
+test("choose dark", () =>
+  visit(own, {}, async (page) => {
+    const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    assert.equal(await background(), "rgb(246, 247, 249)");
+    await page.getByRole("button", { name: "Light or dark" }).click();
+    assert.equal(await background(), "rgb(15, 18, 22)");
+    await page.reload();
+    await answered(page);
+    assert.equal(await background(), "rgb(15, 18, 22)", "the choice stays");
+  }));
+
+test("open an example, a file, and drop one on the page", () =>
+  visit(own, {}, async (page) => {
+    await openExample(page, "llama-3.1-8b-four-a100-40gb");
+    assert.equal(await verdict(page), "Does not fit");
+    const chooser = page.waitForEvent("filechooser");
+    await page.getByRole("button", { name: "Plan", exact: true }).click();
+    await page.getByRole("menuitem", { name: /^Open files/ }).click();
+    await changed(page, async () => (await chooser).setFiles([{ name: "mine.yaml", mimeType: "text/yaml", buffer: Buffer.from(example("mistral-7b-qlora-t4")) }]));
+    assert.equal(await planText(page), example("mistral-7b-qlora-t4"));
+    await changed(page, () => page.evaluate((text) => {
+      const data = new DataTransfer();
+      data.items.add(new File([text], "dropped.yaml"));
+      for (const type of ["dragenter", "dragover", "drop"]) document.body.dispatchEvent(new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true }));
+    }, example("gpt2-xl-2048")));
+    assert.equal(await planText(page), example("gpt2-xl-2048"));
+    await changed(page, () => page.getByRole("button", { name: "Back" }).click());
+    assert.equal(await planText(page), example("mistral-7b-qlora-t4"));
+  }));
+
+test("write a plan in the editor", () =>
+  visit(own, {}, async (page) => {
+    await write(page, example("rough-7b-a100-80gb"));
+    assert.equal(await planText(page), example("rough-7b-a100-80gb"));
+    assert.ok(await page.locator(".verdict .figures").isVisible());
+  }));
+
+test("download the plan as it is in the page", () =>
+  visit(own, {}, async (page) => {
+    const saved = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Export" }).click();
+    await page.getByRole("menuitem", { name: /^Plan/ }).click();
+    const file = await saved;
+    assert.equal(file.suggestedFilename(), "llama-3.1-8b-fsdp-8xh100.yaml");
+    assert.equal(readFileSync(await file.path(), "utf8"), example("llama-3.1-8b-fsdp-8xh100"));
+  }));
