@@ -88,7 +88,7 @@ function Documents() {
 
 /** On a narrow screen, the way from the controls to the changes that help. */
 function Help() {
-  const count = found.value.of === latest.value?.id ? found.value.changes.size : 0;
+  const count = found.value.of === latest.value?.id ? found.value.remedies.length : 0;
   if (!count || latest.value?.first.verdict.tone === "good") return null;
   const go = (): void => {
     tab.value = "result";

@@ -5,9 +5,11 @@ import { App } from "./app.tsx";
 import { startClient, type Step } from "./engine/client.ts";
 import { showTheme, theme } from "./frame/theme.ts";
 import { Native, tokenOf } from "./engine/native.ts";
+import { compare } from "./result/compare.tsx";
 import { able } from "./result/engine-notice.tsx";
-import { ask, connect, lane, paint, text } from "./session.ts";
-import { arrive } from "./share/arrive.ts";
+import { searchSoon } from "./search.ts";
+import { ask, connect, lane, listeners, paint, text } from "./session.ts";
+import { arrive, seek } from "./share/arrive.ts";
 import { exampleNamed } from "./share/examples-index.ts";
 import { onDrop } from "./share/files.ts";
 import { openFolder } from "./share/folder.tsx";
@@ -17,6 +19,11 @@ import { show, takeFiles } from "./share/incoming.ts";
 const FIRST = "llama-3.1-8b-fsdp-8xh100";
 
 showTheme(theme.value);
+listeners.answered = () => {
+  searchSoon();
+  compare();
+  setTimeout(seek);
+};
 paintFirst();
 const root = document.getElementById("page");
 if (root) render(<App />, root);

@@ -157,6 +157,7 @@ function take(step: Step, asked: string, changes: Changes, base: Answer | null):
       form.value = { ...next, fields };
       written.value = {};
       formId = step.id;
+      resting.value = false;
     } else if (latest.value?.id === step.id && step.step === "choices") {
       const all = { ...base?.choices, ...(step["choices"] as Record<string, Choice[]>) };
       latest.value = { ...latest.value, choices: all };

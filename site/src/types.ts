@@ -14,3 +14,10 @@ export interface Choice { value: Value; label: string; told: string; legal: bool
 export interface FormField { key: string; label: string; kind: string; told: string; unit: string; value: Value; origin: string; why: string; minimum: number | null; maximum: number | null; main: boolean; relevant: boolean; choices: string; place: TextPlace | null }
 export interface FormGroup { id: string; title: string; told: string; keys: string[] }
 export interface Form { groups: FormGroup[]; fields: Record<string, FormField>; textbook: boolean; assumed: number }
+export interface LineBytes { key: string; place: TextPlace; other: Value; saved_bytes: number; text: string }
+export interface Lines { lines: LineBytes[] }
+export interface Searching { part: string; tried: number; fits: number }
+export interface RemedyEdits { id: string; title: string; changes: Record<string, Value>; edits: FileChange[] }
+export interface RemedySteps { order: SectionHead[]; sections: Record<string, string>; remedies: RemedyEdits[]; diagnostics: Diagnostic[] }
+export interface GpuShare { gpu: string; word: string; tone: string; share: string; needed_bytes: number; capacity_bytes: number; own: boolean }
+export interface Gpus { order: SectionHead[]; sections: Record<string, string>; gpus: GpuShare[] }

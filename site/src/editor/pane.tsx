@@ -1,7 +1,8 @@
 /** The plan as YAML: plain text at once, the editor as soon as it has been loaded. */
 import { effect } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { ask, chosen, diagnostics, latest, listeners, path, text } from "../session.ts";
+import { findings, lineHints } from "../search.ts";
+import { ask, chosen, latest, listeners, path, text } from "../session.ts";
 import { Icon } from "../frame/icons.tsx";
 import { tell } from "../frame/toast.tsx";
 import type { Editor } from "./editor.ts";
@@ -37,14 +38,15 @@ export function YamlPane() {
       listeners.edited = (edits) => made.edit(edits);
       const stops = [
         effect(() => made.show(text.value)),
-        effect(() => made.diagnose(diagnostics.value, path.value)),
+        effect(() => made.diagnose(findings.value, path.value)),
+        effect(() => made.hint(lineHints.value.map((each) => ({ line: each.place.line, text: each.text })))),
       ];
       stop = () => { stops.forEach((each) => each()); made.close(); };
     };
     const idle = setTimeout(() => void load(), 0);
     return () => { gone = true; clearTimeout(idle); stop(); };
   }, []);
-  const found = diagnostics.value;
+  const found = findings.value;
   const count = (severity: string, one: string): string => {
     const number = found.filter((each) => each.severity === severity).length;
     return number ? `${number} ${one}${number === 1 ? "" : "s"}` : "";

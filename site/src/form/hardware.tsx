@@ -1,25 +1,18 @@
 /** GPUs as cards: memory and rate of each, and how full this plan makes it once that is known. */
 import { useId, useState } from "preact/hooks";
-import { gpuCards } from "../search.ts";
+import { gpuShares } from "../search.ts";
 import { type FieldProps, Label } from "./field.tsx";
 
 const FIRST = 8;
 
 export function Gpus({ field, value, set }: FieldProps) {
-  const shares = gpuCards.value;
-  const popular = [...shares.keys()];
+  const shares = new Map(gpuShares.value.map((each) => [each.gpu, each]));
   const id = useId();
   const [all, setAll] = useState(false);
   const [query, setQuery] = useState("");
-  const rank = (name: string): number => {
-    const at = popular.indexOf(name);
-    return at < 0 ? popular.length : at;
-  };
   const barred = field.choices.some((choice) => choice.legal);
   const wanted = query.trim().toLowerCase();
-  const sorted = field.choices
-    .map((choice) => ({ ...choice, name: String(choice.value) }))
-    .sort((one, other) => rank(one.name) - rank(other.name));
+  const sorted = field.choices.map((choice) => ({ ...choice, name: String(choice.value) }));
   const shown = all
     ? sorted.filter((choice) => choice.name.includes(wanted) || choice.name === value)
     : sorted.filter((choice, index) => index < FIRST || choice.name === value);

@@ -4,7 +4,7 @@ import { found, searching } from "../search.ts";
 import { good, set, stale, text, type Answer } from "../session.ts";
 import { tell } from "../frame/toast.tsx";
 import { restore } from "../share/incoming.ts";
-import type { Value } from "../types.ts";
+import type { SectionHead, Value } from "../types.ts";
 import { withApply, withUse } from "./apply.ts";
 import { CompareButtons } from "./compare.tsx";
 import { EngineNotice } from "./engine-notice.tsx";
@@ -33,8 +33,8 @@ function act(event: MouseEvent): void {
   if (!pressed) return;
   const { apply, gpu, row, column } = pressed.dataset;
   if (apply !== undefined) {
-    const changes = found.value.changes.get(apply);
-    if (changes) change(changes, `Applied: ${found.value.titles.get(apply) ?? apply}`);
+    const remedy = found.value.remedies.find((each) => each.id === apply);
+    if (remedy) change(remedy.changes, `Applied: ${remedy.title}`);
   } else if (gpu !== undefined) change({ "hardware.gpu": gpu }, `The plan runs on ${gpu} now.`);
   else takeCell(Number(row), Number(column));
 }
@@ -53,29 +53,45 @@ export function ResultPane() {
 }
 
 function Sections({ answer }: { answer: Answer }) {
-  const { html, order } = answer;
   const now = found.value;
-  const apply = useMemo(() => (body: HTMLElement) => withApply(body, new Set(now.changes.keys())), [now]);
-  const use = useMemo(() => (body: HTMLElement) => withUse(body), []);
-  const rest = order.filter(({ id }) => !ANSWER.has(id) && !ELSEWHERE.has(id) && !SEARCHED.includes(id));
-  const at = rest.findIndex(({ id }) => id === BEFORE);
-  const cut = at < 0 ? rest.length : at;
-  const old = now.of !== answer.id;
-  const draw = (heads: typeof rest) => heads.map((head) => <Section key={head.id} id={head.id} half={head.half} html={html[head.id] ?? ""} />);
+  const own = now.of === answer.id;
+  // Until there is something newer, what was found for the answer before stays in its place, dimmed and out of reach.
+  const kept: Readonly<Record<string, string>> = own ? now.html : Object.fromEntries(SEARCHED.map((id) => [id, now.html[id] ?? ""]));
+  const html = { ...answer.html, ...kept };
+  const order = own && now.order.length ? now.order : withKept(answer.order, now.order);
+  const adorn = useMemo(() => ({
+    remedies: (body: HTMLElement) => withApply(body, new Set(now.remedies.map((each) => each.id))),
+    gpus: (body: HTMLElement) => withUse(body),
+  }), [now.remedies]);
+  const draw = (head: SectionHead) => {
+    const searched = SEARCHED.includes(head.id);
+    const add = searched ? adorn[head.id as keyof typeof adorn] : undefined;
+    return (
+      <Section key={head.id} id={head.id} half={head.half} html={html[head.id] ?? ""} old={searched && !own} {...(add ? { adorn: add } : {})} />
+    );
+  };
+  const rest = order.filter(({ id }) => !ANSWER.has(id) && !ELSEWHERE.has(id));
+  const cut = rest.findIndex(({ id }) => SEARCHED.includes(id) || id === BEFORE);
+  const at = cut < 0 ? rest.length : cut;
+  const none = own && now.tried && !now.remedies.length && answer.first.verdict.tone === "bad" && !answer.first.verdict.fails;
   return (
     <div class="sections" data-old={stale.value || undefined}>
       <div class="card answer">
-        {order.filter(({ id }) => ANSWER.has(id) && html[id]).map((head) => <Section key={head.id} id={head.id} html={html[head.id] ?? ""} />)}
+        {order.filter(({ id }) => ANSWER.has(id) && html[id]).map(draw)}
       </div>
-      {draw(rest.slice(0, cut))}
-      {searching.value && <p class="card searching" key="searching"><span class="spinner" />{searching.value}</p>}
-      <div class="searched" key="searched" data-old={old || undefined} inert={old}>
-        {now.html["remedies"] && <Section key="remedies" id="remedies" html={now.html["remedies"]} adorn={apply} />}
-        {now.html["gpus"] && <Section key="gpus" id="gpus" html={now.html["gpus"]} adorn={use} />}
-      </div>
-      {draw(rest.slice(cut))}
+      {rest.slice(0, at).map(draw)}
+      {searching.value && <p class="card searching" key="searching" role="status"><span class="spinner" />{searching.value}</p>}
+      {none && <p class="card" key="none"><b>No change that memcheck knows makes this plan fit.</b> Try another model, more GPUs, or a shorter sequence.</p>}
+      {rest.slice(at).map(draw)}
     </div>
   );
+}
+
+/** The order of an answer with the searched sections of the one before. */
+function withKept(order: readonly SectionHead[], before: readonly SectionHead[]): readonly SectionHead[] {
+  const kept = before.filter(({ id }) => SEARCHED.includes(id) && !order.some((head) => head.id === id));
+  const at = order.findIndex(({ id }) => id === BEFORE);
+  return at < 0 ? [...order, ...kept] : [...order.slice(0, at), ...kept, ...order.slice(at)];
 }
 
 /** A comparison and a heat map, where they are asked for. */
