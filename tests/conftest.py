@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as slow whatever starts PyTorch or a browser, before ``-m`` selects: each test is in one section of CI."""
+    """Marks as slow whatever starts PyTorch, a browser or Slurm, before ``-m`` selects: each test is in one section of CI."""
     for item in items:
-        if item.get_closest_marker("torch") or item.get_closest_marker("browser"):
+        if any(map(item.get_closest_marker, ("torch", "browser", "slurm"))):
             item.add_marker("slow")
 
 

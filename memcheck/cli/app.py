@@ -22,6 +22,7 @@ COMMANDS = {
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules, frameworks or architectures."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),
+    "submit": ("memcheck.cli.submit", "Check the job that a command submits, then run the command."),
     "suggest": ("memcheck.cli.suggest", "Find similar plans that fit, are fastest or need the fewest GPUs."),
     "sweep": ("memcheck.cli.sweep", "Evaluate a grid of a plan's values."),
     "ui": ("memcheck.cli.ui", "Open the page with the plans of a folder."),

@@ -59,7 +59,7 @@ def asked(config: ConfigFile) -> Iterator[GpuRequest]:
     for key in _KEYS if not config.launch else ():
         written = config.values.get(key)
         found = _TYPED.match(written) if isinstance(written, str) else None
-        if found is not None and found[1] and _known(found[1]) is not None:
+        if found is not None and found[1] and catalog_gpu(found[1]) is not None:
             yield GpuRequest(
                 option=key, counts=PER_NODE, type=found[1], number=int(found[2] or 1), location=config.at(key)
             )
@@ -108,7 +108,7 @@ def read_gpu(reading: ReadConfig, config: ConfigFile) -> ReadConfig:
     if typed is None or GPU in reading.settings:
         return reading
     at, said = typed.location, f"`{typed.option}`: the job asks for `{typed.type}`"
-    name = _known(typed.type)
+    name = catalog_gpu(typed.type)
     if isinstance(name, str):
         setting = ReadSetting(name, f"{at.path}:{at.span.line} {typed.option}", at)
         settings = {**reading.settings, GPU: setting}
@@ -124,7 +124,7 @@ def read_gpu(reading: ReadConfig, config: ConfigFile) -> ReadConfig:
     return reading._replace(problems=(*reading.problems, ConfigProblem(at, message, help, keys=(GPU,))))
 
 
-def _known(type: str) -> str | tuple[str, ...] | None:
+def catalog_gpu(type: str) -> str | tuple[str, ...] | None:
     """The catalog's GPU of a scheduler's name for it, the several that it may be, or None."""
     plain = type.lower().replace("_", "-")
     found = [_named(name) for name in dict.fromkeys((plain, plain.removeprefix("nvidia-"), plain.removeprefix("amd-")))]

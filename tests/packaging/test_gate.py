@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import pytest_collection_modifyitems
 
-KINDS = ("slow", "torch", "browser", "network")
-"""Marks that select; ``torch`` and ``browser`` make a test slow, see ``tests/conftest.py``."""
+KINDS = ("slow", "torch", "browser", "slurm", "network")
+"""Marks that select; ``torch``, ``browser`` and ``slurm`` make a test slow, see ``tests/conftest.py``."""
 
 
 def selections(root: Path) -> list[str]:
@@ -29,7 +29,7 @@ def selections(root: Path) -> list[str]:
 def possible() -> list[tuple[str, ...]]:
     """The marks that a test can have together."""
     every = [marks for n in range(len(KINDS) + 1) for marks in itertools.combinations(KINDS, n)]
-    starts_much = [{"torch", "browser"} & set(marks) for marks in every]
+    starts_much = [{"torch", "browser", "slurm"} & set(marks) for marks in every]
     return [
         marks for marks, much in zip(every, starts_much, strict=True) if len(much) < 2 if "slow" in marks or not much
     ]
@@ -43,9 +43,9 @@ def test_every_test_is_run_once(root: Path, marks: tuple[str, ...]) -> None:
     assert len(chosen) == 1, chosen
 
 
-@pytest.mark.parametrize("mark", ["torch", "browser"])
+@pytest.mark.parametrize("mark", ["torch", "browser", "slurm"])
 def test_what_starts_much_is_slow(mark: str, request: pytest.FixtureRequest) -> None:
-    """A test with PyTorch or a browser is slow without saying so."""
+    """A test with PyTorch, a browser or Slurm is slow without saying so."""
     item = pytest.Function.from_parent(request.node.parent, name="test_it", callobj=lambda: None)
     item.add_marker(mark)
     pytest_collection_modifyitems([item])
