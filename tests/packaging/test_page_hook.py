@@ -1,0 +1,77 @@
+"""The package's build takes the page of its own version, and builds without one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from memcheck import __version__
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+
+@pytest.fixture(scope="module")
+def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the build needs of the checkout, with a package of two modules."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "release", "schemas"):
+        source = root / name
+        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
+    (copy / "memcheck" / "ui").mkdir(parents=True)
+    shutil.copy(root / "memcheck" / "__init__.py", copy / "memcheck")
+    (copy / "memcheck" / "ui" / "__init__.py").write_text("")
+    (copy / ".gitignore").write_text("/memcheck/ui/page/\n")
+    if build(copy).returncode:
+        pytest.skip("the package index cannot be reached")
+    return copy
+
+
+def build(checkout: Path) -> subprocess.CompletedProcess[str]:
+    """Build the wheel of a checkout into its folder ``built``."""
+    words = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", "built", "."]
+    return subprocess.run([sys.executable, *words], cwd=checkout, capture_output=True, text=True, check=False)
+
+
+def page(checkout: Path, version: str | None) -> None:
+    """Put a page of some version there."""
+    folder = checkout / "memcheck" / "ui" / "page"
+    shutil.rmtree(folder, ignore_errors=True)
+    if version is not None:
+        folder.mkdir()
+        (folder / "index.html").write_text("<!doctype html>")
+        (folder / "version.json").write_text(f'{{"version": "{version}"}}')
+
+
+def wheel(checkout: Path) -> list[str]:
+    (built,) = (checkout / "built").glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return archive.namelist()
+
+
+def test_wheel_carries_the_page_of_its_version(checkout: Path) -> None:
+    page(checkout, None)
+    assert build(checkout).returncode == 0
+    assert not any("ui/page" in name for name in wheel(checkout))
+    page(checkout, __version__)
+    assert build(checkout).returncode == 0
+    assert {"memcheck/ui/page/index.html", "memcheck/ui/page/version.json"} <= set(wheel(checkout))
+
+
+def test_page_of_another_version_is_refused(checkout: Path) -> None:
+    page(checkout, "0.0.1")
+    refused = build(checkout)
+    assert refused.returncode != 0
+    assert f"is of version 0.0.1, and the package is {__version__}" in refused.stderr + refused.stdout
+
+
+def test_folder_that_is_no_page_is_refused(checkout: Path) -> None:
+    page(checkout, __version__)
+    (checkout / "memcheck" / "ui" / "page" / "version.json").write_text("[]")
+    refused = build(checkout)
+    assert refused.returncode != 0
+    assert "is no built page" in refused.stderr + refused.stdout
