@@ -98,6 +98,20 @@ _KNOWN = (
     ),
 )
 
+# The words of PyYAML's own parser, where they are others, and libyaml's for the same mistake.
+_PURE = (
+    ("expected a comment or a line break", "did not find expected comment or line break"),
+    ("expected chomping or indentation indicators", "did not find expected comment or line break"),
+    ("expected indentation indicator in the range 1-9", "found an indentation indicator equal to 0"),
+    ("expected the node content", "did not find expected node content"),
+    ("expected '<document start>'", "did not find expected <document start>"),
+    ("sequence entries are not allowed here", "block sequence entries are not allowed in this context"),
+    ("mapping keys are not allowed here", "mapping keys are not allowed in this context"),
+    ("found unexpected document separator", "found unexpected document indicator"),
+    ("found incompatible YAML document", "found incompatible YAML document"),
+    ("duplicate tag handle", "found duplicate %TAG directive"),
+)
+
 
 def explain(path: str, text: str, error: yaml.YAMLError) -> Finding:
     """The finding for a syntax error."""
@@ -117,24 +131,37 @@ def explain(path: str, text: str, error: yaml.YAMLError) -> Finding:
     return codes.INVALID_YAML.at(Location(path, Span(1, 1, 1, 1)), str(error))
 
 
+def _problem(error: Any) -> str:
+    """What is wrong, in libyaml's words whichever parser found it."""
+    found: str = error.problem
+    if found.startswith("expected <block end>"):
+        inside_list = error.context == "while parsing a block collection"
+        return "did not find expected '-' indicator" if inside_list else "did not find expected key"
+    return next((words for start, words in _PURE if found.startswith(start)), found)
+
+
 def _explain_marked(path: str, lines: tuple[str, ...], error: Any) -> Finding:
     at = _at(path, lines, error.problem_mark)
     character = _character(lines, error.problem_mark)
-    if "maximum nesting depth" in error.problem:  # libyaml 0.2.6 counts brackets before it gives an event
+    problem = _problem(error)
+    if problem.startswith("found unknown escape character '"):  # PyYAML points after the backslash
+        span = at.span
+        at = Location(path, Span(span.line, span.column - 1, span.line, span.column))
+    if "maximum nesting depth" in problem:  # libyaml 0.2.6 counts brackets before it gives an event
         return codes.TOO_COMPLEX.at(at, TOO_DEEP, help=SHALLOW)
-    if "cannot start any token" in error.problem:
+    if "cannot start any token" in problem:
         return _bad_start(at, character)
-    if "expected key" in error.problem and lines[at.span.line - 1][: at.span.column - 1].strip():
+    if "expected key" in problem and lines[at.span.line - 1][: at.span.column - 1].strip():
         return codes.INVALID_YAML.at(at, "something follows the end of the value", help="quote the whole value")
     for part, use_context, message, help in _KNOWN:
-        if part in error.problem:
+        if part in problem:
             if use_context and error.context_mark is not None:
                 opened = _at(path, lines, error.context_mark)
                 related = (("reading stopped here", at),) if at.span.line != opened.span.line else ()
                 return codes.INVALID_YAML.at(opened, message, help=help, related=related)
             return codes.INVALID_YAML.at(at, message, help=help)
     context = f"{error.context}: " if error.context else ""
-    return codes.INVALID_YAML.at(at, f"{context}{error.problem}")
+    return codes.INVALID_YAML.at(at, f"{context}{problem}")
 
 
 def _bad_start(at: Location, character: str) -> Finding:

@@ -6,7 +6,6 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync }
 import path from "node:path";
 import { build } from "vite";
 import { holdBudget, measured } from "./budget.mjs";
-import { catalogOf } from "./catalog.mjs";
 import { data, drawn } from "./first-paint.mjs";
 import { packagesOf, writeLicences } from "./licences.mjs";
 import { downloaded, packEngine, packLibrary, publishEngine } from "./pack.mjs";
@@ -35,7 +34,8 @@ const files = { engine: packEngine(made), library: packLibrary() };
 const products = { version: version(), ...publishEngine(files) };
 
 step("snapshot");
-const { makeSnapshot } = await import("./snapshot.mjs"); // reads what the first step has made
+const { makeSnapshot } = await import("./snapshot.mjs"); // these read what the first step has made
+const { catalogOf } = await import("./catalog.mjs");
 const text = readFileSync(path.join(ROOT, "examples", FIRST), "utf8");
 const { file, answers, engine } = await makeSnapshot(files, [{ id: 0, do: "answer", path: FIRST, text }]);
 const steps = answers[0].filter((each) => each.step !== "done");

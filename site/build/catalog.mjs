@@ -1,5 +1,7 @@
 /** Makes `catalog.json`: the names that the page offers before its engine can list them, which takes Python two seconds. */
 
+import { command } from "./node.mjs";
+
 /** The models and GPUs that an engine knows, as `memcheck list` prints them, reduced to what a search shows. */
 export function catalogOf(engine) {
   const list = (kind) => JSON.parse(command(engine, ["list", kind, "--format", "json"]).stdout);
@@ -8,20 +10,3 @@ export function catalogOf(engine) {
   if (models.length < 100 || gpus.length < 10) throw new Error("the engine lists too few models or GPUs");
   return Buffer.from(JSON.stringify({ models, gpus }));
 }
-
-/** What the command prints and returns inside an engine. */
-export function command(engine, words) {
-  const run = engine.python.globals.get("command") ?? engine.python.runPython(`${COMMAND}\ncommand`);
-  const [code, stdout, stderr] = JSON.parse(run(JSON.stringify(words)));
-  return { code, stdout, stderr };
-}
-
-const COMMAND = `
-def command(words):
-    import contextlib, io, json
-    from memcheck.cli.guard import guarded
-
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = guarded(json.loads(words))
-    return json.dumps([code, out.getvalue(), err.getvalue()])
-`;

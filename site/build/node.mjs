@@ -42,4 +42,37 @@ export async function ask(engine, request) {
   }
 }
 
+/** What the command prints and returns inside an engine, in a folder that holds `files` (bytes as base64, by name). */
+export function command(engine, words, files = {}) {
+  engine.python.runPython(COMMAND);
+  const run = engine.python.globals.get("command");
+  const [code, stdout, stderr] = JSON.parse(run(JSON.stringify([words, files])));
+  run.destroy();
+  return { code, stdout, stderr };
+}
+
+const COMMAND = `
+def command(asked):
+    import base64, contextlib, io, json, os, shutil, tempfile
+    from memcheck.__main__ import main
+
+    words, files = json.loads(asked)
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
+    before = os.getcwd()
+    folder = tempfile.mkdtemp()
+    try:
+        for name, data in files.items():
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(base64.b64decode(data))
+        os.chdir(folder)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(words)
+    finally:
+        os.chdir(before)
+        shutil.rmtree(folder)
+    return json.dumps([code, *(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))])
+`;
+
 export { startPlain, startSnapshot };

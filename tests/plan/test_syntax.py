@@ -47,13 +47,11 @@ def test_syntax_errors_say_what_is_wrong_and_where(text, line, column, words):
 
 
 @pytest.mark.parametrize("text", [text for text, *_ in BROKEN])
-def test_the_pure_python_parser_finds_the_same_files_broken(monkeypatch, text):
-    """Without libyaml the words differ, but every broken file is still a located finding."""
+def test_the_pure_python_parser_says_the_same(monkeypatch, text):
+    """Without libyaml, as on the web page, a broken file has the same finding at the same place."""
+    usual = load_documents("x.yaml", text.encode())[-1].findings
     monkeypatch.setattr(compose, "Parser", yaml.SafeLoader)
-    document = load_documents("x.yaml", text.encode())[-1]
-    (finding,) = document.findings
-    assert (finding.code, finding.location.path) == ("MEM002", "x.yaml")
-    assert 1 <= finding.location.span.line <= text.count("\n") + 1
+    assert load_documents("x.yaml", text.encode())[-1].findings == usual
 
 
 def test_an_error_at_the_end_of_the_file_is_shown_in_the_text():
