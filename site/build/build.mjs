@@ -10,6 +10,7 @@ import { data, drawn } from "./first-paint.mjs";
 import { packagesOf, writeLicences } from "./licences.mjs";
 import { downloaded, packEngine, packLibrary, publishEngine } from "./pack.mjs";
 import { digest, DIST, MADE, PUBLIC, publish, ROOT, run, SITE, version } from "./paths.mjs";
+import { protocol } from "./types.mjs";
 import { wheel } from "./wheel.mjs";
 
 /** The example that the page shows before its engine has started. */
@@ -22,6 +23,7 @@ rmSync(PUBLIC, { recursive: true, force: true });
 mkdirSync(MADE, { recursive: true });
 
 step("types");
+writeFileSync(path.join(SITE, "src", "engine", "protocol.ts"), await protocol());
 const tsc = path.join(SITE, "node_modules", "typescript", "bin", "tsc");
 run(process.execPath, [tsc, "--project", SITE]);
 run(process.execPath, [tsc, "--project", path.join(SITE, "tests")]);
