@@ -91,9 +91,21 @@ def checked_file(workspace: Workspace, path: str, gate: Gate) -> CheckedFile:
     gate = gate._replace(inventory=True, grounds=0, dossier=quick_dossier)
     with workspace.reading():
         results, traces = check_file(path, data, gate, documents)
+    return as_checked(basis, results, traces, documents)
+
+
+def as_checked(
+    basis: tuple[str, int, Gate], results: list[PlanResult], traces: list[str], documents: list[Document]
+) -> CheckedFile:
+    """The results of a check as one record."""
     report = Report(version=__version__, plans=tuple(results))
     return CheckedFile(
-        path=path, report=report, ids=ids_of(report), basis=basis, defects=tuple(traces), documents=tuple(documents)
+        path=basis[0],
+        report=report,
+        ids=ids_of(report),
+        basis=basis,
+        defects=tuple(traces),
+        documents=tuple(documents),
     )
 
 

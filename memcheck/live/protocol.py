@@ -18,6 +18,7 @@ from memcheck.live.form import choices, form, forms, soon
 from memcheck.live.moves import moved
 from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange
 from memcheck.live.requests import RequestError, checked, numbered
+from memcheck.live.searches import PARTS, Asking
 from memcheck.live.workspace import Workspace, checked_name
 from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edited
@@ -195,6 +196,19 @@ def _answered(session: Session, number: object, fields: Fields, edits: tuple[Fil
     yield Choices(choices=news("choices", chosen))
 
 
+def more(session: Session, number: object, fields: Fields) -> Steps:
+    """Search for what takes longer than a verdict."""
+    checked = session.checked(fields)
+    plan, document = checked.plan(session.document), checked.document(session.document)
+    if plan.estimate is None or document is None:
+        return
+    asking = Asking(workspace=session.workspace, checked=checked, document=document, gate=session.gate_of(fields))
+    wanted = fields.get("steps") or tuple(PARTS)
+    for part, search in PARTS.items():
+        if part in wanted:  # type: ignore[operator]  # checked as a list
+            yield from search(asking)
+
+
 def choices_of(session: Session, number: object, fields: Fields) -> Steps:
     """The values that some keys of a plan could have."""
     document = session.document_of(fields)
@@ -207,6 +221,7 @@ def choices_of(session: Session, number: object, fields: Fields) -> Steps:
 STEPS_OF: Mapping[str, Callable[[Session, object, Fields], Steps]] = {
     "answer": answer,
     "set": set_keys,
+    "more": more,
     "choices": choices_of,
 }
 """What answers each request."""

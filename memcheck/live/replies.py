@@ -208,6 +208,85 @@ class First(Record):
     """Reports of memcheck's own failures, to copy into an issue; empty as a rule."""
 
 
+class LineBytes(Record):
+    """What one key does to the memory that the fullest GPU needs."""
+
+    key: str
+    place: TextPlace
+    """Where the key's value is written."""
+    other: object
+    """The value that it is compared with, such as 0 for a stage or half of a length."""
+    saved_bytes: int
+    """How much more is needed with the other value; negative where less is."""
+    text: str
+    """What the key does, in words."""
+
+
+class Lines(Record):
+    """The bytes that lines are responsible for; figures of several lines do not add up."""
+
+    lines: tuple[LineBytes, ...]
+
+
+class Searching(Record):
+    """A search goes on."""
+
+    part: str
+    """``lines``, ``remedies``, ``gpus``, or the word of the request."""
+    tried: int
+    """How many candidates were tried so far."""
+    fits: int
+    """How many changes that help were found so far."""
+
+
+class RemedyEdits(Record):
+    """A change that helps, and how to make it."""
+
+    id: str
+    """The id of the remedy in the HTML: ``data-remedy``."""
+    title: str
+    changes: Mapping[str, object]
+    """New values by dotted key."""
+    edits: tuple[FileChange, ...]
+    """Edits that write the change; empty where no edit does, so that the keys have to be set by hand."""
+
+
+class RemedySteps(Record):
+    """The result of a search for changes that help: none where there is nothing to mend, or where none helps."""
+
+    order: tuple[SectionHead, ...]
+    """All sections of the result; one of another step keeps its place."""
+    sections: Mapping[str, str]
+    """Sections that change with what was found; empty HTML where there is none."""
+    remedies: tuple[RemedyEdits, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    """All findings: those about memory are now at the key that ends them most cheaply."""
+
+
+class GpuShare(Record):
+    """The plan on one GPU."""
+
+    gpu: str
+    word: str
+    """The verdict."""
+    tone: str
+    share: str
+    """How full the GPU is, such as ``45.2%``; empty where the plan cannot run on it."""
+    needed_bytes: int
+    capacity_bytes: int
+    own: bool
+    """Whether this is the GPU of the plan."""
+
+
+class Gpus(Record):
+    """The plan on other GPUs."""
+
+    order: tuple[SectionHead, ...]
+    """All sections of the result; one of another step keeps its place."""
+    sections: Mapping[str, str]
+    gpus: tuple[GpuShare, ...]
+
+
 class Failed(Record):
     """The request has no answer."""
 
@@ -226,5 +305,15 @@ class Done(Record):
     """The number of steps before this one."""
 
 
-STEPS: Mapping[str, type] = {"first": First, "form": PlanForm, "choices": Choices, "failed": Failed, "done": Done}
+STEPS: Mapping[str, type] = {
+    "first": First,
+    "form": PlanForm,
+    "choices": Choices,
+    "lines": Lines,
+    "searching": Searching,
+    "remedies": RemedySteps,
+    "gpus": Gpus,
+    "failed": Failed,
+    "done": Done,
+}
 """The record of every step by its word."""

@@ -66,6 +66,10 @@ REQUESTS: Mapping[str, RequestForm] = {
     "set": RequestForm(
         "Set keys of a plan, then check it. Replies: `first` with edits, then `form`.", {**COMMON, "changes": CHANGES}
     ),
+    "more": RequestForm(
+        "Search for bytes per line, changes that help, other GPUs. Replies: `searching`, `lines`, `remedies`, `gpus`.",
+        {**COMMON, "steps": Field("words", "What to search for; all without it.", words=("lines", "remedies", "gpus"))},
+    ),
     "choices": RequestForm("The values that keys could have. Reply: `choices`.", {**COMMON, "keys": KEYS}),
 }
 

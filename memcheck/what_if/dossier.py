@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import CACHE, Estimate
 from memcheck.catalog.gpus import find_gpu
@@ -39,7 +41,12 @@ def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ..
 
 
 def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, ...]:
-    """The plan on its own GPU, then on each of the data centre's.
+    """The plan on its own GPU, then on each of the data centre's."""
+    return tuple(each_gpu(context, answer, gate))
+
+
+def each_gpu(context: RuleContext, answer: Estimate, gate: Gate) -> Iterator[OnGpu]:
+    """The plan on its own GPU, then on each of the data centre's, one after the other.
 
     What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.
     """
@@ -48,7 +55,7 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
     strict = Evaluator(context.document, gate)
     lenient = Evaluator(context.document, gate._replace(ignore=(*gate.ignore, *codes))) if codes else strict
     gpu, here = context.resolved.gpu, lenient.point({})
-    own = OnGpu(
+    yield OnGpu(
         gpu=gpu.name,
         capacity_bytes=gpu.memory_bytes,
         needed_bytes=answer.needed_bytes,
@@ -59,17 +66,15 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
         host_short=not on_host(answer.host_bytes_per_node, context.host_bytes),
         relative_speed=None if here.step is None else 1.0,
     )
-    found = [own]
     for name in DATA_CENTRE:
         if name == gpu.name:
             continue
         change = {"hardware.gpu": name}
         there = strict.point(change)
         if there.estimated or not set(there.codes) <= set(codes):
-            found.append(on_gpu(name, there, here))
+            yield on_gpu(name, there, here)
         else:
-            found.append(on_gpu(name, lenient.point(change), here)._replace(fails=_first(there)))
-    return tuple(found)
+            yield on_gpu(name, lenient.point(change), here)._replace(fails=_first(there))
 
 
 def _first(there: Point) -> str:

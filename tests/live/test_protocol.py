@@ -15,7 +15,7 @@ from docs.live_schema import live_schema
 from memcheck.judge import Gate, check_file
 from memcheck.live.protocol import Session
 from memcheck.what_if import with_remedies
-from tests.live.recorded import RECORD, visit, written
+from tests.live.recorded import RECORD, requests, visit, written
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 PLAIN = next(path for path in EXAMPLES if path.stem == "llama-3.1-8b-fsdp-8xh100")
@@ -59,7 +59,6 @@ def test_the_recorded_visit_is_what_happens(schema: jsonschema.Draft7Validator) 
     for each in found:
         for reply in each["replies"]:
             part(schema, "Reply").validate(reply)
-        assert [reply["step"] for reply in each["replies"]][-1:] == ["done"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -90,6 +89,13 @@ def test_the_first_step_says_what_check_says(path: Path) -> None:
         for each, finding in zip(found["diagnostics"], plan.findings, strict=True):
             span = finding.location.span
             assert (each["start"]["line"], each["start"]["column"]) == (span.line, span.column)
+
+
+def test_every_request_ends() -> None:
+    """The last step says how many there were."""
+    for request in requests():
+        steps = list(Session().handle(request))
+        assert [each["step"] for each in steps].index("done") == len(steps) - 1 == steps[-1]["steps"]
 
 
 def test_only_changed_sections_are_sent_again() -> None:

@@ -349,7 +349,8 @@ def step(item: RemedyStep) -> Html:
     costs = joined((tag("span", text(words), class_=f"badge {tone}") for tone, words in item.costs), " ")
     pairs = (pair(bar, chart.scale) for chart in item.charts for bar in chart.bars)
     head = tag("div", tag("h4", text(item.title)), tag("p", costs), class_="row")
-    return tag("li", head, tag("ul", *changes, class_="changes"), tag("div", *pairs, class_="pair"))
+    parts = (head, tag("ul", *changes, class_="changes"), tag("div", *pairs, class_="pair"))
+    return tag("li", *parts, data_remedy=item.id)
 
 
 def pair(bar: Bar, scale: Scale) -> Html:

@@ -10,8 +10,13 @@ from memcheck.rules.types import RuleContext, is_written, place
 from memcheck.what_if.remedies.budget import MOST, Budget, Effort
 from memcheck.what_if.remedies.changes import Priced, join, loading_and_saving
 from memcheck.what_if.remedies.price import DATA, GROUP, STEPS, Pricer, with_margin
+from memcheck.what_if.search.explore import drained
 from memcheck.what_if.search.fit import Fit
 from memcheck.what_if.search.rank import offered, remedy_of, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.what_if.search.explore import Steps
 
 SHOWN = 5
 REMEMBERED = 64
@@ -42,13 +47,20 @@ class Searches:
 
     def answers(self, question: str, context: RuleContext) -> Search:
         """The least changes after which a finding is gone, as many as are shown; searched for once per family."""
+        return self.known(question, context) or self.keep(
+            question, context, drained(RemedySearch(question, context).steps())
+        )
+
+    def known(self, question: str, context: RuleContext) -> Search | None:
+        """What was found for an equal plan; None where nobody asked."""
+        return self._found.get((question, *_family(context)))
+
+    def keep(self, question: str, context: RuleContext, found: Search) -> Search:
+        """Remember what was found; returns it."""
         key = (question, *_family(context))
-        found = self._found.get(key)
-        if found is None:
-            if len(self._found) >= REMEMBERED:
-                del self._found[next(iter(self._found))]
-            every = _answers(question, context)
-            found = self._found[key] = every._replace(changes=shown(every.changes, SHOWN))
+        if key not in self._found and len(self._found) >= REMEMBERED:
+            del self._found[next(iter(self._found))]
+        self._found[key] = found
         return found
 
 
@@ -79,13 +91,21 @@ def _family(context: RuleContext) -> tuple[object, ...]:
     )
 
 
-def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple[Remedy, ...], bool]]) -> Finding:
-    """One finding with what the search found for its question; ``found`` remembers the answers."""
+def question_of(finding: Finding, context: RuleContext) -> str:
+    """The question that a search answers for a finding; empty where there is none."""
     question = "MEM101" if finding.code in TOO_MUCH else UNCERTAIN if finding.code == OPEN_BOOT else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
-        return finding
+        return ""
     if question == CLOSE and context.estimate is not None and context.estimate.utilization <= context.warn_above:
-        return finding  # the plan need not change, but say what it leaves open
+        return ""  # the plan need not change, but say what it leaves open
+    return question
+
+
+def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple[Remedy, ...], bool]]) -> Finding:
+    """One finding with what the search found for its question; ``found`` remembers the answers."""
+    question = question_of(finding, context)
+    if not question:
+        return finding
     if question not in found:
         search = SEARCHES.answers(question, context)
         found[question] = tuple(remedy_of(each, context.document) for each in search.changes), search.ended_early
@@ -99,28 +119,45 @@ def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple
     return finding._replace(help=help)
 
 
-def _answers(question: str, context: RuleContext) -> Search:
-    """The least changes after which the finding is gone, re-computed by the engine."""
-    limit = context.fail_above
-    if question == UNCERTAIN:
-        pricer = with_margin(context)
-    else:
-        if question == CLOSE:
-            context = context._replace(fail_above=min(limit, context.warn_above))
-        pricer = Pricer(context)
-        pricer.whole = limit
-    pricer.budget = Budget(effort=Effort(context.job), steps=MOST)
-    search = Fit(pricer, thorough=False)
-    found = search.run()
-    if question == HOST:
-        less: list[Priced] = []
-        with pricer.budget.part():
-            _less_on_the_host(search, context, less)
-        found = offered(search.mildest(found + less))
-    return Search(found, pricer.budget.spent)
+class RemedySearch:
+    """The search for the least changes after which one finding is gone, re-computed by the engine."""
+
+    def __init__(self, question: str, context: RuleContext) -> None:
+        limit = context.fail_above
+        if question == UNCERTAIN:
+            pricer = with_margin(context)
+        else:
+            if question == CLOSE:
+                context = context._replace(fail_above=min(limit, context.warn_above))
+            pricer = Pricer(context)
+            pricer.whole = limit
+        pricer.budget = Budget(effort=Effort(context.job), steps=MOST)
+        self.fit = Fit(pricer, thorough=False)
+        self._question, self._context = question, context
+
+    @property
+    def so_far(self) -> list[Priced]:
+        """What fits of the changes that were tried so far."""
+        return shown(offered(self.fit.mildest(self.fit.found)), SHOWN)
+
+    @property
+    def tried(self) -> int:
+        """How many changed plans were priced or refused so far."""
+        return sum(self.fit.pricer.counts.values())
+
+    def steps(self) -> Steps[Search]:
+        """The search, with control given back after each candidate."""
+        pricer = self.fit.pricer
+        found = yield from self.fit.steps()
+        if self._question == HOST:
+            less: list[Priced] = []
+            with pricer.budget.part():
+                yield from _less_on_the_host(self.fit, self._context, less)
+            found = offered(self.fit.mildest(found + less))
+        return Search(shown(found, SHOWN), pricer.budget.spent)
 
 
-def _less_on_the_host(search: Fit, context: RuleContext, found: list[Priced]) -> None:
+def _less_on_the_host(search: Fit, context: RuleContext, found: list[Priced]) -> Steps[None]:
     """Put plans that fit with less on the host, alone or with one more change, into ``found``."""
     job = context.training
     if job is None:
@@ -129,6 +166,7 @@ def _less_on_the_host(search: Fit, context: RuleContext, found: list[Priced]) ->
     more = [join(one, other) for one in less for other in search.tried if not set(one.kinds) & set(other.kinds)]
     for each in [*less, *more]:
         priced = search.pricer.price(each)
+        yield
         if priced is not None and search.pricer.fits(priced):
             found.append(priced)
 

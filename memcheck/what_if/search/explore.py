@@ -15,6 +15,28 @@ TIMING = 0.6
 """The share of a budget for telling how long steps take; what is left is for pricing their memory."""
 
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
+    Steps = Generator[None, None, Result]
+    """A search that gives control back after each candidate, and returns its result."""
+
+
+def drained(steps: Steps[Result]) -> Result:
+    """The result of a search, without a pause."""
+    found: list[Result] = []
+
+    def kept() -> Iterator[None]:
+        found.append((yield from steps))
+
+    for _ in kept():
+        pass
+    return found[0]
+
+
 def explore(pricer: Pricer, space: Space) -> Iterator[Priced]:
     """The plans of the space that fit, in its order. What became of the others is in the pricer's tally."""
     looked = pricer.tally.considered
@@ -39,6 +61,11 @@ class Timed(Record):
 
 
 def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
+    """The fastest plans of a space that fit, without a pause; see :func:`fastest_steps`."""
+    return drained(fastest_steps(pricer, space, enough))
+
+
+def fastest_steps(pricer: Pricer, space: Space, enough: int) -> Steps[list[Priced]]:
     """The fastest plan that fits of each of the ``enough`` fastest splits, without those that change more than a faster
     one. Only where there are fewer splits come more plans of each.
 
@@ -49,20 +76,21 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
     looked = pricer.tally.considered
     found: list[Priced] = []
     with pricer.budget.part(TIMING):
-        _time(pricer, space, timed)
+        yield from _time(pricer, space, timed)
     timed.sort(key=lambda each: each[:3])
     with pricer.budget.part():
-        _price(pricer, timed, enough, found)
+        yield from _price(pricer, timed, enough, found)
     if pricer.budget.spent:
         pricer.budget.unsearched += max(0, space.size - (pricer.tally.considered - looked))
     return sorted(found, key=fastest)
 
 
-def _time(pricer: Pricer, space: Space, timed: list[Timed]) -> None:
+def _time(pricer: Pricer, space: Space, timed: list[Timed]) -> Steps[None]:
     """Put every legal plan, unpriced, into ``timed``."""
     for candidate in possible(pricer, space):
         changes = pricer.complete(candidate)
         resolved = None if changes is None else pricer.resolved(changes)
+        yield
         if changes is None or resolved is None:
             pricer.counts["illegal"] += 1
             continue
@@ -80,7 +108,7 @@ def _time(pricer: Pricer, space: Space, timed: list[Timed]) -> None:
         )
 
 
-def _price(pricer: Pricer, timed: list[Timed], enough: int, found: list[Priced]) -> None:
+def _price(pricer: Pricer, timed: list[Timed], enough: int, found: list[Priced]) -> Steps[None]:
     """Price plans from the fastest on, and put those that are shown into ``found``."""
     kept = ParetoFilter()
     have: set[Split] = set()
@@ -92,14 +120,18 @@ def _price(pricer: Pricer, timed: list[Timed], enough: int, found: list[Priced])
         if each.split in have:
             later.append(each)
             continue
-        if (priced := _fitting(pricer, each)) is not None and kept.adds(priced):
+        priced = _fitting(pricer, each)
+        yield
+        if priced is not None and kept.adds(priced):
             found.append(priced)
             have.add(each.split)
     for position, each in enumerate(later):
         if len(found) == enough:
             pricer.counts["slower"] += len(later) - position
             break
-        if (priced := _fitting(pricer, each)) is not None and kept.adds(priced):
+        priced = _fitting(pricer, each)
+        yield
+        if priced is not None and kept.adds(priced):
             found.append(priced)
 
 

@@ -10,9 +10,13 @@ from memcheck.what_if.remedies.candidates import FREE, STAGE
 from memcheck.what_if.remedies.changes import HARDWARE, METHOD, UNCHANGED, CandidateChange, Priced, join
 from memcheck.what_if.remedies.memory_keys import LOWER
 from memcheck.what_if.remedies.price import LegalChange, Pricer
-from memcheck.what_if.search.explore import explore, fastest_first
+from memcheck.what_if.search.explore import drained, explore, fastest_steps
 from memcheck.what_if.search.rank import cost_floor, least_cost, offered, own_keys, roomy, slow
 from memcheck.what_if.search.space import NOTHING, Space, leaves_activations, singles, space_of, together
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.what_if.search.explore import Steps
 
 OFFLOADS = frozenset({"offload", "offload-parameters"})
 """Kinds of change that move states to host memory, which takes more time than others."""
@@ -106,18 +110,22 @@ class Fit:
 
     def run(self) -> list[Priced]:
         """Changes that fit, the cheapest first; changes of the hardware or of the training method follow them."""
+        return drained(self.steps())
+
+    def steps(self) -> Steps[list[Priced]]:
+        """:meth:`run` in steps: control is given back after each candidate. What fits so far is in :attr:`found`."""
         self.tried = singles(self.pricer.context)
         priced: list[Priced] = []
         with self.pricer.budget.part(by=SEARCHED):
-            self._search(priced)
+            yield from self._search(priced)
         with self.pricer.budget.part(by=RELAXED):
             for place, found in enumerate(self.found):
-                self.found[place] = self._relaxed(found, priced)
+                self.found[place] = yield from self._relaxed(found, priced)
         with self.pricer.budget.part():
-            self._tune()
+            yield from self._tune()
         return offered(self.mildest(self.found))
 
-    def _search(self, priced: list[Priced]) -> None:
+    def _search(self, priced: list[Priced]) -> Steps[None]:
         beyond: set[tuple[str, ...]] = set()
         for place, each in enumerate(self.tried):
             if (each.kind, *each.set) in beyond:
@@ -133,22 +141,22 @@ class Fit:
                 self.pricer.put_off(legal)
                 self._put_off.append((place, legal, dearer))
                 continue
-            one = self._price_single(place, legal, priced)
+            one = yield from self._price_single(place, legal, priced)
             self.found += [one] if one is not None and self.pricer.fits(one) else []
-        self._price_the_fast(priced)
+        yield from self._price_the_fast(priced)
         same = [p for p in priced if p.candidate.cost == UNCHANGED]
         with self.pricer.budget.part(by=PAIRED):
-            self._pairs(same)
+            yield from self._pairs(same)
         if not self._settled():
             with self.pricer.budget.part(by=PILED):
-                self._more(same)
+                yield from self._more(same)
         fits = [p for p in self.found if p.candidate.cost == UNCHANGED]
         if fits and (not self._settled() or not OFFLOADS.isdisjoint(fits[0].candidate.kinds)):  # but slow
-            best = self._on_free(same)
+            best = yield from self._on_free(same)
             self.found += [] if best is None else [best]
         serves = self.pricer.context.training is None
         if serves or not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
-            self._price_the_others(priced)
+            yield from self._price_the_others(priced)
             partners = same
             if serves:  # what is stored and what is served are combined, too
                 partners = [p for p in priced if p.candidate.cost != HARDWARE]
@@ -156,15 +164,15 @@ class Fit:
                 if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
                     continue
                 pairs = [join(other.candidate, s.candidate) for s in partners if apart(s.candidate, other.candidate)]
-                best = self._cheapest(pairs)
+                best = yield from self._cheapest(pairs)
                 if best is None and self.thorough:
-                    best = self._piled(partners, other)
+                    best = yield from self._piled(partners, other)
                 self.found += [] if best is None else [best]
             if not self.found and priced:  # nothing, with whatever else: from what helps most on
-                best = self._piled([p for p in priced if p.candidate.cost != HARDWARE])
+                best = yield from self._piled([p for p in priced if p.candidate.cost != HARDWARE])
                 self.found += [] if best is None else [best]
         if self.thorough and not any(p.candidate.cost != HARDWARE for p in self.found):
-            self._everything(METHOD)
+            yield from self._everything(METHOD)
 
     def _is_dearer(self, legal: LegalChange) -> bool:
         """Whether a change costs no less than one that fits and sets the same keys.
@@ -203,9 +211,10 @@ class Fit:
         alike = leaves_activations(legal.candidate.kind, context.training, job)
         return alike and self.pricer.is_above(legal.resolved, context.estimate.components_bytes.get("activations", 0))
 
-    def _price_single(self, place: int, legal: LegalChange, priced: list[Priced]) -> Priced | None:
+    def _price_single(self, place: int, legal: LegalChange, priced: list[Priced]) -> Steps[Priced | None]:
         """A single change at its place among the others."""
         one = self.pricer.price_legal(legal, prune=False)
+        yield
         if one is not None:
             at = bisect(self._places, place)
             self._places.insert(at, place)
@@ -216,7 +225,7 @@ class Fit:
         """Relative time of the fastest that leaves room, and keeps the training and the hardware."""
         return min((p.slowdown or 0.0 for p in self.found if roomy(p) and p.candidate.cost == UNCHANGED), default=None)
 
-    def _price_the_fast(self, priced: list[Priced]) -> None:
+    def _price_the_fast(self, priced: list[Priced]) -> Steps[None]:
         """Price those changes that were put off as they do not fit alone, and that may be faster in a pair."""
         best = self._fastest()
         for put_off in reversed(self._put_off.copy()):
@@ -225,13 +234,13 @@ class Fit:
                 continue
             if best is None or (self.pricer.slowdown(legal.candidate, legal.resolved) or 0.0) < best:
                 self._put_off.remove(put_off)
-                self._price_single(place, legal, priced)
+                yield from self._price_single(place, legal, priced)
 
-    def _price_the_others(self, priced: list[Priced]) -> None:
+    def _price_the_others(self, priced: list[Priced]) -> Steps[None]:
         """Put what was put off at its place."""
         seen = [(place, legal, True) for place, each in self._unseen if (legal := self.pricer.look(each)) is not None]
         for place, legal, _ in sorted([*self._put_off, *seen], key=_place, reverse=True):
-            self._price_single(place, legal, priced)
+            yield from self._price_single(place, legal, priced)
         self._put_off.clear()
         self._unseen.clear()
 
@@ -239,7 +248,7 @@ class Fit:
         """Whether anything that keeps the training and the hardware fits and is no slower than twice."""
         return any(p.candidate.cost == UNCHANGED and not slow(p) for p in self.found)
 
-    def _pairs(self, same: list[Priced]) -> None:
+    def _pairs(self, same: list[Priced]) -> Steps[None]:
         """Two changes that keep the training and the hardware, the fastest pairs first.
 
         How long a step takes is told sooner than how much memory it needs, so that pairs are priced from the fastest on
@@ -255,13 +264,14 @@ class Fit:
             if (best is not None and time >= best) or (count >= MOST_PRICED and not self.thorough):
                 break
             priced = self.pricer.price_legal(candidate)
+            yield
             if priced is not None and self.pricer.fits(priced):
                 self.found.append(priced)
                 if roomy(priced):
                     break
-        self._another([each for _, _, _, each in sorted(timed, key=lambda each: each[:3])])
+        yield from self._another([each for _, _, _, each in sorted(timed, key=lambda each: each[:3])])
 
-    def _another(self, pairs: list[LegalChange]) -> None:
+    def _another(self, pairs: list[LegalChange]) -> Steps[None]:
         """A pair without anything of the only change that fits, if one of the fastest such pairs fits.
 
         Not everybody can make the first change: a reference can be scored before the training only where its data are
@@ -274,21 +284,22 @@ class Fit:
         others = [each for each in pairs if not kinds & set(each.candidate.kinds)]
         for each in others[:MOST_OTHERS]:
             priced = self.pricer.price_legal(each)
+            yield
             if priced is not None and self.pricer.fits(priced):
                 self.found.append(priced)
                 return
 
-    def _more(self, same: list[Priced]) -> None:
+    def _more(self, same: list[Priced]) -> Steps[None]:
         """Combine changes until the plan fits. If none fits, a thorough search tries every layout of the GPUs."""
-        best = self._piled(same)
+        best = yield from self._piled(same)
         self.found += [] if best is None else [best]
         if best is not None and not OFFLOADS.isdisjoint(best.candidate.kinds):  # what frees most takes most time
-            best = self._piled([p for p in same if p.candidate.kind not in OFFLOADS])
+            best = yield from self._piled([p for p in same if p.candidate.kind not in OFFLOADS])
             self.found += [] if best is None else [best]
         if self.thorough and not self._settled():
-            self._everything(UNCHANGED)
+            yield from self._everything(UNCHANGED)
 
-    def _on_free(self, same: list[Priced]) -> Priced | None:
+    def _on_free(self, same: list[Priced]) -> Steps[Priced | None]:
         """Pile changes up on all that cost no time: one that does little alone may spare a slow one."""
         free: dict[str, CandidateChange] = {}
         for each in same:
@@ -297,9 +308,9 @@ class Fit:
         on = self.pricer.price(together(*free.values()), prune=False)
         if on is None or self.pricer.fits(on):
             return on
-        return self._piled([p for p in same if p.candidate.kind not in free], on)
+        return (yield from self._piled([p for p in same if p.candidate.kind not in free], on))
 
-    def _everything(self, most: int) -> None:
+    def _everything(self, most: int) -> Steps[None]:
         """Over all layouts of the hardware."""
         space = space_of(self.pricer.context, most)
         self.tried = list(space.every)
@@ -307,6 +318,7 @@ class Fit:
         try:
             for priced in explore(self.pricer, space):
                 some.append(priced)
+                yield
                 if len(some) == ENOUGH:
                     break
             else:
@@ -314,7 +326,7 @@ class Fit:
         finally:  # what was found before the time was up counts
             self.found += sorted(some, key=least_cost)[: 1 if most == UNCHANGED else None]
 
-    def _tune(self) -> None:
+    def _tune(self) -> Steps[None]:
         """Better values of the keys that the first answer sets: of the plans that set no others, the fastest.
 
         Where even that is dear, whatever is fastest. Of a degree that is the first answer alone all larger ones were
@@ -327,7 +339,7 @@ class Fit:
         if self.thorough and (first.slowdown or 0.0) > DEAR:
             whole = space_of(pricer.context, UNCHANGED, faster=True)
             if whole.size <= MOST_TIMED:
-                self.found += fastest_first(pricer, whole, 2)
+                self.found += yield from fastest_steps(pricer, whole, 2)
                 return
         if not self.thorough and first.candidate.kind in DEGREES:
             return
@@ -339,11 +351,11 @@ class Fit:
             space = Space((NOTHING, first.candidate), space.states, space.steps)
         pricer.sets_only(first.changes)
         try:
-            self.found += fastest_first(pricer, space, 1)
+            self.found += yield from fastest_steps(pricer, space, 1)
         finally:
             pricer.sets_only(None)
 
-    def _cheapest(self, candidates: list[CandidateChange]) -> Priced | None:
+    def _cheapest(self, candidates: list[CandidateChange]) -> Steps[Priced | None]:
         """The cheapest change that fits, of those that ask for more than time.
 
         A gate prices them from the least cost on that they can have, which is told sooner than how much memory they
@@ -351,7 +363,11 @@ class Fit:
         """
         pricer = self.pricer
         if self.thorough:  # counts every plan that it looked at
-            answers = [p for c in candidates if (p := pricer.price(c)) is not None and pricer.fits(p)]
+            answers = []
+            for candidate in candidates:
+                priced = pricer.price(candidate)
+                yield
+                answers += [priced] if priced is not None and pricer.fits(priced) else []
             return min(answers, key=least_cost, default=None)
         legal = [(each, i) for i, c in enumerate(candidates) if (each := pricer.look(c)) is not None]
         floors = [(cost_floor(each, pricer.slowdown(each.candidate, each.resolved)), i, each) for each, i in legal]
@@ -361,13 +377,14 @@ class Fit:
                 if best is not None and floor > best[0][: len(floor)]:
                     break
                 priced = pricer.price_legal(each)
+                yield
                 if priced is not None and pricer.fits(priced):
                     cost = least_cost(priced)
                     if best is None or (cost, index) < best[:2]:
                         best = cost, index, priced
         return None if best is None else best[2]
 
-    def _piled(self, same: list[Priced], on: Priced | None = None) -> Priced | None:
+    def _piled(self, same: list[Priced], on: Priced | None = None) -> Steps[Priced | None]:
         """Add the change that helps most, then the one that helps most after it, until the plan fits.
 
         A change may help only after another: recompute does nothing while the optimizer step is the peak.
@@ -378,7 +395,7 @@ class Fit:
             if pile is None:
                 return None
             rest = [join(pile.candidate, p.candidate) for p in same if apart(pile.candidate, p.candidate)]
-            best = self.emptiest(rest)
+            best = yield from self._emptiest(rest)
             if best is None or need(best) >= need(pile):
                 return None
             if self.pricer.fits(best):
@@ -387,6 +404,10 @@ class Fit:
         return None
 
     def emptiest(self, candidates: list[CandidateChange]) -> Priced | None:
+        """The change under which the fullest memory is least full; None where all are illegal."""
+        return drained(self._emptiest(candidates))
+
+    def _emptiest(self, candidates: list[CandidateChange]) -> Steps[Priced | None]:
         """The change under which the fullest memory is least full. One is not priced whose states alone need more than
         the limit, and more than another change does in all.
         """
@@ -398,11 +419,12 @@ class Fit:
                 pricer.counts["below_floor"] += len(bounds) - position
                 break
             priced = pricer.price(candidate, prune=False)
+            yield
             if priced is not None and (best is None or (pricer.pressure(priced), index) < best[:2]):
                 best = (pricer.pressure(priced), index, priced)
         return None if best is None else best[2]
 
-    def _relaxed(self, found: Priced, priced: list[Priced]) -> Priced:
+    def _relaxed(self, found: Priced, priced: list[Priced]) -> Steps[Priced]:
         """Leave out every part that is not needed, and replace each by a milder change of its kind that does."""
         for part in found.candidate.parts:
             rest = [p for p in found.candidate.parts if p is not part]
@@ -410,11 +432,12 @@ class Fit:
                 continue
             waiting = [*(legal.candidate for _, legal, _ in self._put_off), *(each for _, each in self._unseen)]
             if any(each.kind == part.kind for each in waiting):
-                self._price_the_others(priced)
+                yield from self._price_the_others(priced)
             milder = [p.candidate for p in priced if milds(part, p.candidate.kind) and p.candidate is not part]
             before = [p.candidate for p in priced[: index_of(priced, part)]]
             for other in (None, *milder):
                 tried = self.pricer.price(together(*rest, *([other] if other is not None else [])))
+                yield
                 if tried is None or not self.pricer.fits(tried) or least_cost(tried) > least_cost(found):
                     continue
                 if least_cost(tried) < least_cost(found) or other is None or other in before:

@@ -9,7 +9,6 @@ from memcheck.plan.finding import Finding
 from memcheck.plan.load import load_documents
 from memcheck.rules.types import RuleContext
 from memcheck.what_if import with_remedies
-from memcheck.what_if.remedies.changes import Priced
 from memcheck.what_if.search import attach
 
 PLAN = """\
@@ -37,13 +36,13 @@ OTHERS = {
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The questions that were searched for from now on, with nothing remembered."""
     questions: list[str] = []
-    search = attach._answers
 
-    def watched(question: str, context: RuleContext) -> list[Priced]:
-        questions.append(question)
-        return search(question, context)
+    class Watched(attach.RemedySearch):
+        def __init__(self, question: str, context: RuleContext) -> None:
+            questions.append(question)
+            super().__init__(question, context)
 
-    monkeypatch.setattr(attach, "_answers", watched)
+    monkeypatch.setattr(attach, "RemedySearch", Watched)
     monkeypatch.setattr(attach, "SEARCHES", attach.Searches())
     return questions
 
