@@ -211,7 +211,7 @@ class RankPeak:
         return self.step.tops
 
     def high(self, instant: str) -> Peak | None:
-        """The unit's highest point that an instant's is, if it is one."""
+        """Return the unit's highest point that an instant's is, if it is one."""
         names = [name for name, _ in self.tops]
         return self.step.high(names.index(instant)) if instant in names else None
 
@@ -230,7 +230,7 @@ class RankStates:
         self._known: dict[ResidentTensors, ResidentStates] = {}
 
     def resident(self, tensors: ResidentTensors) -> ResidentStates:
-        """The states of a rank with these tensors."""
+        """Return the states of a rank with these tensors: parameters, gradients, optimizer."""
         states = self._known.get(tensors)
         if states is None:
             states = self._known[tensors] = self._states_of(self.job, tensors)
@@ -250,12 +250,12 @@ class RankAtPeak(Record):
     """Bytes that are live during the whole step, without the states."""
 
     def instants(self) -> tuple[Instant, ...]:
-        """Every instant of the step."""
+        """List every instant of the step."""
         step = self.rank.step
         return with_resident(self.resident, [step.moment(i) for i in range(len(step.tops))], self.always)
 
     def instant(self) -> tuple[Instant, ...]:
-        """The highest instant alone."""
+        """Return the instant with the most bytes."""
         index = peak_on(self.resident, self.rank.tops)
         return with_resident(self.resident, (self.rank.step.moment(index),), self.always)
 

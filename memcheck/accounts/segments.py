@@ -25,7 +25,9 @@ ROUND_LARGE = 2 * MIB
 
 
 def segment_size(size: int) -> int:
-    """What the driver is asked for, in bytes, when a block of ``size`` bytes has no room (``get_allocation_size``)."""
+    """Return what the driver is asked for, in bytes, when a block of ``size`` bytes has no room
+    (``get_allocation_size``).
+    """
     if size <= SMALL_SIZE:
         return SMALL_BUFFER
     return LARGE_BUFFER if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
@@ -42,8 +44,8 @@ class Unfilled(Record):
     """Gradients and states themselves."""
 
     def among(self, freed: int) -> int:
-        """Bytes left unfilled if ``freed`` bytes are free when gradients and states come: larger free blocks are
-        divided.
+        """Return the bytes left unfilled if ``freed`` bytes are free when gradients and states come: larger free blocks
+        are divided.
         """
         new = max(0, self.later_bytes - freed)
         return self.parameters + (self.later * new // self.later_bytes if new else 0)

@@ -314,7 +314,7 @@ def _low_bit_states(numel: int, kind: LowBits, dtype: str) -> int:
 
 
 def orthogonalised(tensor: LocalTensor) -> bool:
-    """Whether Muon updates the tensor: torch.optim.Muon takes matrices only; embeddings, head, vectors and stacked
+    """Say whether Muon updates the tensor: torch.optim.Muon takes matrices only; embeddings, head, vectors and stacked
     experts stay with AdamW (torch/optim/_muon.py: "Muon only supports 2D parameters").
     """
     return tensor.matrix and len(tensor.shape) == 2

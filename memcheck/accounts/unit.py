@@ -115,6 +115,6 @@ def sum_of(component: str, rows: Inventory, n_bytes: int, numbers: str) -> Formu
 
 
 def _size(size: int) -> str:
-    """``4096``, or ``T = 4096`` where it has a symbol."""
+    """Return a size as reports show it: ``4096``, or ``T = 4096`` where it has a symbol."""
     symbol = getattr(size, "symbol", None)
     return f"{symbol} = {int(size)}" if symbol else str(int(size))

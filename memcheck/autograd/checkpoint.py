@@ -177,7 +177,7 @@ class KeptOutputs:
         self.count = self.position = 0
 
     def _keeps(self, kind: str, matrix: tuple[int, ...] | None) -> bool:
-        """Whether the next output of this kind is kept; counts matrix products, of which every second is."""
+        """Say whether the next output of this kind is kept; counts matrix products, of which every second is."""
         if kind not in self.kinds:
             return False
         if kind != "mm":

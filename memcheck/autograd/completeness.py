@@ -20,7 +20,9 @@ TOKENS = 64
 
 
 def whole(setting: Setting) -> Setting:
-    """The setting on one rank with everything trained, and as few tokens as show which weights a forward meets."""
+    """Return the setting on one rank with everything trained, and as few tokens as show which weights a forward
+    meets.
+    """
     return setting._replace(
         batch=1,
         sequence=TOKENS,
@@ -44,14 +46,14 @@ def whole(setting: Setting) -> Setting:
 
 
 def touched(run: Callable[[Context], object], setting: Setting) -> int:
-    """Elements of the weights that a forward pass registers; ``setting``: a :func:`whole` one."""
+    """Return the elements of the weights that a forward pass registers; ``setting``: a :func:`whole` one."""
     ctx = Context(Tape(autocast=setting.autocast_dtype), setting)
     run(ctx)
     return sum(prod(p.shape) for p in ctx.parameters)
 
 
 def touched_by(forward: Callable[[Context, Value], Value], setting: Setting) -> int:
-    """Elements of the weights that the forward pass of a layer registers."""
+    """Count the elements of the weights that the forward pass of a layer registers."""
 
     def run(ctx: Context) -> None:
         shape = (setting.sequence, setting.hidden)

@@ -61,7 +61,7 @@ class Adapter(Record):
     """Parts of the names of linear layers that are not quantised."""
 
     def stores_quantized(self, shape: tuple[int, ...]) -> bool:
-        """Whether a parameter of experts is stored as the linear layers are: stacked matrices, or whole
+        """Say whether a parameter of experts is stored as the linear layers are: stacked matrices, or whole
         layers of them.
         """
         return self.quantizes_experts or (self.quantizes_stacked_experts and len(shape) > 2)
@@ -194,7 +194,7 @@ class Setting(Record):
     """Rows of the model's rotary tables where FSDP2 casts what a layer is given (``cast_forward_inputs``); else 0."""
 
     def option(self, name: str, default: object = None) -> object:
-        """One of the framework's own knobs."""
+        """Return the value of one of the framework's options."""
         for key, value in self.options:
             if key == name:
                 return value
@@ -277,7 +277,7 @@ class Context:
         return self.register(Parameter(name, shape, dtype or self.dtype_of(name), trained, has_grad=s.has_grad))
 
     def dtype_of(self, name: str) -> str:
-        """The dtype in which modules see a base weight."""
+        """Return the dtype in which modules see a base weight."""
         s = self.setting
         return "fp32" if s.fp32_params and any(part in name for part in s.fp32_params) else s.param_dtype
 
@@ -419,7 +419,7 @@ def is_frozen(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def adapts(adapter: Adapter, name: str) -> bool:
-    """Whether peft would wrap the module ``name`` (all-linear: every linear layer of a block, not the head)."""
+    """Say whether peft would wrap the module ``name`` (all-linear: every linear layer of a block, not the head)."""
     if adapter.targets == "all-linear":
         return True
     leaf = name.rpartition(".")[2]

@@ -188,7 +188,7 @@ def eager_scaled_by_sinks(
 
 
 def subtract_broadcast(tape: Tape, x: Value, vector: Value) -> Value:
-    """``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
+    """Compute ``x - vector`` of one number a head: keeps nothing; the vector's gradient is a negated copy, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
     return operator(tape, out, (x, vector), [GRAD_UNCHANGED, "sum"], temporaries=[(x.shape, x.dtype, "neg")])
 

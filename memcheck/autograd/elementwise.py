@@ -44,7 +44,7 @@ _ONE_KERNEL = Elementwise("input")
 
 
 def cast(tape: Tape, x: Value, dtype: str, label: str = "to") -> Value:
-    """``x.to(dtype)``: keeps nothing; its backward casts the gradient back."""
+    """Compute ``x.to(dtype)``: keeps nothing; its backward casts the gradient back."""
     if x.dtype == dtype:
         return x
     if isinstance(x.origin, Parameter) or x.storage is None:
@@ -86,7 +86,7 @@ def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
 
 
 def convert_weight(tape: Tape, weight: Value, dtype: str) -> Value:
-    """``weight.to(dtype)`` in module code: a copy that nothing caches."""
+    """Compute ``weight.to(dtype)`` in module code: a copy that nothing caches."""
     if weight.dtype == dtype:
         return weight
     return operator(tape, tape.value(weight.shape, dtype, "to"), weight, "to backward")
@@ -108,7 +108,7 @@ def add_bias(tape: Tape, x: Value, bias: Value, label: str = "add") -> Value:
 
 
 def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
-    """``a * b`` with broadcasting: each factor is saved if the other one needs a gradient.
+    """Compute ``a * b`` with broadcasting: each factor is saved if the other one needs a gradient.
 
     The engine sums a gradient that is larger than its input, and casts it to the input's dtype.
     """
@@ -144,7 +144,7 @@ def unary(tape: Tape, x: Value, name: str, label: str = "") -> Value:
 
 
 def subtract(tape: Tape, a: Value, b: Value, label: str = "sub") -> Value:
-    """``a - b`` of equal shapes: keeps nothing; the second one's gradient is a negated copy."""
+    """Compute ``a - b`` of equal shapes: keeps nothing; the second one's gradient is a negated copy."""
     out = tape.value(a.shape, promote(a.dtype, b.dtype), label)
     return operator(tape, out, (a, b), [GRAD_UNCHANGED, label + " backward"])
 
@@ -160,7 +160,9 @@ def scale_in_place(tape: Tape, x: Value, label: str = "mul_") -> Value:
 
 
 def shift(tape: Tape, x: Value, label: str = "add", other: str | None = None) -> Value:
-    """``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes through."""
+    """Compute ``x + c`` with a constant, or a tensor of dtype ``other`` that needs no gradient: the gradient passes
+    through.
+    """
     out = tape.value(x.shape, promote(x.dtype, other) if other else x.dtype, label)
     return operator(tape, out, x, GRAD_UNCHANGED, validated=True)
 
@@ -176,14 +178,14 @@ def mean_rows(tape: Tape, x: Value) -> Value:
 
 
 def subtract_rows(tape: Tape, x: Value, rows: Value) -> Value:
-    """``x - mean``: keeps nothing; the mean's gradient is a negated tensor of x's size, summed."""
+    """Compute ``x - mean``: keeps nothing; the mean's gradient is a negated tensor of x's size, summed."""
     out = tape.value(x.shape, x.dtype, "sub")
     total = (rows.shape, x.dtype, "sum")
     return operator(tape, out, (x, rows), [GRAD_UNCHANGED, total], temporaries=[(x.shape, x.dtype, "neg")])
 
 
 def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
-    """``x / rows`` with one number per row: saves both.
+    """Compute ``x / rows`` with one number per row: saves both.
 
     The gradient of the rows comes first: ``-grad * ((x / rows) / rows)``, summed over each row. Four tensors of x's
     size live to the end of that expression (FunctionsManual.cpp, div_tensor_other_grad); its result lives to the sum.
@@ -210,7 +212,7 @@ def clamp(tape: Tape, x: Value, bounds: int) -> Value:
 
 
 def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
-    """``torch.where(mask, a, b)``: keeps the mask; each side gets a gradient of its own."""
+    """Compute ``torch.where(mask, a, b)``: keeps the mask; each side gets a gradient of its own."""
     wide = promote(a.dtype, b.dtype)
     out = tape.value(a.shape, wide, "where")
     shape, wants = a.shape, (a.origin is not None, b.origin is not None)
@@ -222,7 +224,7 @@ def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
 
 
 def dropout(tape: Tape, x: Value, p: float) -> Value:
-    """``F.dropout`` in training: keeps a mask of one byte per element (native_dropout)."""
+    """Compute ``F.dropout`` in training: keeps a mask of one byte per element (native_dropout)."""
     if p == 0.0:
         return x
     out = tape.value(x.shape, x.dtype, "dropout")
@@ -236,7 +238,9 @@ def copy(tape: Tape, x: Value, label: str) -> Value:
 
 
 def cat(tape: Tape, values: tuple[Value, ...], shape: tuple[int, ...], label: str = "cat") -> Value:
-    """``torch.cat``: a new tensor of the widest dtype; each part's gradient is a view of the whole, or a cast of it."""
+    """Compute ``torch.cat``: a new tensor of the widest dtype; each part's gradient is a view of the whole, or a cast
+    of it.
+    """
     dtype = values[0].dtype
     for value in values:
         dtype = promote(dtype, value.dtype)

@@ -21,13 +21,13 @@ def scattering(tape: Tape, x: Value, label: str) -> list[New]:
 
 
 def index(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label: str = "index") -> Value:
-    """``x[indices]`` along dim 0: keeps the indices."""
+    """Compute ``x[indices]`` along dim 0: keeps the indices."""
     out, label = tape.value(shape, x.dtype, label), label + " backward"
     return operator(tape, out, x, label, saves=(indices,), temporaries=scattering(tape, x, label), saves_first=True)
 
 
 def topk(tape: Tape, x: Value, k: int) -> tuple[Value, Storage]:
-    """``torch.topk(x, k)``: values and int64 indices; keeps the indices."""
+    """Return ``torch.topk(x, k)``: values and int64 indices; keeps the indices."""
     shape, label = (*x.shape[:-1], k), "topk backward"
     values = Value(tape.output("topk", shape, x.dtype, "topk values"), shape, x.dtype)
     indices = tape.output("topk", shape, "int64", "topk indices")
@@ -41,7 +41,7 @@ def gather(tape: Tape, x: Value, indices: Storage, label: str = "gather") -> Val
 
 
 def gather_last(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], label: str = "gather") -> Value:
-    """``x.gather(-1, indices)`` to ``shape``: keeps ``x`` and the indices."""
+    """Compute ``x.gather(-1, indices)`` to ``shape``: keeps ``x`` and the indices."""
     out, zeros = tape.value(shape, x.dtype, label), scattering(tape, x, "gather backward")
     return operator(tape, out, x, "gather backward", saves=(x, indices), temporaries=zeros)
 
@@ -49,14 +49,16 @@ def gather_last(tape: Tape, x: Value, indices: Storage, shape: tuple[int, ...], 
 def grouped_mm(
     tape: Tape, x: Value, weight: Value, outputs: int, offsets: Storage, label: str, weight_shape: tuple[int, ...]
 ) -> Value:
-    """``F.grouped_mm(x, weight, offs=offsets)``: groups of rows times matrices of their own; keeps both and offsets."""
+    """Compute ``F.grouped_mm(x, weight, offs=offsets)``: groups of rows times matrices of their own; keeps both and
+    offsets.
+    """
     out = tape.value((x.shape[0], outputs), x.dtype, label)
     made, saves = (weight_shape, weight.dtype, label + " dW"), (*factors(x, weight), offsets)
     return operator(tape, out, (x, weight), [label + " dX", made], saves=saves, reverse=True)
 
 
 def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
-    """``x.view(n, groups, ...).sum(1)``: keeps nothing; the view's backward makes the expanded gradient real.
+    """Compute ``x.view(n, groups, ...).sum(1)``: keeps nothing; the view's backward makes the expanded gradient real.
 
     Autocast asks for a sum in fp32 (aten/src/ATen/autocast_mode.h, ``AT_FORALL_FP32_SET_OPT_DTYPE``).
     """
@@ -66,7 +68,7 @@ def sum_groups(tape: Tape, x: Value, groups: int) -> Value:
 
 
 def slices(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
-    """Basic slices (``x[..., ::2]``): views whose backward pads each gradient with zeros to x's size."""
+    """Take basic slices of ``x`` (``x[..., ::2]``): views, whose backward pads each gradient with zeros to x's size."""
     parts = [Value(x.storage, shape, x.dtype) for shape in shapes]
     return [operator(tape, part, x, "slice backward") for part in parts]
 

@@ -40,14 +40,14 @@ def widened(tape: Tape, logits: Value, *, upcast: bool) -> Value:
 
 
 def log_softmax(tape: Tape, x: Value, *, parallel: bool = False) -> Value:
-    """``F.log_softmax(x, -1)``: keeps its result. ``parallel``: of a vocabulary shard, in pieces."""
+    """Compute ``F.log_softmax(x, -1)``: keeps its result. ``parallel``: of a vocabulary shard, in pieces."""
     if parallel:
         return log_softmax_in_pieces(tape, x)
     return unary(tape, x, "log_softmax")
 
 
 def nll_loss(tape: Tape, log_probabilities: Value) -> Value:
-    """``F.nll_loss`` with a mean: keeps the log-probabilities, whose gradient is as large as they are."""
+    """Compute ``F.nll_loss`` with a mean: keeps the log-probabilities, whose gradient is as large as they are."""
     out = tape.value((1,), "fp32", "loss")
     return operator(tape, out, log_probabilities, "nll_loss backward", saves=(log_probabilities,))
 
@@ -65,11 +65,8 @@ def cross_entropy_in_place(tape: Tape, logits: Value) -> Value:
 
 
 def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
-    """Cross-entropy under torch.compile: saves the logits as they came, and each row's maximum and log of the sum.
-
-    Everything in between is one kernel each way: no copy in fp32 exists, and backward writes the logits' gradient only
-    (the partitioner's cut: tests/frameworks/torch/compiled_blocks.json; the scatter of the labels becomes a comparison,
-    torch/_inductor/fx_passes/post_grad.py, scatter_upon_const_tensor).
+    """Compute cross-entropy under torch.compile; save the logits in their own dtype, each row's maximum and log of its
+    sum.
     """
     rows = (logits.shape[0], 1)
     statistics = (tape.new(rows, "fp32", "amax"), tape.new(rows, "fp32", "log of the sum"))

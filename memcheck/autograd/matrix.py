@@ -208,7 +208,7 @@ def magnitude_scaled(tape: Tape, x: Value, result: Value, weights: Weights, labe
 
 
 def _in_dtype_of(tape: Tape, weights: Weights, x: Value) -> Value:
-    """``dequantize_module_weight(base_layer).to(x.dtype)``: the weight itself where it is of that dtype."""
+    """Compute ``dequantize_module_weight(base_layer).to(x.dtype)``: the weight itself where it is of that dtype."""
     if weights.quantized or weights.weight.dtype != x.dtype:
         return tape.value(weights.weight.shape, x.dtype, "base weight in the adapter's dtype")
     return tape.parameter(weights.weight)

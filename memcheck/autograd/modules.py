@@ -91,7 +91,7 @@ def activation(tape: Tape, x: Value, name: str) -> Value:
 
 
 def _new_gelu(tape: Tape, x: Value) -> Value:
-    """NewGELUActivation: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
+    """Compute NewGELUActivation: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
     half = scale(tape, x)
     # autocast runs pow in fp32 (the cuda fp32 list of aten/src/ATen/autocast_mode.h)
     cube = power(tape, under_autocast_fp32(tape, x))
@@ -107,7 +107,7 @@ def _new_gelu(tape: Tape, x: Value) -> Value:
 
 
 def _fast_gelu(tape: Tape, x: Value) -> Value:
-    """FastGELUActivation: 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))."""
+    """Compute FastGELUActivation: 0.5 * x * (1 + tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))."""
     half = scale(tape, x)
     first = scale(tape, x)
     square = mul(tape, scale(tape, x), x)

@@ -65,7 +65,7 @@ def rms_norm_unrounded(tape: Tape, x: Value, weight: Parameter | None) -> Value:
 
 
 def l2_norm_pieces(tape: Tape, x: Value) -> Value:
-    """Llama4TextL2Norm: an RMSNorm in fp32 without weight, its input passed as a temporary."""
+    """Compute Llama4TextL2Norm: an RMSNorm in fp32 without weight, its input passed as a temporary."""
     source = x.dtype
     wide = cast(tape, x, "fp32")
     del x
@@ -74,7 +74,7 @@ def l2_norm_pieces(tape: Tape, x: Value) -> Value:
 
 
 def layer_norm_pieces(tape: Tape, x: Value, weight: Parameter | None) -> Value:
-    """CohereLayerNorm: mean, difference (twice), square, mean, rsqrt, product, fp32 weight, cast back."""
+    """Compute CohereLayerNorm: mean, difference (twice), square, mean, rsqrt, product, fp32 weight, cast back."""
     source = x.dtype
     wide = cast(tape, x, "fp32")
     del x
@@ -88,7 +88,7 @@ def layer_norm_pieces(tape: Tape, x: Value, weight: Parameter | None) -> Value:
 
 
 def layer_norm_rounded(tape: Tape, x: Value, weight: Parameter, bias: Parameter) -> Value:
-    """DebertaLayerNorm: in fp32 to the quotient by a root, which is cast back; then the weight and the bias."""
+    """Compute DebertaLayerNorm: in fp32 to the quotient by a root, which is cast back; then the weight and the bias."""
     source = x.dtype
     wide = cast(tape, x, "fp32")
     del x
@@ -107,7 +107,9 @@ def layer_norm_fp32(tape: Tape, x: Value) -> Value:
 
 
 def layer_norm_one_plus(tape: Tape, x: Value, weight: Parameter | None, bias: Parameter | None) -> Value:
-    """NemotronLayerNorm1P: F.layer_norm with weight + 1, in autocast's dtype (autocast is switched off inside)."""
+    """Compute NemotronLayerNorm1P: F.layer_norm with weight + 1, in autocast's dtype (autocast is switched off
+    inside).
+    """
     if weight is None:
         return fused_norm(tape, x, weight, bias, "layernorm")
     autocast, tape.autocast = tape.autocast, None
@@ -120,7 +122,7 @@ def layer_norm_one_plus(tape: Tape, x: Value, weight: Parameter | None, bias: Pa
 
 
 def layer_norm_per_head(tape: Tape, x: Value, weight: Parameter | None, bias: Parameter | None) -> Value:
-    """StableLmLayerNormPerHead: split by heads, one layer_norm each, cat.
+    """Compute StableLmLayerNormPerHead: split by heads, one layer_norm each, cat.
 
     The small norms are replayed as one: each keeps its own output's input, a view of x, and its statistics.
     """

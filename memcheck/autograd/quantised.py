@@ -70,7 +70,7 @@ def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     kept = _attribute(tape, x) if weights.keeps_input else None
 
     def run(grad: Storage) -> list[Storage | None]:
-        """Dequantise the weight again, and return the gradient of the input."""
+        """Backward: dequantise the weight again, and return the gradient of the input."""
         absmax = tape.new((constants,), "fp32", "4-bit constants") if constants else None
         workspace = _dequantized(tape, w_shape, x_dtype, stored)
         del absmax

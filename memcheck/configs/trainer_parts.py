@@ -41,7 +41,7 @@ def release_key(format: str, release: str, framework: object) -> str:
     if not is_transformers(release):
         return "training.trainer.version" if format in TRAINERS else "training.framework_version"
     profile = FRAMEWORKS.get(str(framework))
-    apart = profile is not None and not profile.versions_models and OPTION in profile.options
+    apart = profile is not None and not profile.version_is_transformers and OPTION in profile.options
     return f"training.options.{OPTION}" if apart else "training.framework_version"
 
 

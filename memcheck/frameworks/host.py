@@ -55,7 +55,10 @@ def state_bytes(job: TrainingJob, total: int, trained: int) -> ModelStateBytes:
 
 
 def of_node(job: TrainingJob, n_bytes: int) -> int:
-    """What the ranks of one node keep of a sharded state; groups that replicate it keep as many copies."""
+    """Return the bytes in host memory that the ranks of one node keep of a sharded state of ``n_bytes`` per rank.
+
+    Groups that replicate the state keep as many copies of it.
+    """
     layout = job.layout
     copies = max(1, layout.data * layout.context // max(1, layout.shard_group))
     return n_bytes * copies * layout.gpus_per_node // layout.world_size

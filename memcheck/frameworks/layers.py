@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=16)
 def own_losses_of(style: Style) -> OwnLosses:
-    """The losses of a framework's own recipes."""
+    """Return the losses of a framework's own recipes."""
     found: OwnLosses = import_module(f"memcheck.frameworks.{style.folder}.objectives")  # a module with that name
     return found
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def encoder_code(style: Style) -> EncoderCode:
-    """What stands around the layers of an encoder."""
+    """Return the framework's functions for what surrounds the layers of an encoder: embedding, final norm, masks."""
     found: EncoderCode = import_module(f"memcheck.frameworks.{style.folder}.encoder")  # a module with those names
     return found
 
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
             """One decoder layer, from the residual stream [tokens, hidden] to it."""
 
         def recomputing(self, block: Block, mode: str, /) -> tuple[Forward, bool]:
-            """The layer's forward under a recompute mode (``none`` | ``full`` | ``selective``), and whether ``replay``
-            has to checkpoint it.
+            """Return the layer's forward under a recompute mode (``none`` | ``full`` | ``selective``), and whether
+            ``replay`` has to checkpoint it.
             """
 
         def norm(self, ctx: Context, norm: Norm | None, x: Value, /) -> Value:
@@ -104,20 +104,20 @@ if TYPE_CHECKING:
             """Bytes of cos and sin that each forward of the model makes."""
 
         def rotary_caches(self, architecture: Architecture, sequence: int, layers: int, /, *, adapted: bool) -> int:
-            """Bytes of the tables that ``layers`` layers hold, for ``sequence`` tokens. ``adapted``: the model has
-            adapters.
+            """Return the bytes of the tables that ``layers`` layers hold, for ``sequence`` tokens. ``adapted``: the
+            model has adapters.
             """
 
 
 @lru_cache(maxsize=16)
 def layers_of(style: Style) -> Layers:
-    """The forward passes of a framework's modules."""
+    """Return the forward passes of a framework's modules."""
     found: Layers = import_module(f"memcheck.frameworks.{style.folder}.layers")  # a module with those names
     return found
 
 
 @lru_cache(maxsize=16)
 def model_states_of(style: Style) -> ModelStates:
-    """The tensors that a framework's model holds in addition to its parameters."""
+    """Return the tensors that a framework's model holds in addition to its parameters."""
     found: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
     return found

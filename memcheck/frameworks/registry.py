@@ -67,6 +67,6 @@ def stack_of(framework: Framework) -> Stack:
 
 @lru_cache(maxsize=16)
 def timing_of(framework: Framework) -> Timing:
-    """What decides the time of a framework's step, which is loaded for a job that is timed."""
+    """Import and return what a framework's step time depends on."""
     timing: Timing = import_module(f"memcheck.frameworks.{framework.timing}.timing").TIMING
     return timing

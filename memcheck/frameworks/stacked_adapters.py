@@ -99,7 +99,7 @@ def names_parameter(targets: tuple[str, ...], name: str) -> bool:
 
 
 def targets_experts(adapter: Adapter, name: str) -> bool:
-    """Whether the targets name the experts' matrices by their names of transformers 4."""
+    """Say whether the targets name the experts' matrices by their names of transformers 4."""
     if adapter.targets == "all-linear":
         return True
     aliases = {"gate_proj": ("gate_proj", "w1"), "down_proj": ("down_proj", "w2")}[name]
@@ -124,9 +124,10 @@ def demand_both(adapter: Adapter | None, moe: Moe) -> None:
 
 
 def factors_here(moe: Moe, adapter: Adapter | None, expert_ranks: int) -> tuple[Factors, ...]:
-    """A [experts here, inputs, rank] and B [experts here, rank, outputs] of up (with gate) and of down; or none.
+    """Return the LoRA factors of this rank's stacked experts, of up (with gate) and of down; none if they have no
+    adapters.
 
-    ``expert_ranks``: ranks over which whole experts are dealt out.
+    A: [experts here, inputs, rank]; B: [experts here, rank, outputs].
     """
     stacked = stacked_experts(moe)
     if adapter is None or not any(names_parameter(adapter.target_parameters, t.name) for t in stacked):
@@ -142,8 +143,8 @@ def factors_here(moe: Moe, adapter: Adapter | None, expert_ranks: int) -> tuple[
 
 
 def factors_resting(moe: Moe, adapter: Adapter, expert_ranks: int) -> list[LocalTensor]:
-    """The adapters of stacked experts as one rank holds them: FSDP2 divides them after it has divided the experts
-    (``parallelizer.py``, _moe_shard_placement). ``expert_ranks``: FSDP ranks.
+    """Return the adapters of stacked experts as one rank holds them: FSDP2 divides them after it has divided the
+    experts (``parallelizer.py``, _moe_shard_placement). ``expert_ranks``: FSDP ranks.
     """
     return [
         LocalTensor(

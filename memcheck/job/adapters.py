@@ -129,7 +129,7 @@ def note_experts(
     stacked = isinstance(architecture, Architecture) and any(
         isinstance(block.mlp, Moe) and not block.mlp.adaptable for block, _ in architecture.blocks
     )
-    named = framework.versions_models
+    named = framework.version_is_transformers
     if stacked and not (training.framework_version if named else options.get(TRANSFORMERS)):
         key = "training.framework_version" if named else f"training.options.{TRANSFORMERS}"
         why = "the experts stay in 16 bits, which transformers 4 quantises (4.57 is its last release)"
@@ -151,7 +151,7 @@ def with_reach(lora: Lora, architecture: Architecture | Rough, framework: Framew
         ResolutionError: the pattern cannot be read, matches nothing, or matches a module in some layers only.
     """
     pattern = str(lora.target_modules)
-    if framework.adapters.own or framework.adapter_modules or not isinstance(architecture, Architecture):
+    if framework.adapters.from_framework or framework.adapter_modules or not isinstance(architecture, Architecture):
         who = framework.name if isinstance(architecture, Architecture) else "a model of which only the size is known"
         _fail(f"patterns of modules have no meaning for {who}", "name the modules in a list")
     return lora._replace(reach=reach_of(pattern, architecture))

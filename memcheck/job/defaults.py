@@ -50,7 +50,7 @@ class Defaults:
         self._taken: list[Assumption] = []
 
     def take(self, key: str, stated: T | None, default: T, why: str = PLAN_DEFAULT) -> T:
-        """``stated``, or ``default`` with a note under the dotted plan key that it was assumed."""
+        """Return ``stated``, or ``default`` with a note under the dotted plan key that it was assumed."""
         if stated is not None:
             return stated
         self.note(key, default, why)

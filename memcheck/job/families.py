@@ -77,7 +77,7 @@ PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"
 
 
 def stated(block: Block) -> Iterator[str]:
-    """The parts of a block that differ from their default, or from zero without one, as ``Record.field``."""
+    """Return the parts of a block that differ from their default, or from zero without one, as ``Record.field``."""
     yield from _stated(block)
     rotary = getattr(block.mixer, "rotary_dim", 0)
     if rotary and rotary != getattr(block.mixer, "head_dim", rotary):

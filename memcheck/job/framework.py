@@ -97,7 +97,7 @@ class Adapters(Record):
     """Values of ``training.base``: how a frozen base can be stored, in addition to the dtype of the parameters."""
     head: bool = False
     """Targets may name the head, as peft's may."""
-    own: bool = False
+    from_framework: bool = False
     """Adapters and 4-bit layers are the framework's own model code. Else they are peft's, whose
     ``prepare_model_for_kbit_training`` (peft/utils/other.py) casts norms, embeddings and head to fp32."""
 
@@ -301,7 +301,7 @@ class Framework(Profile):
         return ENGINE in self.options
 
     @property
-    def versions_models(self) -> bool:
+    def version_is_transformers(self) -> bool:
         """Whether the stated version is the version of transformers, whose classes are the models."""
         return self.runs_transformers and TRANSFORMERS not in self.options
 
@@ -316,12 +316,18 @@ class Framework(Profile):
         return architecture
 
     def replicated_recipe(self, recipe: Recipe, layout: Layout) -> tuple[Recipe, str]:
-        """A recipe that autocasts a replicated model in this layout, and why it deviates; empty where it does not."""
+        """Return the precision recipe of a replicated model in this layout, and why it differs from ``recipe``.
+
+        The reason is empty if it does not differ.
+        """
         del layout
         return recipe, ""
 
     def frozen_params(self, recipe: str, trainer: str | None, version: str | None) -> tuple[str, str]:
-        """Dtype of a frozen base under a mixed recipe, and why; empty: the recipe's. ``version``: the trainer's."""
+        """Return the dtype of a frozen base under a mixed recipe, and why; empty texts: that of the recipe.
+
+        ``version``: of the trainer.
+        """
         del recipe, trainer, version
         return "", ""
 
@@ -339,12 +345,16 @@ class Framework(Profile):
         return self
 
     def casts_back(self, trainer: str | None) -> str:
-        """Why ``trainer`` leaves norms, embeddings and head of a bitsandbytes base in 16 bits; empty: it does not."""
+        """Say why ``trainer`` leaves norms, embeddings and head of a bitsandbytes base in 16 bits; an empty text: it
+        does not.
+        """
         del trainer
         return ""
 
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
-        """Whether trained parameters are cast to fp32 before FSDP shards them, in whichever dtype they were loaded."""
+        """Say whether trained parameters are cast to fp32 before FSDP shards them, in whichever dtype they were
+        loaded.
+        """
         del recipe, layout, fsdp, held_in
         return False
 
@@ -353,24 +363,26 @@ class Framework(Profile):
         return loss == "chunked"
 
     def four_bits(self, options: Mapping[str, object]) -> str:
-        """The 4-bit base of ``method: qlora``: ``nf4``, or ``nf4-single`` whose constants are not quantised again."""
+        """Return the 4-bit base of ``method: qlora``: ``nf4``, or ``nf4-single`` whose constants are not quantised
+        again.
+        """
         del options
         return "nf4"
 
     def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
-        """Where the model is made by default, and why. ``sharded``: its parameters are."""
+        """Return where the model is created by default (a value of ``training.initialization``), and why.
+
+        ``sharded``: its parameters are divided over ranks.
+        """
         del layout
         return self.load_and_save.initialization[sharded], f"default of {self.name}"
 
     def puts_whole_model_on_gpu(self, place: str) -> str:
-        """What puts the whole model on every GPU before its parameters are sharded; empty: nothing does.
-
-        ``place``: where the model was made (``training.initialization.place``).
-        """
+        """Say what puts the whole model on every GPU before its parameters are sharded; an empty text: nothing does."""
         return "building the whole model on every GPU" if place == "device" else ""
 
     def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
-        """Whether the whole model on the GPU, held in the format ``held_in``, stays until all shards are made.
+        """Say whether the whole model on the GPU, held in the format ``held_in``, stays until all shards are made.
 
         ``fsdp``: which FSDP divides it.
         """
@@ -378,7 +390,7 @@ class Framework(Profile):
         return False
 
     def fewer_layers(self, options: Mapping[str, object], defaults: Defaults) -> tuple[int, int]:
-        """Layers that the first and the last stage of a pipeline have less than others."""
+        """Return the layers that the first and the last stage of a pipeline have less than others."""
         del options, defaults
         return 0, 0
 
@@ -481,7 +493,9 @@ class Framework(Profile):
         return False
 
     def compiled_releases(self, version: str | None) -> tuple[float, float]:
-        """Shares of the predicted bytes by which compiled steps of a stated release may need less, and more."""
+        """Return the shares of the predicted bytes by which compiled steps of a stated release may need less, and
+        more.
+        """
         del version
         return 0.0, 0.0
 

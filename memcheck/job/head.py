@@ -58,7 +58,9 @@ def resolve_head(
 
 
 def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architecture | Rough:
-    """The model with its head (transformers ``GenericForSequenceClassification``, ``...TokenClassification``)."""
+    """Return the model with its head (transformers ``GenericForSequenceClassification``,
+    ``...TokenClassification``).
+    """
     if head.kind == "lm" or not isinstance(architecture, Architecture):
         return architecture
     by_token = head.kind == "token-classification"

@@ -29,7 +29,7 @@ GIVES = (5, 24)
 
 
 def has_outputs(vision: Vision, framework: Framework) -> bool:
-    """Whether the class has such an output since then: transformers' own, but for those that have none of their own
+    """Say whether the class has such an output since then: transformers' own, but for those that have none of their own
     (Phi-4), whose language model has a head inside (C-RADIO), or that read pictures by cross attention.
     """
     return framework.style.modeling_files and not (vision.placement == "put" or vision.crosses or vision.to_loss)
@@ -53,7 +53,7 @@ def note_version(
     """
     if not has_outputs(vision, framework):
         return
-    named = framework.versions_models
+    named = framework.version_is_transformers
     stated = training.framework_version if named else options.get(TRANSFORMERS)
     if stated is None and (named or TRANSFORMERS in framework.options):
         key = "training.framework_version" if named else f"training.options.{TRANSFORMERS}"

@@ -15,7 +15,9 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 
 
 def zero_stage(options: Mapping[str, object]) -> tuple[str, int] | None:
-    """The value of ``parallelism.zero_stage`` that options state, with the option's name; None where no option does."""
+    """Return the value of ``parallelism.zero_stage`` that options state, with the option's name; None where no option
+    does.
+    """
     strategy = options.get("data_parallel_sharding_strategy")
     if isinstance(strategy, str) and strategy in STRATEGIES:
         return "data_parallel_sharding_strategy", STRATEGIES[strategy]

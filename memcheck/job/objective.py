@@ -140,7 +140,7 @@ def _distilling(name: str, numbers: tuple[int, int] | None, defaults: Defaults) 
 
 
 def _worst(name: str, architecture: Architecture | Rough, checkpointing: Checkpointing) -> str:
-    """The lines that need most memory where the version is unknown.
+    """Return the lines that need most memory where the version is unknown.
 
     TRL 0.29 keeps at least six bytes more of every logit than TRL 0.24, which asks for the hidden states of all layers:
     those are the inputs that recomputed layers keep anyway.

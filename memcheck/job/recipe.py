@@ -10,7 +10,7 @@ from memcheck.plan.types import PrecisionSpec, TrainerSpec
 
 
 def _uniform(recipe: str, dtype: str) -> Recipe:
-    """A recipe with everything in one dtype, and without a master copy of the weights."""
+    """Return a recipe with everything in one dtype, and without a master copy of the weights."""
     return Recipe(
         recipe=recipe,
         params=dtype,
@@ -91,7 +91,7 @@ def with_optimizer(recipe: Recipe, optimizer: Optimizer, framework: Framework) -
 
 
 def keeps_full_states(optimizer: Optimizer, framework: Framework) -> bool:
-    """Whether bitsandbytes keeps the states in 32 bits: ``dtype = torch.float32`` where ``optim_bits`` is 32
+    """Say whether bitsandbytes keeps the states in 32 bits: ``dtype = torch.float32`` where ``optim_bits`` is 32
     (bitsandbytes ``optim/optimizer.py``, ``init_state``). Lion is its kernel where it is fused.
     """
     if optimizer.name == "lion":
@@ -100,7 +100,9 @@ def keeps_full_states(optimizer: Optimizer, framework: Framework) -> bool:
 
 
 def framework_recipe(name: str, layout: Layout, framework: Framework) -> Recipe:
-    """The framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule MEM407)."""
+    """Return the framework's record of a recipe, or PyTorch's meaning of it where the framework has none (rule
+    MEM407).
+    """
     if layout.zero_stage == 3 and name in framework.precisions.sharded:
         return framework.precisions.sharded[name]
     return framework.precisions.recipes.get(name) or GENERIC[name]

@@ -200,7 +200,7 @@ LONGEST = "training.longest_row"
 
 
 def check_longest(training: plan_types.TrainingSpec, limit: int) -> int:
-    """The longest row that a plan states, if rows of at most ``limit`` tokens can have it.
+    """Return the longest row that a plan states, if rows of at most ``limit`` tokens can have it.
 
     Raises:
         ResolutionError: it is longer, or the plan says that every row is full.

@@ -451,14 +451,16 @@ class TrainingJob(Record):
         return self.torch == (TORCH_2_15,)
 
     def option(self, name: str, default: object = None) -> object:
-        """The value of one framework option."""
+        """Return the value of one framework option."""
         for key, value in self.options:
             if key == name:
                 return value
         return default
 
     def compiles(self, component: str) -> bool:
-        """Whether torch.compile runs the ``model`` or the ``loss``: both, unless torchtitan's ``components`` say so."""
+        """Say whether torch.compile runs the ``model`` or the ``loss``: both, unless torchtitan's ``components`` say
+        so.
+        """
         components = self.option("components")
         return self.compile and (not isinstance(components, tuple) or component in components)
 

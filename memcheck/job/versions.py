@@ -71,7 +71,7 @@ def reduces_wider(recipe: Recipe) -> bool:
 
 
 def ends_apart(job: TrainingJob, framework: Framework) -> bool:
-    """Whether embedding and head are groups of their own.
+    """Say whether embedding and head are groups of their own.
 
     By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
     no module there (torchtune/modules/tied_linear.py).
@@ -115,7 +115,7 @@ KBIT = "prepare_model_for_kbit_training"
 
 
 def is_before(version: str | None, first: tuple[int, ...] | None) -> bool:
-    """Whether a stated version is older than ``first``; False where either is unknown."""
+    """Say whether a stated version is older than ``first``; False where either is unknown."""
     if not version or first is None:
         return False
     import re
@@ -128,8 +128,8 @@ def is_before(version: str | None, first: tuple[int, ...] | None) -> bool:
 
 
 def version_of_models(job: TrainingJob, framework: Framework) -> str | None:
-    """The version of transformers, whose classes build the model; None: not stated, the newest."""
-    stated = job.framework_version if framework.versions_models else job.option(TRANSFORMERS)
+    """Return the version of transformers, whose classes build the model; None: not stated, the newest."""
+    stated = job.framework_version if framework.version_is_transformers else job.option(TRANSFORMERS)
     return stated if isinstance(stated, str) else None
 
 
@@ -166,7 +166,7 @@ def fsdp_of(version: str | None, options: Mapping[str, object], framework: Frame
 
 
 def reduces_each(version: str | None, options: Mapping[str, object], framework: Framework) -> bool:
-    """Whether Accelerate reduces the gradients of every micro-batch under FSDP2, in spite of ``gradient_sync``.
+    """Say whether Accelerate reduces the gradients of every micro-batch under FSDP2, in spite of ``gradient_sync``.
 
     Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py).
     """
@@ -176,7 +176,7 @@ def reduces_each(version: str | None, options: Mapping[str, object], framework: 
 
 
 def wraps_adapters(framework: Framework, version: str | None, stated: object) -> bool:
-    """Whether FSDP1 makes units of adapters (peft ``fsdp_auto_wrap_policy``), and not of layers alone.
+    """Say whether FSDP1 makes units of adapters (peft ``fsdp_auto_wrap_policy``), and not of layers alone.
 
     ``stated``: the option's value. transformers' Trainer sets that policy since 4.39 (trainer.py,
     ``_fsdp_qlora_plugin_updates``).
@@ -217,7 +217,8 @@ def resolve_carving(
     framework: Framework,
     defaults: Defaults,
 ) -> bool:
-    """Whether accelerate gives embedding and head FSDP2 groups of their own, as since 1.14 (``fsdp2_prepare_model``).
+    """Say whether accelerate gives embedding and head FSDP2 groups of their own, as since 1.14
+    (``fsdp2_prepare_model``).
 
     Axolotl replaces that function (monkeypatch/accelerate/fsdp2.py). A release that the plan does not state is taken to
     be one before 1.14, which is noted in ``defaults``.
@@ -246,14 +247,14 @@ def resolve_kbit(
     trainer: plan_types.TrainerSpec | None,
     defaults: Defaults,
 ) -> bool:
-    """Whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
+    """Say whether peft's ``prepare_model_for_kbit_training`` casts what is not quantised to fp32 (peft/utils/other.py).
 
     Norms, embeddings, head and the residual stream are fp32 then. ``held_in``: the format of the base weights. Trainers
     that shard the parameters do not call it (trl trainer/sft_trainer.py, ``is_sharded_qlora``). DeepSpeed casts the
     whole module back to its training dtype (runtime/engine.py, ``_configure_distributed_model``:
     ``self.module.bfloat16()``).
     """
-    if held_in not in BITSANDBYTES or framework.adapters.own or framework.own_engine:
+    if held_in not in BITSANDBYTES or framework.adapters.from_framework or framework.own_engine:
         return False  # peft skips GPTQ's models, and trainers call it for bitsandbytes' weights alone
     if KBIT not in framework.options:
         return True

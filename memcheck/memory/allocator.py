@@ -223,7 +223,7 @@ def blocks_group(job: TrainingJob | InferenceJob) -> str:
 
 
 def has_experts(job: TrainingJob | InferenceJob) -> bool:
-    """Whether any block of the job's model has routed experts (a mixture of experts)."""
+    """Say whether any block of the job's model has routed experts (a mixture of experts)."""
     architecture = job.architecture
     return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
 

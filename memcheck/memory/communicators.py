@@ -81,7 +81,7 @@ def linked(gpu: Gpu) -> bool:
 
 
 def channels(group: ProcessGroup, gpu: Gpu) -> int:
-    """Number of NCCL channels of a group's rings, by the GPU's links and the nodes that the group spans."""
+    """Count the NCCL channels of a group's rings, by the GPU's links and the nodes that the group spans."""
     if group.nodes > 1:
         return RING_CHANNELS_NODES if group.local > 2 else RING_CHANNELS_ALONE
     if not linked(gpu):

@@ -78,7 +78,7 @@ def _engine_fit(estimate: Estimate) -> str:
 
 
 def hangs(estimate: Estimate, fail_above: float) -> bool:
-    """Whether the verdict depends on padding: the plan is within its limit, and would not be with padded rows.
+    """Say whether the verdict depends on padding: the plan is within its limit, and would not be with padded rows.
 
     ``padded_bytes`` of an estimate is set only if the plan does not say whether rows are padded.
     """

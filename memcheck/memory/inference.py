@@ -149,7 +149,7 @@ def _rank(job: InferenceJob, architecture: Architecture, stage: Part, rank: int,
 
 
 def _on_stage(architecture: Architecture, tensor: ParameterTensor, stage: Part) -> bool:
-    """Whether a tensor outside the layers is on a pipeline stage.
+    """Say whether a tensor outside the layers is on a pipeline stage.
 
     A table that is embedding and head at once (tied) is on the first and on the last stage.
     """

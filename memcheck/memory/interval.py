@@ -192,6 +192,6 @@ def _kind(job: TrainingJob) -> str:
 
 
 def _compiles_loss(job: TrainingJob) -> bool:
-    """Whether the loss is Megatron's fused cross entropy, which the first step compiles (core/jit.py)."""
+    """Say whether the loss is Megatron's fused cross entropy, which the first step compiles (core/jit.py)."""
     native = job.option("cross_entropy_fusion_impl", "native") == "native"
     return native and bool(job.option("cross_entropy_loss_fusion"))

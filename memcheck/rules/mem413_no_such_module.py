@@ -77,7 +77,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
         yield from _adapted(context, job, framework, job.lora)
     if job.lora is not None and HEAD in dict(job.lora.reach).get("language", ()):
         yield from _with_head(context, _unpriced_head(job, framework))
-    if job.lora is not None and framework.runs_transformers and not framework.adapters.own:
+    if job.lora is not None and framework.runs_transformers and not framework.adapters.from_framework:
         yield from _refused_by_peft(context, job.lora)
     if job.lora is not None and job.lora.target_parameters:
         yield from _adapted_parameters(context, job.lora.target_parameters)
@@ -150,7 +150,7 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
             elif context.architecture.head:
                 modules += (HEAD,)
     message, severity = "no linear layer of the blocks is called `{}`", ""
-    peft = framework.runs_transformers and not framework.adapters.own
+    peft = framework.runs_transformers and not framework.adapters.from_framework
     if peft and any(matches(name, module) for name, _ in named for module in modules):
         message, severity = f"{message}: peft ignores it, because other targets are found", "warning"
     yield from _missing(context, named, modules, matches, message, severity=severity)

@@ -91,7 +91,7 @@ def overlaps(job: TrainingJob) -> tuple[bool, bool]:
 
 
 def reduces_every(job: TrainingJob) -> bool:
-    """Whether gradients are reduced with every micro-batch instead of with the last one.
+    """Say whether gradients are reduced with every micro-batch instead of with the last one.
 
     Megatron reduces with the last one unless gradients are sharded (megatron_fsdp.py, grad_reduce_every_bprop), and so
     does DeepSpeed (zero/stage_1_and_2.py, process_gradients; engine.py, allreduce_gradients).
@@ -104,6 +104,6 @@ def reduces_every(job: TrainingJob) -> bool:
 
 
 def gathers_again(job: TrainingJob) -> bool:
-    """Whether sharded parameters are gathered again for backward: always where nothing can keep them."""
+    """Say whether sharded parameters are gathered again for backward: always where nothing can keep them."""
     lacking = "parallelism.reshard_after_forward" in job.framework.lacks
     return job.layout.reshard_after_forward or lacking

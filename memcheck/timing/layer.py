@@ -192,7 +192,7 @@ def _routed_tokens(block: Block, shape: Shape) -> int:
 
 
 def _routed_bytes(routed_tokens: int, hidden: int, shape: Shape) -> float:
-    """Bytes that the busiest rank sends in one all-to-all to the experts: [routed tokens, hidden]."""
+    """Return the bytes that the busiest rank sends in one all-to-all to the experts: [routed tokens, hidden]."""
     imbalance = shape.expert_imbalance if shape.expert_parallel > 1 else 1.0
     return float(shape.item_bytes * routed_tokens * hidden * imbalance) if routed_tokens else 0.0
 
@@ -318,7 +318,7 @@ def _transposed_copies(product: Product, inputs: Tally, weights: Tally) -> None:
 
 
 def _shared_input_gradient_bytes(linear: list[Product], shape: Shape) -> float:
-    """Bytes moved to add up the gradients of inputs that several products read (q, k and v; gate and up).
+    """Return the bytes moved to add up the gradients of inputs that several products read (q, k and v; gate and up).
 
     Each addition reads two tensors and writes one. A compiled kernel reads all of them and writes one.
     """
@@ -450,7 +450,7 @@ def _recompute_modules(shape: Shape, linear: list[Product], core: CoreAttention,
 
 
 def _has_dense(block: Block, shape: Shape) -> bool:
-    """Whether the feed-forward half exchanges hidden states over the tensor ranks."""
+    """Say whether the feed-forward half exchanges hidden states over the tensor ranks."""
     mlp = block.mlp
     if isinstance(mlp, Moe) and shape.own_expert_groups:
         return bool(mlp.shared.width)  # routed tokens go over groups of their own
@@ -460,7 +460,9 @@ def _has_dense(block: Block, shape: Shape) -> bool:
 
 
 def _kv_bytes(block: Block, shape: Shape) -> float:
-    """Bytes of the keys and values of this rank's tokens, which context parallelism exchanges; 0 without it."""
+    """Return the bytes of the keys and values of this rank's tokens, which context parallelism exchanges; 0 without
+    it.
+    """
     if shape.context_parallel == 1:
         return 0.0
     tokens = shape.batch * shape.sequence

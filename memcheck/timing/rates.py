@@ -173,7 +173,9 @@ def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assump
 
 
 def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
-    """Share of the datasheet rate that attention's forward reaches. ``engine``: Transformer Engine's kernels run."""
+    """Return the share of the datasheet rate that attention's forward reaches. ``engine``: Transformer Engine's kernels
+    run.
+    """
     if gpu.arch == "sm_90" and engine:
         return FLASH_HOPPER
     share = FLASH.get(gpu.arch or "")

@@ -28,10 +28,7 @@ NONE = SecondPasses()
 
 
 def passes_of(job: TrainingJob) -> tuple[int, int]:
-    """Forward passes without gradients in a micro-batch: of the model itself, and of another model.
-
-    KTO also runs mismatched pairs, once through each (TRL ``kto_trainer.py``, ``_compute_kl_logps``).
-    """
+    """Count the forward passes without gradients in a micro-batch: of the model itself, and of another model."""
     objective = job.objective
     if objective.name not in COMPARED:
         return 0, len(job.auxiliary_models)

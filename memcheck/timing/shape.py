@@ -182,7 +182,9 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
 
 
 def is_adapted(settings: Shape, tensor: ParameterTensor, component: object) -> bool:
-    """Whether the plan's adapter adds LoRA matrices to ``tensor``, a parameter of ``component`` (attention, ...)."""
+    """Say whether the plan's adapter adds LoRA matrices to ``tensor``, a parameter of ``component`` (attention,
+    ...).
+    """
     if settings.adapter is None or not tensor.linear:
         return False
     name = tensor.name.removesuffix(".weight")
@@ -192,7 +194,7 @@ def is_adapted(settings: Shape, tensor: ParameterTensor, component: object) -> b
 
 
 def _is_matrix(tensor: ParameterTensor, shape: tuple[int, ...]) -> bool:
-    """Whether a matrix product reads the parameter, whose shape on this rank is ``shape``."""
+    """Say whether a matrix product reads the parameter, whose shape on this rank is ``shape``."""
     return tensor.group == "experts" or (
         len(shape) == 2 and (tensor.linear or tensor.group in ("router", "mlp", "shared_experts"))
     )

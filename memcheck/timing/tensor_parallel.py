@@ -118,7 +118,7 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
 
 
 def _latent_share(job: TrainingJob) -> float:
-    """Width of what latent attention's column-parallel products read, over that of the hidden states."""
+    """Return the width of what latent attention's column-parallel products read, over that of the hidden states."""
     architecture = job.architecture
     if isinstance(architecture, Rough):
         return 1.0

@@ -144,7 +144,9 @@ def kept_width(block: Block) -> int:
 
 
 def kept_expert_width(block: Block) -> int:
-    """Elements of the activation function's input in a routed expert, per token that it gets; 0 without experts."""
+    """Return the elements of the activation function's input in a routed expert, per token that it gets; 0 without
+    experts.
+    """
     mlp = block.mlp
     return (2 if mlp.gated else 1) * mlp.width if isinstance(mlp, Moe) else 0
 
@@ -194,7 +196,9 @@ def merge_traffic(
 
 
 def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item_bytes: int) -> float:
-    """Bytes per token of repeating keys and values for every query head, and of adding up their gradients again."""
+    """Return the bytes per token of repeating keys and values for every query head, and of adding up their gradients
+    again.
+    """
     if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
         return 0.0
     few, many = -(-mixer.kv_heads // tensor), -(-mixer.heads // tensor)

@@ -80,7 +80,7 @@ def _older_transformers(subject: Subject, changes: dict[str, Any], installed: st
     job, training = subject.job, subject.plan.training
     if installed is None or gives(installed) or not isinstance(job, TrainingJob) or job.images is None:
         return {}
-    named = FRAMEWORKS[str(changes.get("training.framework", job.framework.name))].versions_models
+    named = FRAMEWORKS[str(changes.get("training.framework", job.framework.name))].version_is_transformers
     if training is None or (training.framework_version if named else job.option(TRANSFORMERS)):
         return {}
     return {"training.framework_version" if named else f"training.options.{TRANSFORMERS}": installed}

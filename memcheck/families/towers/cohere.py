@@ -136,18 +136,12 @@ def process_cohere2(vision: Vision, height: int, width: int, frames: int | None,
     no_clips(frames)
     no_limits(limits)
     tile_side = vision.patch * math.isqrt(vision.tile)
-    grids = [
-        (columns_of_grid, rows_of_grid)
-        for columns_of_grid in range(1, COHERE2_TILES + 1)
-        for rows_of_grid in range(1, COHERE2_TILES + 1)
-        if columns_of_grid * rows_of_grid <= COHERE2_TILES
-    ]
+    grids = []
+    for columns in range(1, COHERE2_TILES + 1):
+        grids += [(columns, rows) for rows in range(1, COHERE2_TILES // columns + 1)]
     grids.sort(key=lambda grid: grid[0] * grid[1])
-    scales = [
-        min(columns_of_grid * tile_side / width, rows_of_grid * tile_side / height)
-        for columns_of_grid, rows_of_grid in grids
-    ]
-    enlarging = [s for s in scales if s >= 1]
+    scales = [min(columns * tile_side / width, rows * tile_side / height) for columns, rows in grids]
+    enlarging = [factor for factor in scales if factor >= 1]
     columns, rows = grids[scales.index(min(enlarging) if enlarging else max(scales))]
     tiles = rows * columns + (rows * columns > 1)
     return equal_tiles(vision, tiles, 2 + tiles)._replace(defaults=(("max_patches", COHERE2_TILES, DEFAULT_PROCESSOR),))

@@ -209,19 +209,19 @@ def _audio_tower(config: ConfigReader) -> tuple[OtherTower, Embedder]:
 
 
 def _pairs(config: ConfigReader, key: str, default: int) -> tuple[tuple[int, int], ...]:
-    """Read two (time, frequency) pairs, one for each of the two convolutions: kernel sizes or strides.
+    """Read from ``key`` two (time, frequency) pairs, one for each of the two convolutions: kernel sizes or strides.
 
-    ``default``: the number of both where the key is absent.
+    ``default``: all four numbers, if the key is absent.
     """
     value = config.raw(key)
     if value is None:
         return ((default, default),) * 2
-    has_two = isinstance(value, (list, tuple)) and len(value) == 2
-    pairs = [tuple(item) if isinstance(item, (list, tuple)) else () for item in value] if has_two else []
-    valid = [
-        (pair[0], pair[1]) for pair in pairs if len(pair) == 2 and all(type(n) is int and 0 < n < 64 for n in pair)
-    ]
-    if len(valid) != 2:
+    valid = []
+    for pair in value if isinstance(value, (list, tuple)) else ():
+        is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
+        if is_pair and all(type(number) is int and 0 < number < 64 for number in pair):
+            valid.append((pair[0], pair[1]))
+    if len(valid) != 2 or len(value) != 2:
         config.fail(key, f"{key} is not two pairs of small numbers")
     return tuple(valid)
 

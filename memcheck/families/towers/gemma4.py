@@ -253,9 +253,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def _axis_positions(ctx: Context, table: ParameterTensor, shape: tuple[int, int]) -> Value:
-    """Compute ``where(padding, 0, x_emb + y_emb)``: [patches, hidden].
+    """Compute the position embeddings ``where(padding, 0, x_emb + y_emb)``: ``shape`` [patches, hidden].
 
-    Both axes are looked up in a slice of one table. Each slice has a gradient as large as the table.
+    ``table``: [2, positions, hidden]. Each axis is looked up in its slice ``table[axis]``; in backward, the gradient of
+    a slice becomes one of the whole table.
     """
     tape = ctx.tape
     parameter = ctx.parameter(table.name, table.shape)

@@ -230,8 +230,9 @@ def sam_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
 
 
 def _unpad_windows(ctx: Context, x: Value, rows: int, column_padded_rows: int) -> Value:
-    """Cut the padding off (``[:, :height, :width].contiguous()``); backward pads the columns, and then the rows, with
-    zeros.
+    """Cut the padding off the windows' rows (``[:, :height, :width].contiguous()``): [rows, hidden].
+
+    Backward pads with zeros: first the columns, to ``column_padded_rows`` rows, and then the rows.
     """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value((rows, shape[1]), dtype, "without padding")
@@ -301,8 +302,9 @@ def _relative_positions(
 
 
 def _relative_table(ctx: Context, table: ParameterTensor, side: int) -> Value:
-    """Resize the table with ``interpolate`` and index the row of each pair of positions (``get_rel_pos``): [side, side,
-    d].
+    """Look up the table's row for each pair of positions along an axis (``get_rel_pos``): [side, side, head_dim].
+
+    ``table``: [distances, head_dim], resized with ``interpolate``. ``side``: patches along the axis.
     """
     tape, shape = ctx.tape, table.shape
     parameter = ctx.parameter(table.name, shape)

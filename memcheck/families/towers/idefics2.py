@@ -126,9 +126,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def add_position_per_patch(ctx: Context, x: Value, table: ParameterTensor) -> Value:
-    """Add ``position_embedding(position_ids)`` to ``x`` [patches, hidden], where each patch has a position of
-    its own.
-    """
+    """Add ``position_embedding(position_ids)`` to ``x`` [patches, hidden], looked up in ``table`` for every patch."""
     tape = ctx.tape
     parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     positions = tape.new(x.shape, parameter.dtype, "positions")

@@ -202,12 +202,16 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 
 def _tiles(height: int, width: int) -> int:
-    """Count the tiles of the grid whose aspect ratio is nearest to the picture's (``find_closest_aspect_ratio``)."""
+    """Count the tiles of the grid whose aspect ratio is nearest to the picture's (``find_closest_aspect_ratio``).
+
+    Of equally near grids the larger one wins if the picture has more than half of its pixels. ``height``, ``width``:
+    in pixels.
+    """
     min_tiles, max_tiles = TILES
-    sides = range(1, max_tiles + 1)
-    grids = sorted(
-        ((c, r) for c in sides for r in sides if min_tiles <= c * r <= max_tiles), key=lambda grid: grid[0] * grid[1]
-    )
+    grids = []
+    for columns in range(1, max_tiles + 1):
+        grids += [(columns, rows) for rows in range(1, max_tiles + 1) if min_tiles <= columns * rows <= max_tiles]
+    grids.sort(key=lambda grid: grid[0] * grid[1])
     best, smallest_difference = (1, 1), math.inf
     for columns, rows in grids:
         difference = abs(width / height - columns / rows)

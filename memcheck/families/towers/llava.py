@@ -17,6 +17,7 @@ transformers 5.23 image_processing_utils.py (``select_best_resolution``) and mod
 from __future__ import annotations
 
 import math
+from itertools import product
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.elementwise import copy
@@ -302,9 +303,8 @@ def process_onevision(vision: Vision, height: int, width: int, frames: int | Non
     no_clips(frames)
     no_limits(limits)
     tile_side = math.isqrt(vision.tile_tokens)
-    grids = tuple(
-        (rows, columns) for rows in range(1, ONEVISION_GRID_SIDE + 1) for columns in range(1, ONEVISION_GRID_SIDE + 1)
-    )
+    sides = range(1, ONEVISION_GRID_SIDE + 1)
+    grids = tuple(product(sides, sides))
     rows, columns = _best_grid(height, width, vision.side, grids)
     tiles = rows * columns + 1
     unpadded = _unpadded(height, width, rows * tile_side, columns * tile_side)
@@ -321,8 +321,10 @@ def process_onevision(vision: Vision, height: int, width: int, frames: int | Non
 
 
 def _best_grid(height: int, width: int, side: int, grids: tuple[tuple[int, int], ...] = GRIDS) -> tuple[int, int]:
-    """Return the rows and columns of tiles that keep most of the picture's pixels, then waste fewest
-    (select_best_resolution).
+    """Return the rows and columns of tiles that keep most of the picture's pixels (``select_best_resolution``).
+
+    Of such ``grids`` the one with the fewest empty pixels is taken. ``height``, ``width``: in pixels. ``side``: of a
+    tile, in pixels.
     """
     best_grid, most_pixels, least_wasted = grids[0], 0, math.inf
     for rows, columns in grids:

@@ -180,9 +180,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: ParameterTensor) -> Value:
-    """Add ``gate.tanh() * embedding(aspect_ratio_ids)`` to ``x``, the rows of all tiles.
+    """Add ``gate.tanh() * embedding(aspect_ratio_ids)`` to ``x``, the rows of all tiles: the shape of ``x``.
 
-    What is looked up for each picture is saved for the gate's gradient.
+    ``table``: one row of embeddings for each aspect ratio of tiles. Each picture's row, [pictures, row], is saved for
+    the gate's gradient.
     """
     tape = ctx.tape
     table_parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
@@ -202,13 +203,9 @@ def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: Pa
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: the gradient passes to ``x``, and is summed over rows for the gate and the table."""
-        dx = (
-            None
-            if not needs_input_grad
-            else grad
-            if grad.dtype == input_dtype
-            else tape.new(shape, input_dtype, "to backward")
-        )
+        dx: Storage | None = None
+        if needs_input_grad:
+            dx = grad if grad.dtype == input_dtype else tape.new(shape, input_dtype, "to backward")
         if not trains_table and not trains_gate:
             return [dx, None, None]
         summed = tape.new(picture_shape, dtype, "sum over rows")

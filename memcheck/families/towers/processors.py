@@ -70,12 +70,9 @@ def closest_aspect_ratio_grid(height: int, width: int, tile_side: int, max_tiles
     Of equally close grids the larger one wins if the picture has more than half of its pixels. ``height``, ``width``,
     ``tile_side``: in pixels.
     """
-    grids = [
-        (across, down)
-        for across in range(1, max_tiles + 1)
-        for down in range(1, max_tiles + 1)
-        if across * down <= max_tiles
-    ]
+    grids = []
+    for columns in range(1, max_tiles + 1):
+        grids += [(columns, rows) for rows in range(1, max_tiles // columns + 1)]
     grids.sort(key=lambda grid: grid[0] * grid[1])
     best, smallest_difference = (1, 1), math.inf
     for columns, rows in grids:

@@ -39,7 +39,7 @@ class EngineBuffers(Record):
     resident: int = 0
     """Buffers that exist from the engine's start."""
     persistent: int = 0
-    """ZeRO-3: whole parameters below the persistence threshold; let go while the optimizer runs."""
+    """ZeRO-3: unsharded parameters below the persistence threshold; freed while the optimizer runs."""
     master: int = 0
     """fp32 training under ZeRO keeps a second copy of the partition, which the optimizer steps on."""
     gradients: int = 0
@@ -49,25 +49,25 @@ class EngineBuffers(Record):
     buckets: int = 0
     """Gradient buckets, from the first gradient of a step until all are reduced."""
     partition: int = 0
-    """ZeRO-1 and 2: the rank's own gradients, from their reduction until the optimizer has taken them."""
+    """ZeRO-1 and 2: gradients of the rank's partition, from their reduction until the optimizer has read them."""
     live_parameters: int = 0
-    """ZeRO-3: gathered parameters during forward, with flat buffers in which they come."""
+    """ZeRO-3: gathered parameters in the forward, and the flat buffers into which they are all-gathered."""
     live_head: int = 0
-    """ZeRO-3: gathered parameters in the last unit, forward and backward, with those buffers."""
+    """ZeRO-3: gathered parameters in the last unit's forward and backward, and flat buffers."""
     live_backward: int = 0
-    """ZeRO-3: gathered parameters in the backward after that of the last unit, with those buffers."""
+    """ZeRO-3: gathered parameters in the backward of all other units, and flat buffers."""
     live_end: int = 0
-    """ZeRO-3: gathered parameters in the first unit's backward and after it, with those buffers."""
+    """ZeRO-3: gathered parameters in the first unit's backward and after it, and flat buffers."""
     reduces_late: bool = False
-    """ZeRO-1 without ``overlap_comm`` reduces when backward is over, the others as gradients appear."""
+    """Gradients are reduced after the backward (ZeRO-1 without ``overlap_comm``), and not in its hooks."""
     copies_out: bool = True
-    """The rank's own gradients are copied to a buffer; else (not ``contiguous_gradients``) they are what stays."""
+    """This rank's gradients are copied to a buffer; without ``contiguous_gradients`` the gradients themselves stay."""
     adds_in_place: bool = False
-    """ZeRO-2: a later micro-batch is added to the partition as it is reduced, not from a second one."""
+    """ZeRO-2: reductions add later micro-batches to the partition in place, without a second partition."""
     step_temporaries: int = 0
     """Flat and fp32 copies of gradients while the optimizer runs."""
-    waiting: int = 0
-    """Gradients that wait in no bucket while backward runs."""
+    unbucketed_gradients: int = 0
+    """Gradients that are in no bucket and wait for their reduction while backward runs."""
     reducing_head: int = 0
     """Copies of a bucket while it is reduced in a hook of the head."""
     reducing_last: int = 0
@@ -75,17 +75,17 @@ class EngineBuffers(Record):
     reducing_within: int = 0
     """Copies of a bucket while it is reduced in any other hook."""
     reducing_after: int = 0
-    """Copies of a bucket while it is reduced after the backward, with what waits."""
+    """Copies of a bucket while it is reduced after the backward, and the gradients that wait."""
     reduces_once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
     reducing: int = 0
     """Copies that offloading makes of one tensor's gradient on the GPU, once it is reduced."""
-    moving: int = 0
-    """That gradient, where the last of a micro-batch, the embedding's, is all that is left of it."""
+    last_gradient: int = 0
+    """With offloading: one tensor's gradient, when only that of the embedding, the last one, is left on the GPU."""
     all_reduce: int = 0
     """Without ZeRO: the flat copy of gradients that is all-reduced after backward."""
     whole_gradients: int = 0
-    """ZeRO-1: the whole model's gradients, which are freed once they are reduced. Else they stay for the optimizer."""
+    """ZeRO-1: all gradients of the model, which are freed once they are reduced; 0: they stay for the optimizer."""
 
     @property
     def other_streams(self) -> int:
@@ -135,7 +135,10 @@ def sums_in_fp32(job: TrainingJob) -> bool:
 
 
 def sums_apart(job: TrainingJob) -> bool:
-    """Whether ZeRO-1 has an fp32 sum of each parameter's gradients in their place (``use_grad_accum_attribute``)."""
+    """Say whether ZeRO-1 sums each parameter's gradients over micro-batches in an fp32 tensor instead of ``.grad``.
+
+    ``use_grad_accum_attribute``.
+    """
     wider = accumulation_dtype(job) == "fp32" and job.recipe.compute != "fp32"
     return job.layout.zero_stage == 1 and wider and not sums_in_fp32(job)
 
@@ -150,9 +153,13 @@ def engine_buffers(
     out.
     """
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
-    sizes_of = {id(unit): [(t.numel, t.trained) for t in unit] for unit in {id(unit): unit for unit in units}.values()}
-    sizes = [size for unit in units for size in sizes_of[id(unit)]]  # equal layers share one tuple of tensors
-    trained = [n for n, trains in sizes if trains]
+    sizes_of: dict[int, list[tuple[int, bool]]] = {}  # by tuple of tensors, which equal layers share
+    sizes: list[tuple[int, bool]] = []
+    for unit in units:
+        if id(unit) not in sizes_of:
+            sizes_of[id(unit)] = [(tensor.numel, tensor.trained) for tensor in unit]
+        sizes += sizes_of[id(unit)]
+    trained = [numel for numel, trains in sizes if trains]
     if stage == 0:
         return _replicated(job, trained)
     if stage == 3:
@@ -195,11 +202,11 @@ def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBu
     parameters, of which only matrices decay. The sums of both are copied into one tensor to be reduced, unless the
     first is as large as a bucket (allreduce_no_retain, runtime/engine.py). Then they are cast (allreduce_bucket).
     """
-    wire, total = DTYPE_BYTES[communication_dtype(job)], sum(n for n, _ in trained)
+    item_bytes, total = DTYPE_BYTES[communication_dtype(job)], sum(n for n, _ in trained)
     matrices = sum(n for n, decays in trained if decays)
     joined = 0 < matrices < total and matrices <= ALL_REDUCE_ELEMENTS
     sent = total if joined else max(matrices, total - matrices)
-    reduced = rounded(4 * total * joined) + rounded(sent * wire if wire < 4 else 0)
+    reduced = rounded(4 * total * joined) + rounded(sent * item_bytes if item_bytes < 4 else 0)
     largest = max((n for n, _ in trained), default=0)
     return EngineBuffers(gradients=rounded(total * 4), all_reduce=max(rounded(largest * 4), reduced), reduces_late=True)
 
@@ -217,48 +224,44 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     ordered_numels = _round_robin(trained_numels, ranks) if reducing.shuffled else trained_numels
     bucket_bytes = rounded(reducing.limit * DTYPE_BYTES[reducing.dtype]) if reducing.contiguous else 0
     bucket_bytes *= 2 if reducing.overlaps else 1
-    partition_bytes = rounded(
-        (partition if reducing.sums else fullest_partition(ordered_numels, ranks)) * sum_item_bytes
-    )
+    kept_numel = partition if reducing.fp32_sums else fullest_partition(ordered_numels, ranks)
+    partition_bytes = rounded(kept_numel * sum_item_bytes)
     offloaded = job.optimizer.offload != "none"
     buffers = EngineBuffers(
         buckets=bucket_bytes,
         reduces_late=stage == 1 and not reducing.overlaps,
         copies_out=reducing.contiguous,
-        adds_in_place=reducing.sums,
-        partition=0 if offloaded and not reducing.sums else partition_bytes,
+        adds_in_place=reducing.fp32_sums,
+        partition=0 if offloaded and not reducing.fp32_sums else partition_bytes,
     )
     if buffers.reduces_late:
         buffers = buffers._replace(reducing_after=late(trained_numels, reducing, buffers.partition))
     else:
-        moving = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.contiguous)
-        early = as_they_appear(trained_numels[::-1], reducing, moving=moving)
-        if reducing.sums and not reducing.contiguous:  # the rank's own gradients stay allocated next to the sums
-            uncut_bytes = (
-                buffers.partition
-                if stage == 1
-                else rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
-            )
+        frees_gradients = stage == 2 or (job.gradient_accumulation_steps == 1 and reducing.contiguous)
+        early = as_they_appear(trained_numels[::-1], reducing, frees_gradients=frees_gradients)
+        if reducing.fp32_sums and not reducing.contiguous:  # the rank's own gradients stay allocated next to the sums
+            uncut_bytes = buffers.partition
+            if stage == 2:
+                uncut_bytes = rounded(fullest_partition(ordered_numels, ranks) * gradient_item_bytes)
             early = early._replace(
-                waiting=early.waiting + uncut_bytes, after_backward=early.after_backward + uncut_bytes
+                unbucketed_gradients=early.unbucketed_gradients + uncut_bytes,
+                after_backward=early.after_backward + uncut_bytes,
             )
         buffers = _reduced_early(buffers, early)
     # the norm casts one tensor's part of the partition at a time to fp64 (get_grad_norm_direct)
     norm_bytes = 0
     for shards_of_rank in partitions(ordered_numels, ranks):
-        unfreed_bytes = (
-            left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
-            if sums_apart(job) and not offloaded
-            else 0
-        )
+        unfreed_bytes = 0
+        if sums_apart(job) and not offloaded:
+            unfreed_bytes = left_behind(trained_numels, [n for n, _ in shards_of_rank], reducing, bucket_bytes)
         norm_bytes = max(norm_bytes, unfreed_bytes + rounded(NORM * max(shard for _, shard in shards_of_rank)))
     if offloaded:
         # gradients go to the host one by one, through temp_grad_buffer_for_gpu_offload (set_norm_for_param_grad_in_gpu)
         largest_bytes = rounded(max(trained_numels, default=0) * gradient_item_bytes)
         return buffers._replace(
-            resident=largest_bytes, reducing=norm_bytes, moving=0 if buffers.reduces_late else largest_bytes
+            resident=largest_bytes, reducing=norm_bytes, last_gradient=0 if buffers.reduces_late else largest_bytes
         )
-    step_copies = 0 if reducing.sums else _copies_of(partition, sum_item_bytes)
+    step_copies = 0 if reducing.fp32_sums else _copies_of(partition, sum_item_bytes)
     return buffers._replace(master=_second_copy(job, partition), step_temporaries=max(norm_bytes, step_copies))
 
 
@@ -270,14 +273,14 @@ def _reducing(job: TrainingJob, ranks: int, bucket_numel: int) -> Reducing:
     """
     summed, stage, offloaded = accumulation_dtype(job), job.layout.zero_stage, job.optimizer.offload != "none"
     return Reducing(
-        ways=ranks,
+        ranks=ranks,
         limit=bucket_numel,
         dtype=summed if stage == 1 else job.recipe.compute,
-        wire=communication_dtype(job),
-        sums=summed == "fp32" and job.recipe.compute != "fp32",
+        communication_dtype=communication_dtype(job),
+        fp32_sums=summed == "fp32" and job.recipe.compute != "fp32",
         contiguous=bool(job.option("contiguous_gradients", True)) or (offloaded and stage < 3),
         scatters=bool(job.option("reduce_scatter", True)),
-        joins=bool(job.option("use_multi_rank_bucket_allreduce", True)),
+        one_all_reduce=bool(job.option("use_multi_rank_bucket_allreduce", True)),
         shuffled=bool(job.option("round_robin_gradients", False)),
         offloads=offloaded,
         frees=stage == 2,
@@ -288,12 +291,12 @@ def _reducing(job: TrainingJob, ranks: int, bucket_numel: int) -> Reducing:
 def _reduced_early(buffers: EngineBuffers, early: Early) -> EngineBuffers:
     """Return the buffers with the bytes of gradients that backward hooks reduce, from ``early``."""
     return buffers._replace(
-        waiting=early.waiting,
+        unbucketed_gradients=early.unbucketed_gradients,
         reducing_head=early.first,
         reducing_last=early.last,
         reducing_within=early.within,
         reducing_after=early.after_backward,
-        reduces_once=early.once,
+        reduces_once=early.reduces_once,
     )
 
 
@@ -334,7 +337,7 @@ def _partitioned_parameters(
     allocates_persistent = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
     reducing = _reducing(job, ranks, bucket_numel)
     buffers = EngineBuffers(
-        resident=rounded(bucket_numel * DTYPE_BYTES[reducing.wire]) if reducing.contiguous else 0,
+        resident=rounded(bucket_numel * DTYPE_BYTES[reducing.communication_dtype]) if reducing.contiguous else 0,
         persistent=rounded(sum(persistent) * parameter_item_bytes)
         if allocates_persistent or _copies_parameters(job)
         else 0,
@@ -381,10 +384,10 @@ def _gathered(
     architecture = job.architecture
     sequential = bool(job.option("stage3_allgather_sequential", False))
     limits = GatherLimits(
-        ways=job.layout.shard_group,
-        ahead=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
+        ranks=job.layout.shard_group,
+        prefetch=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
         live=elements(job, "stage3_max_live_parameters", hidden),
-        reuse=elements(job, "stage3_max_reuse_distance", hidden),
+        max_reuse=elements(job, "stage3_max_reuse_distance", hidden),
         one_by_one=sequential or job.layout.shard_group == 1,
     )
     peaks = most_gathered(
@@ -416,7 +419,9 @@ def _copies_of(numel: int, item_bytes: int) -> int:
 
 
 def communication_dtype(job: TrainingJob) -> str:
-    """Dtype in which gradients are sent; fp32 where ranks share a sequence (seq_parallel_communication_data_type)."""
+    """Return the dtype in which gradients are sent; fp32 where ranks share a sequence
+    (seq_parallel_communication_data_type).
+    """
     if job.layout.context > 1:
         return "fp32"
     return str(job.option("communication_data_type", job.recipe.compute))
@@ -455,9 +460,11 @@ def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, i
 def fullest_partition(numels: Sequence[int], ranks: int) -> int:
     """Return the most elements of whole tensors that one rank's partition touches.
 
-    ZeRO-2 keeps these gradients uncut (``grads_in_partition``). ``numels``: elements of each tensor.
+    ZeRO-2 keeps these gradients in whole tensors (``grads_in_partition``). ``numels``: elements of each tensor.
+    ``ranks``: number of partitions.
     """
-    return max((sum(numel for numel, _ in tensors) for tensors in partitions(numels, ranks)), default=0)
+    touched = [sum(numel for numel, _ in tensors) for tensors in partitions(numels, ranks)]
+    return max(touched, default=0)
 
 
 def kept_whole(job: TrainingJob, tensors: Sequence[LocalTensor]) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import inf
 
 from memcheck.accounts.state import LocalTensor
@@ -28,11 +28,11 @@ SAVED = ".modules_to_save."
 class Module(Record):
     """One ``nn.Module``, by the numbers of its parameters, which are counted over the whole model."""
 
-    own: tuple[int, ...] = ()
+    own_parameters: tuple[int, ...] = ()
     """Numbers of the parameters that the module itself holds, without its submodules."""
-    under: tuple[int, ...] = ()
+    all_parameters: tuple[int, ...] = ()
     """Numbers of the module's own parameters and of those in all its submodules."""
-    whole: bool = False
+    is_leaf: bool = False
     """Whether the module is a leaf of ZeRO-3 (``set_z3_leaf_modules``), which gathers all its submodules at once."""
 
 
@@ -50,17 +50,19 @@ class ModuleUnit(Record):
 
     @property
     def backward(self) -> list[Module]:
-        """The modules in the order of the backward, the layer's own module first.
+        """List the modules in the order of the backward, the layer's own module first.
 
         Parts are reversed. Within a part the parent comes first, then its submodules in reverse order.
         """
-        modules = [module for part in reversed(self.parts) for module in (part[0], *part[:0:-1])]
-        return [*self.layer, *modules]
+        modules = list(self.layer)
+        for part in reversed(self.parts):
+            modules += (part[0], *part[:0:-1])
+        return modules
 
     @property
-    def under(self) -> tuple[int, ...]:
+    def all_parameters(self) -> tuple[int, ...]:
         """Numbers of all parameters of the unit."""
-        return tuple(sorted({number for part in self.parts for number in part[0].under}))
+        return tuple(sorted({number for part in self.parts for number in part[0].all_parameters}))
 
 
 def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: bool) -> tuple[ModuleUnit, ...]:
@@ -83,16 +85,21 @@ def module_units(units: Sequence[Sequence[LocalTensor]], *, leaves: bool, tied: 
             result.append(ModuleUnit((), tuple(numbered_parts) if index else (*numbered_parts, (Module(),))))
         else:
             unit = ModuleUnit((), tuple(numbered_parts))
-            result.append(unit._replace(layer=(Module((), unit.under),)))
+            result.append(unit._replace(layer=(Module((), unit.all_parameters),)))
     return tuple(result)
 
 
 def _numbered_from(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Module, ...]]:
-    """Return the modules with their parameters numbered from ``first`` on."""
-    return [
-        tuple([Module(tuple([n + first for n in m.own]), tuple([n + first for n in m.under]), m.whole) for m in part])
-        for part in parts
-    ]
+    """Return the modules with ``first`` added to the numbers of their parameters.
+
+    ``parts``: as :func:`_parts` returns them.
+    """
+
+    def renumbered(module: Module) -> Module:
+        own_parameters = tuple([number + first for number in module.own_parameters])
+        return Module(own_parameters, tuple([number + first for number in module.all_parameters]), module.is_leaf)
+
+    return [tuple([renumbered(module) for module in part]) for part in parts]
 
 
 def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, ...]]:
@@ -112,25 +119,27 @@ def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, .
             tensor.name if adapts else module_name, []
         ).append(number)
     experts = {t.name.partition(".")[0] for t in tensors if t.expert} if leaves else set[str]()
-    norms = [(Module(tuple(own), tuple(own)),) for own in by_parent.pop("", {}).values()]
+    norms = [
+        (Module(tuple(own_parameters), tuple(own_parameters)),) for own_parameters in by_parent.pop("", {}).values()
+    ]
     blocks, leaf_numbers = list[tuple[Module, ...]](), list[int]()
     for name, numbers_by_module in by_parent.items():
-        under = tuple([number for numbers in numbers_by_module.values() for number in numbers])
+        all_parameters = tuple([number for numbers in numbers_by_module.values() for number in numbers])
         if name.partition(".")[0] in experts:
-            leaf_numbers += under
+            leaf_numbers += all_parameters
             continue
-        submodules = [
-            module
-            for module_name, own in numbers_by_module.items()
-            for module in _with_adapter(module_name, own, numbers_by_module)
-        ]
+        submodules: list[Module] = []
+        for module_name, own_parameters in numbers_by_module.items():
+            submodules += _with_adapter(module_name, own_parameters, numbers_by_module)
         if blocks and len(submodules) > 1:
             submodules.insert(-1, Module())  # an activation
-        blocks.append((Module((), under), *submodules))
+        blocks.append((Module((), all_parameters), *submodules))
     if leaf_numbers:
-        blocks.append((Module((), tuple(leaf_numbers), whole=True),))
-    # a norm before each
-    return [part for k in range(max(len(norms), len(blocks))) for part in (*norms[k : k + 1], *blocks[k : k + 1])]
+        blocks.append((Module((), tuple(leaf_numbers), is_leaf=True),))
+    parts: list[tuple[Module, ...]] = []
+    for norm, block in zip_longest(norms, blocks):  # a norm before each block
+        parts += [part for part in (norm, block) if part is not None]
+    return parts
 
 
 def _with_adapter(name: str, numbers: list[int], siblings: Collection[str]) -> list[Module]:
@@ -159,16 +168,16 @@ class GatheredWeight(Record):
 class GatherLimits(Record):
     """The options of ZeRO-3 that limit how much is gathered; sizes are elements."""
 
-    ways: int
+    ranks: int
     """Ranks that each parameter is divided over."""
-    ahead: int
-    """``stage3_prefetch_bucket_size``"""
+    prefetch: int
+    """``stage3_prefetch_bucket_size``: elements that are gathered before their module runs."""
     live: int
-    """``stage3_max_live_parameters``"""
-    reuse: int
-    """``stage3_max_reuse_distance``"""
+    """``stage3_max_live_parameters``: gathered elements above which nothing is prefetched."""
+    max_reuse: int
+    """``stage3_max_reuse_distance``: a parameter that is used again within so many elements is not released."""
     one_by_one: bool
-    """``stage3_allgather_sequential``"""
+    """``stage3_allgather_sequential``: each parameter is gathered on its own, without a flat buffer."""
 
 
 class GatheredMost(Record):
@@ -240,12 +249,16 @@ def gathered(
 ) -> GatheredMost:
     """Replay the fetches and releases of one forward and backward, and return the most elements alive in each phase.
 
-    ``units``: modules in forward order. ``recompute``: units between the ends run twice. ``idle``: the number of first
+    ``weights``: all parameters of the model. ``units``: modules in forward order. ``recompute``: units between the ends
+    run twice. ``idle``: the number of first
     units without a backward, since nothing in them or before them is trained. ``around``: the number of modules that
     PEFT puts around the model. Modules without parameters, such as the model or a layer, prefetch as well.
     """
     all_numbers = tuple(range(len(weights)))
-    model, body = Module((), all_numbers), Module((), tuple(sorted({n for unit in units[:-1] for n in unit.under})))
+    model, body = (
+        Module((), all_numbers),
+        Module((), tuple(sorted({n for unit in units[:-1] for n in unit.all_parameters}))),
+    )
     forward = [*(1 + around) * [model], body, *(module for unit in units for module in (*unit.layer, *unit.forward))]
     backward, before_first_unit = list[tuple[Module, bool]](), 0
     for index in range(len(units) - 1, idle - 1, -1):
@@ -259,7 +272,7 @@ def gathered(
     outer = (1 + around) * [(model, True)]
     backward = [*outer, *backward[:1], (body, True), *backward[1:]]
     coordinator = _Coordinator(weights, [*forward, *(module for module, _ in backward)], limits)
-    peaks = [0, 0, 0, 0]
+    peaks = [0, 0, 0, 0]  # the fields of GatheredMost: forward, head, backward, end
     for index, module in enumerate(forward):
         while_gathering, while_running = coordinator.step(module, forward=True, last=False)
         peaks[0] = max(peaks[0], while_gathering)
@@ -269,7 +282,9 @@ def gathered(
         # what looks up rows has no input with a gradient, and so no hook after its backward
         is_end = index > before_first_unit + len(outer) and not idle
         highest = max(coordinator.step(module, forward=False, last=is_last_use, keeps=is_end))
-        phase = 1 if index <= len(outer) else 3 if is_end else 2
+        phase = 3 if is_end else 2
+        if index <= len(outer):
+            phase = 1
         peaks[phase] = max(peaks[phase], highest)
     peaks[3] = max(peaks[3], coordinator.live)
     return GatheredMost(*peaks)
@@ -290,19 +305,23 @@ class _Coordinator:
         self._persists = [weight.persists for weight in weights]
         self._kept = [weight.is_kept for weight in weights]
         self._numels = [weight.numel for weight in weights]
-        self._padded = [-(-n // limits.ways) * limits.ways for n in self._numels]
-        """Elements of what all ranks' parts are gathered into."""
+        self._padded = [-(-n // limits.ranks) * limits.ranks for n in self._numels]
+        """Elements of each gathered parameter with the padding that makes the ranks' shards equal."""
         self.live = self._most = 0
         self._step = self._available = self._next = 0
-        self._there, self._flying = set[int](), dict[int, list[int]]()
-        """Parameters that are gathered, and those under way, each with all that come with it and are not used yet."""
-        self._copied, self._held = set[int](), dict[int, int]()
+        self._gathered, self._in_flight = set[int](), dict[int, list[int]]()
+        """Parameters that are gathered, and those whose all-gather runs, each with all parameters in the same flat
+        buffer."""
+        self._copied_out, self._saved_views = set[int](), dict[int, int]()
         self._queue = [(number, step) for step, module in enumerate(steps) for number in sorted(_fetched(module))]
         self._fetched_for = dict.fromkeys(range(len(weights)), -1)
         numels = self._numels
-        own_reuse = _Reuse([module.own for module in steps], numels)
-        has_leaves = any(module.whole for module in steps)
-        self._reuse = (own_reuse, _Reuse([module.under for module in steps], numels) if has_leaves else own_reuse)
+        own_reuse = _Reuse([module.own_parameters for module in steps], numels)
+        has_leaves = any(module.is_leaf for module in steps)
+        self._reuse = (
+            own_reuse,
+            _Reuse([module.all_parameters for module in steps], numels) if has_leaves else own_reuse,
+        )
 
     def step(self, module: Module, *, forward: bool, last: bool, keeps: bool = False) -> tuple[int, int]:
         """Run one module: gather its parameters, prefetch later ones, then release those that are not used soon.
@@ -320,7 +339,7 @@ class _Coordinator:
         if missing:
             self._gather(missing)
         for number in numbers:
-            if number in self._flying:
+            if number in self._in_flight:
                 self._wait(number)
         current_step, fetched_for = self._step, self._fetched_for
         not_passed = {number for number in numbers if fetched_for[number] < current_step}
@@ -331,17 +350,17 @@ class _Coordinator:
             self._next += 1
         self._prefetch()
         self._step += 1
-        while_running, reuse = self.live, self._reuse[module.whole]
+        while_running, max_reuse = self.live, self._reuse[module.is_leaf]
         for number in numbers:
-            if not keeps and number in self._there and self._is_released(number, reuse):
+            if not keeps and number in self._gathered and self._is_released(number, max_reuse):
                 self._release(number, is_saved=forward and self._kept[number])
-            if last and self._held:
-                self.live -= self._held.pop(number, 0)
+            if last and self._saved_views:
+                self.live -= self._saved_views.pop(number, 0)
         return self._most, while_running
 
     def _is_missing(self, number: int) -> bool:
         """Whether a parameter has to be gathered: it is neither on the GPU nor on its way."""
-        return not (self._persists[number] or number in self._there or number in self._flying)
+        return not (self._persists[number] or number in self._gathered or number in self._in_flight)
 
     def _gather(self, numbers: list[int]) -> None:
         """Start to gather parameters, several of them into one flat buffer unless they are gathered one by one."""
@@ -349,7 +368,7 @@ class _Coordinator:
         self.live += sum([self._padded[number] for number in numbers])
         together = len(numbers) > 1 and not self.limits.one_by_one
         for number in numbers:
-            self._flying[number] = numbers if together else [number]
+            self._in_flight[number] = numbers if together else [number]
         self._most = max(self._most, self.live)
 
     def _wait(self, number: int) -> None:
@@ -357,21 +376,21 @@ class _Coordinator:
 
         The flat buffer is freed once the last parameter in it has been used.
         """
-        gathered_together = self._flying.pop(number)
-        self._there.add(number)
-        if len(gathered_together) == 1 and number not in self._copied:
+        gathered_together = self._in_flight.pop(number)
+        self._gathered.add(number)
+        if len(gathered_together) == 1 and number not in self._copied_out:
             return
-        if number not in self._copied:
+        if number not in self._copied_out:
             self.live += sum([self._numels[member] for member in gathered_together])
-            self._copied.update(gathered_together)
+            self._copied_out.update(gathered_together)
             self._most = max(self._most, self.live)
-        self._copied.discard(number)
-        if self._copied.isdisjoint(gathered_together):
+        self._copied_out.discard(number)
+        if self._copied_out.isdisjoint(gathered_together):
             self.live -= sum([self._padded[member] for member in gathered_together])
 
     def _prefetch(self) -> None:
         """Gather parameters of later modules, up to ``stage3_prefetch_bucket_size`` elements."""
-        limit = min(self.limits.live - self._available, self.limits.ahead)
+        limit = min(self.limits.live - self._available, self.limits.prefetch)
         if limit <= 0 or self._next == len(self._queue):
             return
         numbers, count = list[int](), 0
@@ -385,7 +404,7 @@ class _Coordinator:
         if numbers:
             self._gather(numbers)
 
-    def _is_released(self, number: int, reuse: _Reuse) -> bool:
+    def _is_released(self, number: int, max_reuse: _Reuse) -> bool:
         """Return whether a gathered parameter is released after its use.
 
         It stays if it persists, was prefetched for a later module, or is used again within
@@ -393,14 +412,14 @@ class _Coordinator:
         """
         if self._persists[number] or self._fetched_for[number] > self._step:
             return False
-        return reuse.distance(number, self._step) >= self.limits.reuse
+        return max_reuse.distance(number, self._step) >= self.limits.max_reuse
 
     def _release(self, number: int, *, is_saved: bool) -> None:
         """Release a gathered parameter. Its storage stays alive if ``is_saved``: autograd keeps a view of it."""
-        self._there.discard(number)
+        self._gathered.discard(number)
         self._available -= self._numels[number]
         if is_saved:
-            self._held[number] = self._held.get(number, 0) + self._numels[number]
+            self._saved_views[number] = self._saved_views.get(number, 0) + self._numels[number]
         else:
             self.live -= self._numels[number]
 
@@ -421,7 +440,7 @@ class _Reuse:
         """Elements of the modules before each step."""
 
     def distance(self, number: int, step: int) -> float:
-        """Elements between a step and the next use; infinite without one."""
+        """Return the elements between a step and the next use; infinite without one."""
         uses = self._uses[number]
         while uses and uses[-1] < step:
             uses.pop()
@@ -429,4 +448,4 @@ class _Reuse:
 
 
 def _fetched(module: Module) -> tuple[int, ...]:
-    return module.under if module.whole else module.own
+    return module.all_parameters if module.is_leaf else module.own_parameters

@@ -23,31 +23,31 @@ NORM_ELEMENTS = 250_000_000
 class Reducing(Record):
     """How gradients are reduced. Sizes are elements."""
 
-    ways: int
-    """Ranks that share the optimizer."""
+    ranks: int
+    """Number of ranks over which optimizer states are divided. Each owns a slice of the gradients."""
     limit: int
-    """Elements that a bucket takes."""
+    """Elements of a bucket (``reduce_bucket_size``)."""
     dtype: str
-    """What a gradient is in when it comes to a bucket."""
-    wire: str
-    """What a bucket is in when it is sent."""
-    sums: bool
-    """The rank's own are summed in an fp32 partition (``_use_compact_grad_partition_buffer``)."""
+    """Dtype of gradients before the reduction."""
+    communication_dtype: str
+    """Dtype in which a bucket is sent."""
+    fp32_sums: bool
+    """The slice that this rank owns is summed in fp32 (``_use_compact_grad_partition_buffer``)."""
     contiguous: bool
-    """Gradients move to a buffer as large as a bucket (``contiguous_gradients``)."""
+    """Gradients are copied to a buffer as large as a bucket (``contiguous_gradients``)."""
     scatters: bool
-    """Each owner's slice apart (``reduce_scatter``), else the bucket at once."""
-    joins: bool
-    """The slices of all owners go in one all-reduce (``use_multi_rank_bucket_allreduce``)."""
+    """The slice of each owner is sent separately (``reduce_scatter``); otherwise the bucket is sent at once."""
+    one_all_reduce: bool
+    """The slices of all owners are sent in one all-reduce (``use_multi_rank_bucket_allreduce``)."""
     shuffled: bool
-    """Neighbours have other owners (``round_robin_gradients``)."""
+    """Consecutive tensors have different owners (``round_robin_gradients``)."""
     offloads: bool
-    """Gradients go to the host: one that no bucket holds is cloned (``_offload_gradient_safety_enabled``), and of each
-    a norm is taken in fp64 on its way."""
+    """Gradients are copied to the host. One that is in no bucket is cloned (``_offload_gradient_safety_enabled``), and
+    the norm of each is computed in fp64."""
     frees: bool
     """Gradients that other ranks own are freed once they are reduced: in ZeRO-2."""
     overlaps: bool
-    """``overlap_comm``: those outside of buffers wait for the next reduction (``previous_reduced_grads``)."""
+    """``overlap_comm``: gradients in no buffer live until the next reduction (``previous_reduced_grads``)."""
 
 
 def buckets(numels: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
@@ -75,7 +75,7 @@ def late(numels: Sequence[int], reducing: Reducing, partition: int) -> int:
     for first, last, outside, temporary in _reductions(numels, reducing):
         if not outside:
             bucketed += sum(rounded(n * DTYPE_BYTES[reducing.dtype]) for n in numels[first:last])
-        partition_alive = partition if reducing.sums else partition_alive
+        partition_alive = partition if reducing.fp32_sums else partition_alive
         highest = max(highest, partition_alive + temporary - bucketed)
         partition_alive = partition if reducing.contiguous else partition_alive
         highest = max(highest, partition_alive - bucketed)
@@ -85,21 +85,21 @@ def late(numels: Sequence[int], reducing: Reducing, partition: int) -> int:
 class Early(Record):
     """Bytes that reductions in backward hooks take, in addition to the buckets."""
 
-    waiting: int = 0
-    """Gradients in no bucket, while backward runs."""
+    unbucketed_gradients: int = 0
+    """Gradients that are in no bucket and wait for their reduction while backward runs."""
     first: int = 0
-    """What reducing the first bucket takes in addition to it, if that is one tensor: the head's."""
+    """Copies of the first bucket while it is reduced, if it has only one tensor: the head's."""
     last: int = 0
-    """What reducing takes when the last tensor arrives: the embedding's."""
+    """Copies in the hook of the last gradient: the embedding's."""
     within: int = 0
-    """What reducing takes in other hooks, beyond what waits."""
+    """Copies in all other hooks, in addition to gradients that wait."""
     after_backward: int = 0
-    """What it takes, with what waits, when backward is over."""
-    once: bool = False
+    """Copies after the backward, and the gradients that wait."""
+    reduces_once: bool = False
     """Whether all gradients are reduced at once after the backward, and none before."""
 
 
-def as_they_appear(numels: Sequence[int], reducing: Reducing, *, moving: bool) -> Early:
+def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients: bool) -> Early:
     """Return the bytes that ZeRO-1 and ZeRO-2 allocate where backward hooks reduce gradients, next to the buckets.
 
     ``numels``: elements of each tensor in the order of the hooks. ``moving``: only the reduction keeps gradients that
@@ -108,7 +108,7 @@ def as_they_appear(numels: Sequence[int], reducing: Reducing, *, moving: bool) -
     reductions = list(_reductions(numels, reducing))
     highest = pending = kept = previous = at_first_hook = at_last_hook = after_backward = 0
     for first, last, outside, temporary in reductions:
-        new = outside if moving else 0
+        new = outside if frees_gradients else 0
         previous = previous if reducing.overlaps and not reducing.contiguous else 0
         # after the last tensor's hook the backward is over
         newest = numels[last - 1] if new and (last == len(numels) or last - first == 1) else 0
@@ -119,7 +119,7 @@ def as_they_appear(numels: Sequence[int], reducing: Reducing, *, moving: bool) -
         previous = new
         kept += 0 if reducing.frees else new
     early = _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
-    return early._replace(once=len(reductions) < 2)
+    return early._replace(reduces_once=len(reductions) < 2)
 
 
 def _early(
@@ -131,7 +131,7 @@ def _early(
     the last one, with pending ones. ``alone``: there is one tensor, which is reduced after its backward.
     """
     return Early(
-        waiting=pending,
+        unbucketed_gradients=pending,
         first=0 if alone else at_first_hook,
         last=max(0, at_last_hook - pending),
         within=max(0, highest - pending),
@@ -151,7 +151,7 @@ def left_behind(numels: Sequence[int], own_numels: Sequence[int], reducing: Redu
         return sum(rounded(n * item_bytes) for n in numels)
     in_no_bucket = sum(rounded(n * item_bytes) for n in numels if n > reducing.limit)
     own_in_no_bucket = sum(rounded(n * item_bytes) for n in own_numels if n > reducing.limit)
-    return bucket_bytes + in_no_bucket - own_in_no_bucket if reducing.ways > 1 else 0
+    return bucket_bytes + in_no_bucket - own_in_no_bucket if reducing.ranks > 1 else 0
 
 
 def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int, int, int, int]]:
@@ -159,7 +159,7 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int
 
     ``numels``: elements of each tensor in the order in which they come. ``from`` and ``to`` are its indices.
     """
-    partition_numel = -(-sum(numels) // reducing.ways) or 1
+    partition_numel = -(-sum(numels) // reducing.ranks) or 1
     item_bytes, offset = DTYPE_BYTES[reducing.dtype], 0
     for first, last in buckets(numels, reducing.limit):
         numel = sum(numels[first:last])
@@ -191,12 +191,20 @@ def _copies(reducing: Reducing, numels: Sequence[int], numel: int, shared: bool,
     if not reducing.contiguous:
         flat_numel = 0 if is_one_tensor else numel
     elif reducing.scatters:
-        numel = numel if reducing.joins else min(numel, partition_numel)
-        joins_copies = (reducing.sums or (reducing.shuffled and reducing.ways > 1)) and not is_one_tensor
-        flat_numel = numel if joins_copies or (shared and reducing.joins) else 0
+        numel = numel if reducing.one_all_reduce else min(numel, partition_numel)
+        joins_copies = (reducing.fp32_sums or (reducing.shuffled and reducing.ranks > 1)) and not is_one_tensor
+        flat_numel = numel if joins_copies or (shared and reducing.one_all_reduce) else 0
     flat_bytes = rounded(flat_numel * DTYPE_BYTES[reducing.dtype])
-    cast_bytes = rounded(numel * DTYPE_BYTES[reducing.wire]) if reducing.wire != reducing.dtype else 0
-    fp32_bytes = rounded(min(max(numels), partition_numel) * 4) if reducing.sums and reducing.wire != "fp32" else 0
+    cast_bytes = (
+        rounded(numel * DTYPE_BYTES[reducing.communication_dtype])
+        if reducing.communication_dtype != reducing.dtype
+        else 0
+    )
+    fp32_bytes = (
+        rounded(min(max(numels), partition_numel) * 4)
+        if reducing.fp32_sums and reducing.communication_dtype != "fp32"
+        else 0
+    )
     return max(flat_bytes + cast_bytes, (cast_bytes or flat_bytes) + fp32_bytes)
 
 
@@ -219,39 +227,36 @@ def scattered(numels: Sequence[int], reducing: Reducing, sum_dtype: str) -> Earl
 
 @lru_cache(maxsize=64)
 def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> Early:
-    """Compute :func:`scattered`, cached: the bytes of ZeRO-3's reductions by the hook in which they run.
+    """Compute the result of :func:`scattered`, cached: the bytes of ZeRO-3's reductions by the hook in which they run.
 
     ``numels``: elements of the gradients in the order in which backward computes them. ``reducing``: the engine's
     settings. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
     gradient_bytes, communication_bytes, accumulated_bytes = (
-        DTYPE_BYTES[name] for name in (reducing.dtype, reducing.wire, sum_dtype)
+        DTYPE_BYTES[name] for name in (reducing.dtype, reducing.communication_dtype, sum_dtype)
     )
     highest = pending = at_first_hook = at_last_hook = after_backward = 0
     for first, last in buckets(numels, reducing.limit):
         bucket_numels, numel = numels[first:last], sum(numels[first:last])
         unbucketed = not reducing.contiguous or numel > reducing.limit
-        shards = [-(-n // reducing.ways) for n in bucket_numels]
+        shards = [-(-n // reducing.ranks) for n in bucket_numels]
         if unbucketed or reducing.scatters:  # what is in the bucket has its dtype
-            cast = (
-                sum(rounded(n * communication_bytes) for n in bucket_numels)
-                if unbucketed and reducing.wire != reducing.dtype
-                else 0
+            cast = flat = 0
+            if unbucketed and reducing.communication_dtype != reducing.dtype:
+                cast = sum(rounded(n * communication_bytes) for n in bucket_numels)
+            if len(bucket_numels) > 1 or numel % reducing.ranks:
+                flat = rounded(sum(shards) * reducing.ranks * communication_bytes)
+            summands = (
+                sum(rounded(n * accumulated_bytes) for n in shards) if reducing.communication_dtype != sum_dtype else 0
             )
-            flat = (
-                0
-                if len(bucket_numels) == 1 and numel % reducing.ways == 0
-                else rounded(sum(shards) * reducing.ways * communication_bytes)
-            )
-            summands = sum(rounded(n * accumulated_bytes) for n in shards) if reducing.wire != sum_dtype else 0
             temporary, kept_bytes = cast + flat + summands, summands or flat or cast
         else:
-            scaled = rounded(numel * communication_bytes) if reducing.ways > 1 else 0
-            widened = rounded(numel * accumulated_bytes) if reducing.wire != sum_dtype else 0
+            scaled = rounded(numel * communication_bytes) if reducing.ranks > 1 else 0
+            widened = rounded(numel * accumulated_bytes) if reducing.communication_dtype != sum_dtype else 0
             padded = sum(
                 rounded(shard * accumulated_bytes)
                 for n, shard in zip(bucket_numels, shards, strict=True)
-                if n % reducing.ways
+                if n % reducing.ranks
             )
             kept_bytes = (widened or scaled) + padded
             temporary = max(scaled + widened, kept_bytes)

@@ -127,7 +127,7 @@ class EngineStep(DataParallel):
             if not self._buckets:
                 recorder.hold("communication_buffers", b.buckets)
                 self._buckets = b.buckets
-            self._replace_temporaries(b.waiting if reduces else NOTHING)
+            self._replace_temporaries(b.unbucketed_gradients if reduces else NOTHING)
         at_any_gradient, at_later_gradient = curve.grad_hook_peak, curve.later_grad_hook_peak
         if at_any_gradient is not None and kind == "head":
             recorder.high("backward", at_any_gradient, name)
@@ -163,9 +163,9 @@ class EngineStep(DataParallel):
         recorder.mark("backward", "reduction of the gradients")
         self._replace_temporaries(NOTHING)
         if reduces:
-            recorder.hold("gradients", b.moving)
+            recorder.hold("gradients", b.last_gradient)
             self._copy_for_offload()
-            recorder.release("gradients", b.moving)
+            recorder.release("gradients", b.last_gradient)
         if not b.adds_in_place:
             recorder.hold("gradients", new_partition)
             recorder.mark("backward", "the rank's own gradients")

@@ -7,7 +7,10 @@ from memcheck.job.types import TrainingJob
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
-    """By default at stage 3 (``overlap_comm``, runtime/zero/config.py)."""
+    """Say whether the reduction and the gathering of parameters overlap: by default at stage 3.
+
+    ``overlap_comm``, runtime/zero/config.py.
+    """
     both = bool(job.option("overlap_comm", job.layout.zero_stage == 3))
     return both, both
 

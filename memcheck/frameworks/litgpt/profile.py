@@ -105,7 +105,7 @@ FRAMEWORK = LitGpt(
         "parallelism.gradient_as_bucket_view": "its scripts run on one GPU or under FSDP, without "
         "DistributedDataParallel (litgpt/finetune/full.py)",
     },
-    adapters=Adapters(rank=8, targets=("q_proj", "v_proj"), dtype="params", bases=("nf4", "fp4"), own=True),
+    adapters=Adapters(rank=8, targets=("q_proj", "v_proj"), dtype="params", bases=("nf4", "fp4"), from_framework=True),
     load_and_save=LoadAndSave(
         # init_module(empty_init=world_size > 1), load_raw or mmap; FSDPStrategy(state_dict_type="full")
         initialization=("device", "meta"),

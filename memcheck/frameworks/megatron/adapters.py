@@ -260,12 +260,15 @@ def _gather_columns(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _own_tokens(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
-    """``scatter_to_sequence_parallel_region``: a slice of rows is no copy; backward gathers all of them."""
+    """Take this rank's tokens of ``x``: ``scatter_to_sequence_parallel_region``, to ``shape``.
+
+    A slice of rows is no copy; backward all-gathers the ranks' gradients.
+    """
     tape = ctx.tape
     return operator(tape, Value(x.storage, shape, x.dtype), x, "adapter gather backward")
 
 
 def _add_scaled(ctx: Context, base: Value, update: Value) -> Value:
-    """``linear_output + adapter_output * (alpha / dim)``."""
+    """Compute ``linear_output + adapter_output * (alpha / dim)``."""
     update = scale(ctx.tape, update, "adapter scaling")
     return add(ctx.tape, base, update, "adapter sum")

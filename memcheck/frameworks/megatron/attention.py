@@ -117,13 +117,13 @@ def _head_norm(ctx: Context, spec: Norm | None, x: Value, name: str) -> Value:
 
 
 def attention_dropout(ctx: Context, p: float) -> float:
-    """Dropout probability of attention: the plan's ``attention_dropout``, else ``p``, the model's."""
+    """Return the dropout probability of attention: the plan's ``attention_dropout``, else ``p``, the model's."""
     stated = ctx.setting.option("attention_dropout")
     return p if stated is None else float(str(stated))
 
 
 def hidden_dropout(ctx: Context, p: float) -> float:
-    """Dropout probability of the residual: the plan's ``hidden_dropout``, else ``p``, the model's."""
+    """Return the dropout probability of the residual: the plan's ``hidden_dropout``, else ``p``, the model's."""
     stated = ctx.setting.option("hidden_dropout")
     return p if stated is None else float(str(stated))
 

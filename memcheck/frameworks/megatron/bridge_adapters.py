@@ -194,13 +194,13 @@ def _column_product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
 
 
 def _reduce_scatter(ctx: Context, x: Value) -> Value:
-    """The sum of the ranks' parts for this rank's tokens; backward gathers the gradients of all."""
+    """Compute the sum of the ranks' parts for this rank's tokens; backward gathers the gradients of all."""
     tape = ctx.tape
     out = tape.value((ctx.residual_tokens, x.shape[-1]), x.dtype, "adapter reduce-scatter")
     return operator(tape, out, x, "adapter all-gather")
 
 
 def _add_scaled(ctx: Context, base: Value, update: Value) -> Value:
-    """``result + lora_result * scaling``."""
+    """Compute ``result + lora_result * scaling``."""
     update = scale(ctx.tape, update, "adapter scaling")
     return add(ctx.tape, base, update, "adapter sum")

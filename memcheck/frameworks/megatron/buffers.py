@@ -46,15 +46,15 @@ class Dtypes(Record):
 
 
 def distributed(job: TrainingJob) -> bool:
-    """Whether optimizer states are divided over data-parallel ranks (``use_distributed_optimizer``, or ZeRO stage 1 or
-    more).
+    """Say whether optimizer states are divided over data-parallel ranks (``use_distributed_optimizer``, or ZeRO stage 1
+    or more).
     """
     stated = job.option("use_distributed_optimizer")
     return job.layout.zero_stage >= 1 if stated is None else bool(stated)
 
 
 def optimizer_ranks(job: TrainingJob, *, expert: bool) -> int:
-    """Number of ranks that one copy of the optimizer's states is divided over. ``expert``: for expert parameters."""
+    """Count the ranks that one copy of the optimizer's states is divided over. ``expert``: for expert parameters."""
     layout = job.layout
     ranks = layout.shard_group if layout.zero_stage >= 1 else layout.data * layout.context
     if expert:
@@ -76,7 +76,9 @@ REMAINDERS = "16 bits of fp32"
 
 
 def main_gradient(job: TrainingJob) -> str:
-    """Dtype name of the main gradients: ``main_grads_dtype``, bf16 under ``grad_reduce_in_bf16``, else the recipe's."""
+    """Return the dtype name of the main gradients: ``main_grads_dtype``, bf16 under ``grad_reduce_in_bf16``, else the
+    recipe's.
+    """
     reduced = "bf16" if job.option("grad_reduce_in_bf16") else job.recipe.gradients
     return str(job.option("main_grads_dtype") or reduced)
 
@@ -177,7 +179,7 @@ def group_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> St
 
 
 def on_device_share(job: TrainingJob) -> float:
-    """Part of the optimizer that stays on the GPU (optimizer/cpu_offloading/hybrid_optimizer.py)."""
+    """Return the share of the optimizer that stays on the GPU (optimizer/cpu_offloading/hybrid_optimizer.py)."""
     if job.optimizer.offload != "none":
         return 0.0
     if job.option("optimizer_cpu_offload"):
@@ -377,7 +379,7 @@ def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float)
 
 
 def _newton_schulz_cost(matrix: tuple[int, int]) -> int:
-    """Relative cost of one Newton-Schulz iteration of a matrix of (elements, rows): ``_ns_compute_cost``."""
+    """Return the relative cost of one Newton-Schulz iteration of a matrix of (elements, rows): ``_ns_compute_cost``."""
     numel, rows = matrix
     return numel * min(rows, numel // rows)
 

@@ -27,7 +27,9 @@ def always(
 
 
 def attention_mask(job: TrainingJob, _setting: Setting) -> int:
-    """The dense causal mask of the data loader, one byte per pair of tokens (create_attention_mask_in_dataloader)."""
+    """Return the dense causal mask of the data loader, one byte per pair of tokens
+    (create_attention_mask_in_dataloader).
+    """
     if not job.option("create_attention_mask_in_dataloader"):
         return 0
     return rounded(job.micro_batch_size * job.sequence_length * job.sequence_length)

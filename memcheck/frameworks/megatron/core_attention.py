@@ -50,7 +50,7 @@ def core_attention(ctx: Context, kernel: Kernel, query: Value, key: Value, value
 
 
 def contiguous(tape: Tape, x: Value, label: str) -> Value:
-    """``.contiguous()`` of a view of a larger tensor."""
+    """Copy ``x`` if it is a view of a larger tensor (``.contiguous()``)."""
     if x.storage is None or x.storage.numel == x.numel:
         return x
     return copy(tape, x, label)
@@ -183,7 +183,7 @@ def _fill_mask(ctx: Context, x: Value, *, through_view: bool) -> Value:
 
 
 def has_fused_softmax(setting: Setting, heads: int) -> bool:
-    """Whether the fused masked softmax takes these scores (``FusedScaleMaskSoftmax.is_kernel_available``).
+    """Say whether the fused masked softmax takes these scores (``FusedScaleMaskSoftmax.is_kernel_available``).
 
     Megatron's asks for the option ``masked_softmax_fusion``, TE's does not. ``heads``: of this rank.
     """

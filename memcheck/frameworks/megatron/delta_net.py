@@ -320,7 +320,9 @@ def _bridged_inputs(ctx: Context, widths: DeltaWidths, qkv: Value, beta: Value, 
 
 
 def _repeat_heads(ctx: Context, sizes: DeltaWidths, x: Value) -> Value:
-    """``repeat_interleave`` of queries or keys to as many heads as there are of values; else a contiguous copy."""
+    """Compute ``repeat_interleave`` of queries or keys to as many heads as there are of values; else a contiguous
+    copy.
+    """
     tape = ctx.tape
     if sizes.heads == sizes.key_heads:
         return copy(tape, x, "contiguous")

@@ -142,7 +142,7 @@ def _scatter(ctx: Context, x: Value) -> Value:
 
 
 def _split(ctx: Context, x: Value) -> Value:
-    """``scatter_to_sequence_parallel_region`` and a clone, so that the whole is not kept by a view."""
+    """Compute ``scatter_to_sequence_parallel_region`` and a clone, so that the whole is not kept by a view."""
     tape = ctx.tape
     out = tape.value((ctx.residual_tokens, x.shape[-1]), x.dtype, "scatter embeddings")
     return operator(tape, out, x, "all-gather embedding gradient")

@@ -39,7 +39,7 @@ class Extra(Record):
 
 
 def strategy(job: TrainingJob) -> str:
-    """``optim`` (the plain distributed optimizer) | ``optim_grads`` | ``optim_grads_params``."""
+    """Return ``optim`` (the plain distributed optimizer) | ``optim_grads`` | ``optim_grads_params``."""
     stated = job.option("data_parallel_sharding_strategy")
     if stated:
         return str(stated)
@@ -115,7 +115,7 @@ def _elements(unit: Unit) -> int:
 
 
 def gradient_dtype(job: TrainingJob) -> str:
-    """Dtype in which unsharded gradients wait to be reduced."""
+    """Return the dtype in which unsharded gradients wait to be reduced."""
     stated = str(job.option("megatron_fsdp_grad_comm_dtype", "auto"))
     return sharded_gradient(job) if stated == "auto" else stated
 

@@ -35,7 +35,7 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
 
 
 def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
-    """Whether one fused kernel computes bias and activation of an MLP (bias_swiglu_fusion, bias_gelu_fusion).
+    """Say whether one fused kernel computes bias and activation of an MLP (bias_swiglu_fusion, bias_gelu_fusion).
 
     ``gated``: the activation multiplies gate and up (GLU). ``activation``: its name in the model's config.
     ``arguments.py`` sets both options from ``bias_activation_fusion``. GeLU without a gate is only fused with a bias.
@@ -75,7 +75,7 @@ def add_offset(tape: Tape, x: Value) -> Value:
 
 
 def relu_squared(tape: Tape, x: Value) -> Value:
-    """``squared_relu`` (``core/activations.py``): torch.pow(F.relu(x), 2)."""
+    """Compute ``squared_relu`` (``core/activations.py``): torch.pow(F.relu(x), 2)."""
     from memcheck.autograd.elementwise import power
 
     return power(tape, unary(tape, x, "relu"))

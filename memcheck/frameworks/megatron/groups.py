@@ -46,7 +46,7 @@ class Use(Record):
         return megatron_groups(layout, self)
 
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
-        """DeepEP's buffers, in place of NCCL's connections between expert ranks."""
+        """Return DeepEP's buffers, in place of NCCL's connections between expert ranks."""
         ranks = layout.expert * layout.expert_tensor
         if not self.token_width or ranks == 1:
             return ()

@@ -41,7 +41,7 @@ class State(Record):
         return self.expert_ways if tensor.expert else self.ways
 
     def bytes(self, tensor: LocalTensor) -> int:
-        """Bytes that this rank holds of one tensor's state."""
+        """Return the bytes that this rank holds of one tensor's state."""
         elements = -(-tensor.numel // self.parts(tensor))
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
@@ -166,7 +166,7 @@ def _ledger(
 
 
 def _distinct_tensors(rank: Rank) -> list[tuple[tuple[LocalTensor, ...], int]]:
-    """The tensors of the rank's units, those of units with the same ones once, with how many these are."""
+    """List the rank's units by their tensors, as (tensors, how many units have them)."""
     units = [unit.tensors for chunk in rank.chunks for unit in chunk]
     return [(next(same), 1 + sum(1 for _ in same)) for _, same in groupby(units, key=id)]
 

@@ -31,7 +31,7 @@ def recompute_modules(setting: Setting) -> tuple[str, ...]:
 
 
 def megatron_block(ctx: Context, block: Block, x: Value) -> Value:
-    """``hidden_states = layer(hidden_states)``."""
+    """Run one layer: ``hidden_states = layer(hidden_states)``, [tokens, hidden] of this rank."""
     modules = recompute_modules(ctx.setting)
     x = _attention_half(ctx, block, x, modules)
     return _mlp_half(ctx, block, x, modules)
@@ -133,7 +133,7 @@ def _experts(ctx: Context, layer: Moe, hidden: Value, modules: tuple[str, ...]) 
 
 
 def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recompute: bool) -> Value:
-    """Consecutive layers as one unit: a checkpoint of ``recompute_num_layers`` layers, or a single layer."""
+    """Run consecutive layers as one unit: a checkpoint of ``recompute_num_layers`` layers, or a single layer."""
     if not recompute:
         for block in blocks:
             x = megatron_block(ctx, block, x)

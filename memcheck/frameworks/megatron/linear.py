@@ -33,7 +33,7 @@ def fuses_wgrad(setting: Setting) -> bool:
 
 
 def quantizes(setting: Setting) -> bool:
-    """Whether TE's linear layers multiply in fp8 (``fp8_format``): they then keep their input in fp8.
+    """Say whether TE's linear layers multiply in fp8 (``fp8_format``): they then keep their input in fp8.
 
     One byte per element either way: per-tensor recipes keep the transpose or, to gather it again, the rows; MXFP8 the
     columns (``module/linear.py``: update_usage before save_for_backward).
@@ -68,7 +68,7 @@ def projection(
 
 
 def _weight_gradient(ctx: Context, weight: Parameter, label: str) -> Storage | None:
-    """dW as a tensor of its own; None when the product adds it to main_grad."""
+    """Return dW as a tensor of its own; None when the product adds it to main_grad."""
     if not weight.requires_grad or fuses_wgrad(ctx.setting):
         return None
     return ctx.tape.new(weight.shape, weight.dtype, label + " dW")
@@ -231,8 +231,9 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
 
 
 def rows_in_fp8(ctx: Context, shape: tuple[int, ...], label: str) -> Storage | None:
-    """A product's input in fp8 by rows, in addition to its copy by columns, which is kept. The copy by rows is freed
-    after the product.
+    """Allocate a product's input in fp8 by rows; the caller frees it after the product.
+
+    The copy by columns, which is saved for dW, is another tensor. None without fp8.
     """
     return in_fp8(ctx, shape, label + " input by rows") if quantizes(ctx.setting) else None
 
@@ -328,6 +329,8 @@ def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Va
 
 
 def gather_sequence(ctx: Context, x: Value, label: str) -> Value:
-    """``gather_from_sequence_parallel_region``: all tokens of the tensor group; backward is a reduce-scatter."""
+    """Compute ``gather_from_sequence_parallel_region``: all tokens of the tensor group; backward is a
+    reduce-scatter.
+    """
     tape = ctx.tape
     return operator(tape, tape.value((ctx.tokens, *x.shape[1:]), x.dtype, label), x, label + " backward")

@@ -19,7 +19,7 @@ COPIES_SINCE = (2, 19)
 
 
 def implementation(setting: Setting) -> str:
-    """``unfused`` | ``native`` | ``te`` | ``te in place`` | ``te copy``."""
+    """Return ``unfused`` | ``native`` | ``te`` | ``te in place`` | ``te copy``."""
     if not bool(setting.option("cross_entropy_loss_fusion")):
         return "unfused"
     stated = str(setting.option("cross_entropy_fusion_impl", "native"))
@@ -32,14 +32,16 @@ def implementation(setting: Setting) -> str:
 
 
 def cross_entropy(tape: Tape, logits: Value, how: str) -> Value:
-    """Loss per token of ``logits`` [tokens, vocabulary / tp]. The caller keeps the logits until its forward returns."""
+    """Compute the loss per token of ``logits`` [tokens, vocabulary / tp]. The caller keeps the logits until its forward
+    returns.
+    """
     if how.startswith("te"):
         return _with_gradient(tape, logits, how)
     return _on_fp32_copy(tape, logits, compiled=how == "native")
 
 
 def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
-    """``logits.float()``; maximum subtracted, exponentiated and normalised in place; kept for backward.
+    """Compute ``logits.float()``; maximum subtracted, exponentiated and normalised in place; kept for backward.
 
     ``compiled`` (native): torch.compile functionalises the in-place subtraction and exponential into a second fp32
     tensor that is copied back; the gradient is bf16 first, whatever the logits are.

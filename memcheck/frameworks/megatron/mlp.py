@@ -13,7 +13,7 @@ from memcheck.models.types import Mlp, Norm
 
 
 def mlp(ctx: Context, mlp: Mlp, x: Value, spec: Norm | None, owner: str = "mlp") -> tuple[Value, Projection]:
-    """The MLP's output and its second projection (whose bias the bias-dropout-add adds).
+    """Return the MLP's output and its second projection (whose bias the bias-dropout-add adds).
 
     ``spec``: the norm before it, where linear_fc1 does it (TE).
     """

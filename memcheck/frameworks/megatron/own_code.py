@@ -58,6 +58,6 @@ class OwnCode(Record):
 
 @lru_cache(maxsize=16)
 def code_of(style: Style) -> OwnCode:
-    """The code of a framework's folder."""
+    """Return the code of a framework's folder."""
     found: OwnCode = import_module(f"memcheck.frameworks.{style.folder}.code").CODE
     return found

@@ -108,7 +108,7 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
 
 
 def _gather_features(ctx: Context, hidden: Value, shape: tuple[int, ...]) -> Value:
-    """``gather_from_tensor_model_parallel_region``, then ``scatter_to_sequence_parallel_region``.
+    """Compute ``gather_from_tensor_model_parallel_region``, then ``scatter_to_sequence_parallel_region``.
 
     The rows that this rank takes are contiguous, so that they stay a view of all (mappings.py, _split_along_first_dim).
     """

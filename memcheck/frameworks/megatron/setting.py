@@ -18,7 +18,7 @@ def is_old(arch: str | None) -> bool:
 
 
 def attention_backend(job: TrainingJob, arch: str | None) -> str:
-    """``fused`` (cuDNN) | ``flash`` | ``unfused`` | ``local``.
+    """Return ``fused`` (cuDNN) | ``flash`` | ``unfused`` | ``local``.
 
     ``auto`` follows TransformerEngine's get_attention_backend (attention/dot_product_attention/utils.py): cuDNN from
     compute capability 9.0 on, FlashAttention before.
@@ -34,11 +34,7 @@ def attention_backend(job: TrainingJob, arch: str | None) -> str:
 
 
 def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | None = None) -> Setting:
-    """The setting that all units of a job share.
-
-    Raises:
-        UnsupportedError: the job uses an argument that has no memory model, or adapters together with such an argument.
-    """
+    """Return the settings that all units of a job share, such as dtypes, attention backend and parallel degrees."""
     _refuse_unmodeled(job)
     _refuse_nets(job, architecture)
     layout, recipe = job.layout, job.recipe
@@ -70,11 +66,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
 
 
 def _adapter(job: TrainingJob) -> Adapter | None:
-    """The adapters of a job that trains some.
-
-    Raises:
-        UnsupportedError: the job combines adapters with fp8 or Megatron-FSDP.
-    """
+    """Return the job's LoRA adapters; None if it trains none."""
     if job.lora is None:
         return None
     stated = argument_options(job)
@@ -151,7 +143,7 @@ def fp8_format(job: TrainingJob) -> object:
 
 
 def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
-    """The plan's options, with its activation checkpointing and fp8 recipe under Megatron's argument names."""
+    """Return the plan's options, with its activation checkpointing and fp8 recipe under Megatron's argument names."""
     options = dict(job.options)
     checkpointing = job.checkpointing
     if "recompute_granularity" not in options and checkpointing.mode != "none":

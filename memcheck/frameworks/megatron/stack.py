@@ -23,7 +23,7 @@ def worst(job: TrainingJob, architecture: Architecture, arch: str | None) -> Wor
 
 
 def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
-    """Trained parameters of the whole model, and adapter parameters added to it."""
+    """Count the trained parameters of the whole model, and the adapter parameters added to it."""
     if job.lora is None:
         from memcheck.frameworks.torch.whole_model import trainable_parameters
 
@@ -35,7 +35,7 @@ def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
 
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
-    """A lower bound of the peak, which searches ask for and a check does not."""
+    """Return a lower bound of the peak in bytes, from states alone, with which searches rule out plans."""
     from memcheck.frameworks.megatron.floor import states_floor as found
 
     return found(job, architecture)

@@ -109,7 +109,7 @@ def _cut_into_chunks(num_layers: int, job: _PipelineSplit) -> list[list[Chunk]]:
 
 
 def virtual_stages(num_layers: int, job: TrainingJob | _PipelineSplit) -> int:
-    """Model chunks per rank."""
+    """Return the number of model chunks per rank (virtual pipeline stages)."""
     per_stage = job.option("num_layers_per_virtual_pipeline_stage")
     if per_stage:
         return max(1, num_layers // job.layout.pipeline // int(str(per_stage)))
@@ -117,7 +117,7 @@ def virtual_stages(num_layers: int, job: TrainingJob | _PipelineSplit) -> int:
 
 
 def _first_stated(job: _PipelineSplit, *names: str) -> int | None:
-    """The first of the options ``names`` that the job states, as a number of layers."""
+    """Return the first of the options ``names`` that the job states, as a number of layers."""
     for name in names:
         value = job.option(name)
         if value is not None:

@@ -19,13 +19,18 @@ MAX_EXPERTS = 2**14
 
 
 def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
-    """The vocabulary, rounded up to a multiple of ``make_vocab_size_divisible_by`` (128) times the tensor ranks."""
+    """Return the vocabulary, rounded up to a multiple of ``make_vocab_size_divisible_by`` (128) times the tensor
+    ranks.
+    """
     multiple = int(str(job.option("make_vocab_size_divisible_by") or 128)) * job.layout.tensor
     return -(-vocab_size // multiple) * multiple
 
 
 def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTensor, ...]:
-    """Parameter tensors of one transformer layer on one rank. Jobs that divide a layer alike share one tuple."""
+    """List the parameter tensors of one transformer layer on one rank.
+
+    The result is cached by the degrees that divide a layer, so that jobs with the same degrees share it.
+    """
     layout = job.layout
     cut = Layout(tensor=layout.tensor, expert=layout.expert, expert_tensor=layout.expert_tensor)
     return _block_tensors(block, cut, hidden)
@@ -33,7 +38,7 @@ def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTen
 
 @lru_cache(maxsize=64)
 def _block_tensors(block: Block, layout: Layout, hidden: int) -> tuple[LocalTensor, ...]:
-    """``layout``: the degrees that cut a layer, and no others."""
+    """List the parameter tensors of one layer. ``layout``: the degrees that divide a layer, and no others."""
     tensors: list[LocalTensor] = _norm(block.input_norm, "input_layernorm")
     tensors += _mixer(block, layout, hidden)
     tensors += _norm(block.mixer_output_norm, "post_self_attn_layernorm")
@@ -62,7 +67,7 @@ def _vector(name: str, n: int, *, expert: bool = False) -> LocalTensor:
 
 
 def _norm(norm: Norm | None, name: str) -> list[LocalTensor]:
-    """Weight and bias of a norm, as far as it has them; none without a norm."""
+    """List the weight of a norm, and its bias if it has one; none without a norm."""
     if norm is None:
         return []
     tensors = [_vector(name + ".weight", norm.size * norm.rows)] if norm.weight else []
@@ -75,7 +80,7 @@ def _linear(name: str, rows: int, columns: int, *, bias: bool) -> list[LocalTens
 
 
 def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
-    """Tensors of a layer's attention, or other mixer, on one tensor rank."""
+    """List the tensors of a layer's attention, or other mixer, on one tensor rank."""
     mixer, tensor_ranks = block.mixer, layout.tensor
     if isinstance(mixer, Attention):
         qkv_width = (mixer.heads * (2 if mixer.output_gate else 1) + 2 * mixer.kv_heads) * mixer.head_dim
@@ -123,7 +128,7 @@ def _latent(attention: LatentAttention, tensor_ranks: int, hidden: int) -> list[
 
 
 def _delta_net(mixer: Mixer, tensor_ranks: int, hidden: int, *, biased: bool) -> list[LocalTensor]:
-    """Tensors of Megatron-core's GatedDeltaNet: ``in_proj`` makes q, k, v, the gate, beta and alpha.
+    """List the tensors of Megatron-core's GatedDeltaNet: ``in_proj`` makes q, k, v, the gate, beta and alpha.
 
     ``biased``: its norm has a bias.
     """
@@ -143,14 +148,14 @@ def _delta_net(mixer: Mixer, tensor_ranks: int, hidden: int, *, biased: bool) ->
 
 
 def _mlp(mlp: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
-    """Tensors of a feed-forward network on one tensor rank. ``owner``: its module path."""
+    """List the tensors of a feed-forward network on one tensor rank. ``owner``: its module path."""
     width = -(-mlp.width // layout.tensor)
     tensors = _linear(owner + ".linear_fc1", width * (2 if mlp.gated else 1), hidden, bias=mlp.bias)
     return tensors + _linear(owner + ".linear_fc2", hidden, width, bias=mlp.bias)
 
 
 def _moe(moe: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
-    """Tensors of an MoE layer on one rank: the router, this rank's experts and the shared experts.
+    """List the tensors of an MoE layer on one rank: the router, this rank's experts and the shared experts.
 
     Raises:
         UnsupportedError: there are more experts than are estimated.
@@ -176,7 +181,9 @@ def _moe(moe: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
 
 
 def embedding_tensors(architecture: Architecture, job: TrainingJob) -> tuple[LocalTensor, ...]:
-    """The tensor rank's shard of the padded vocabulary [rows, hidden], and the learned positions."""
+    """List the rank's shard of the embedding table, [padded vocabulary / tensor ranks, hidden], and learned
+    positions.
+    """
     vocab_shard = padded_vocabulary(architecture.vocab_size, job) // job.layout.tensor
     tensors = [_matrix("embedding.word_embeddings.weight", vocab_shard, architecture.hidden_size)]
     if architecture.learned_positions:
@@ -187,7 +194,10 @@ def embedding_tensors(architecture: Architecture, job: TrainingJob) -> tuple[Loc
 
 
 def head_tensors(architecture: Architecture, job: TrainingJob, *, shares: bool) -> tuple[LocalTensor, ...]:
-    """Final norm and output layer. ``shares``: the embedding's table of the same rank is the output weight."""
+    """List the tensors of final norm and output layer.
+
+    ``shares``: the embedding table of the same rank is the output weight, which is then not listed again.
+    """
     tensors = _norm(architecture.final_norm, "decoder.final_layernorm")
     if not shares:
         vocab = padded_vocabulary(architecture.vocab_size, job) // job.layout.tensor

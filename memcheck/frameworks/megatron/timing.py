@@ -52,8 +52,8 @@ def dispatch(job: TrainingJob) -> str:
 
 
 def overlaps(job: TrainingJob) -> tuple[bool, bool]:
-    """Whether the reduction and the gathering overlap: options ``overlap_grad_reduce``, ``overlap_param_gather``, off
-    by default.
+    """Say whether the reduction and the gathering overlap: options ``overlap_grad_reduce``, ``overlap_param_gather``,
+    off by default.
     """
     return bool(job.option("overlap_grad_reduce")), bool(job.option("overlap_param_gather"))
 
@@ -64,7 +64,7 @@ def fuses(job: TrainingJob) -> bool:
 
 
 def adapted_module_name(tensor: ParameterTensor, component: object) -> str:
-    """Megatron's name of the layer that has this matrix: ``linear_qkv`` holds three of transformers' layers."""
+    """Return Megatron's name of the layer that has this matrix: ``linear_qkv`` holds three of transformers' layers."""
     name = tensor.name.removesuffix(".weight")
     if isinstance(component, LatentAttention):
         return LATENT.get(name.rpartition(".")[2], name)

@@ -99,10 +99,9 @@ def chunk_units(
 
 
 def _input_needs_gradient(job: TrainingJob, chunk: Chunk, setting: Setting) -> bool:
-    """Whether the chunk's first layer passes a gradient on, apart from what a trained embedding asks for.
+    """Say whether the first layer of this model chunk computes a gradient of its input.
 
-    An earlier layer trains, or recomputation with adapters needs it: Megatron-Bridge peft/recompute.py makes the first
-    checkpoint's input require a gradient; mcore-bridge's embedding output always does (gpt_model.py, _preprocess).
+    A trained embedding, which needs it, is considered elsewhere.
     """
     adapter, frozen = setting.adapter, frozen_layers(job.freeze)
     bridged = setting.option("bridge_backend") == "mcore-bridge"
@@ -243,7 +242,7 @@ def _name(group: tuple[int, ...]) -> str:
 
 
 def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
-    """A layer's frozen tensors, and the tensors of its LoRA adapters on one rank."""
+    """Return a layer's frozen tensors, and the tensors of its LoRA adapters on one rank."""
     from memcheck.frameworks.megatron.adapters import tensors_with_adapters
 
     backend = setting.option("bridge_backend")

@@ -47,7 +47,7 @@ class Workspaces(Record):
     fp8_weights: int = 0
 
     def components(self) -> tuple[tuple[str, int], ...]:
-        """Bytes by component."""
+        """Return bytes by component."""
         return (
             ("temporaries", self.cublas + self.dummy_gradients),
             ("parameters", self.fp8_weights),
@@ -196,7 +196,10 @@ def _masks(setting: Setting, contents: ChunkContents) -> int:
 
 
 def _batch(job: TrainingJob, *, read: bool) -> int:
-    """Token ids, labels, positions (int64) and the loss mask (fp32) of one micro-batch, on the first and last stage."""
+    """Return the bytes of one micro-batch's input on the first and last stage.
+
+    Token ids, labels and positions are int64, the loss mask fp32.
+    """
     if not read:
         return 0
     tokens = job.micro_batch_size * job.sequence_length

@@ -76,7 +76,9 @@ def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradient
 
 
 def _cross_entropy(ctx: Context, logits: Value) -> Value:
-    """``_ShardedCrossEntropy``: the shifted logits are a second tensor, in which all that follows happens in place."""
+    """Compute ``_ShardedCrossEntropy``: the shifted logits are a second tensor, in which all that follows happens in
+    place.
+    """
     tape, shape = ctx.tape, logits.shape
     rows = shape[:-1]
     highest = tape.new(rows, "fp32", "logits_max")

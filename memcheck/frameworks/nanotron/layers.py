@@ -109,7 +109,7 @@ def _packed_attention(ctx: Context, attention: Attention, x: Value) -> Value:
 
 
 def _slice(ctx: Context, x: Value, shape: tuple[int, ...]) -> Value:
-    """``x[..., :n]``: a view, whose backward makes zeros of the whole."""
+    """Compute ``x[..., :n]``: a view, whose backward makes zeros of the whole."""
     tape = ctx.tape
     return operator(tape, Value(x.storage, shape, x.dtype), x, "slice backward")
 

@@ -38,7 +38,7 @@ def adapter_of(job: TrainingJob, lora: Lora, part: str) -> Adapter:
         dtype=lora.dtype,
         quantized=bool(job.base_format),
         quantization_format=job.base_format,
-        peft_base_format="" if job.framework.adapters.own else job.base_format,
+        peft_base_format="" if job.framework.adapters.from_framework else job.base_format,
         dropout=lora.dropout,
         dora=lora.dora,
         target_parameters=lora.target_parameters if not lora.parts or part in lora.parts else (),
@@ -107,7 +107,7 @@ def spare_adapters(block: Block, adapter: Adapter) -> list[LocalTensor]:
 
 
 def _adaptable(component: object, adapter: Adapter, name: str) -> bool:
-    """Whether peft wraps this linear layer: some families with stacked experts leave out dense layers."""
+    """Say whether peft wraps this linear layer: some families with stacked experts leave out dense layers."""
     if isinstance(component, Mlp) and not component.adaptable:
         return False
     if isinstance(component, Moe) and not component.adaptable:
@@ -123,7 +123,7 @@ def table_adapters(lora: Lora, architecture: Architecture) -> tuple[LocalTensor,
 
 
 def adapts_stream(lora: Lora, architecture: Architecture) -> bool:
-    """Whether a LoRA adapter wraps a projection between the embedding table and the first layer.
+    """Say whether a LoRA adapter wraps a projection between the embedding table and the first layer.
 
     If so, the first layer's input needs a gradient.
     """

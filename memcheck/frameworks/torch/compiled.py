@@ -110,7 +110,7 @@ def _weights(ctx: Context, attention: Attention, mlp: Mlp) -> list[Parameter]:
 
 
 def _gated_matrices(mlp: Mlp) -> list[ParameterTensor]:
-    """w1, w3, w2: the model code that is compiled has one each, also where a checkpoint holds the first two as one
+    """List w1, w3, w2: the model code that is compiled has one each, also where a checkpoint holds the first two as one
     (torchtune/models/phi3/_component_builders.py, ``phi3_mlp``).
     """
     *first, down = linear_tensors(mlp.tensors)

@@ -84,13 +84,13 @@ def stream_dtype(setting: Setting) -> str:
 
 
 def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
-    """Dtype of the embedding's rows: that of its weights, also where what follows makes the stream fp32."""
+    """Return the dtype of the embedding's rows: that of its weights, also where what follows makes the stream fp32."""
     widened = widens_stream(architecture, autocast=bool(setting.autocast_dtype)) or widens_inside(architecture, setting)
     return setting.param_dtype if widened else stream_dtype(setting)
 
 
 def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
-    """Whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
+    """Say whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
     layers = [block for block, _ in architecture.blocks]
     ends = [
         architecture.embedding_norm,
@@ -102,14 +102,17 @@ def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
 
 
 def _keeps_dtype(block: Block) -> bool:
-    """Whether the feed-forward network returns the dtype that its norm hands it: sums of experts do, whose matrices
-    are in autocast's (transformers integrations/moe.py, ``grouped_mm_experts_forward``: ``to(hidden_states.dtype)``).
+    """Say whether the feed-forward network returns its input's dtype.
+
+    Sums of experts do, whose matrices are in autocast's dtype (transformers integrations/moe.py).
     """
     return isinstance(block.mlp, Moe) and not block.parallel
 
 
 def widens_inside(architecture: Architecture, setting: Setting) -> bool:
-    """Whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in fp16)."""
+    """Say whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in
+    fp16).
+    """
     last = [b.mlp.tensors[-1].name for b, _ in architecture.blocks if isinstance(b.mlp, T5Mlp)]
     return not setting.autocast_dtype and any(part in name for part in setting.fp32_params for name in last)
 

@@ -206,7 +206,7 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
 
 
 def reads_encoded(block: Block) -> bool:
-    """Whether the layer reads the encoder's output."""
+    """Say whether the layer reads the encoder's output."""
     return block.cross is not None or (isinstance(block.mixer, Attention) and block.mixer.cross)
 
 
@@ -223,7 +223,7 @@ def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
 
 
 def given_biases(block: Block, setting: Setting) -> int:
-    """Bytes of the gradient of biases that the model makes for every sequence (MPNet); 0: it makes none."""
+    """Return the bytes of the gradient of biases that the model makes for every sequence (MPNet); 0: it makes none."""
     mixer = block.mixer
     if not isinstance(mixer, Attention) or mixer.position_bias != "given":
         return 0
@@ -286,7 +286,9 @@ def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:
 
 
 def _held_masks(job: TrainingJob, encoder: Encoder, setting: Setting) -> tuple[int, int]:
-    """Bytes of the encoder's masks: those that layers hold to their backward, and those that variables alone hold."""
+    """Return the bytes of the encoder's masks: those that layers hold to their backward, and those that variables alone
+    hold.
+    """
     graph, variables, unused = encoder_code(setting.style).masks(encoder, setting)
     if job.checkpointing.mode != "none":
         return graph + variables, unused

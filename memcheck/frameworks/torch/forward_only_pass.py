@@ -160,7 +160,9 @@ def _layer(block: Block, setting: Setting) -> tuple[int, int]:
 
 
 def hidden_states(job: TrainingJob, architecture: Architecture, tokens: int, dtype: str) -> int:
-    """Bytes of the hidden states that TRL up to 0.28 asks for: the embedding's rows and every layer's output."""
+    """Return the bytes of the hidden states that TRL up to 0.28 asks for: the embedding's rows and every layer's
+    output.
+    """
     if job.objective.code != "trl-0.24":
         return 0
     return (architecture.num_layers + 1) * rounded(tokens * architecture.hidden_size * ITEM_BYTES[dtype])

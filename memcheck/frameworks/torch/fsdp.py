@@ -19,7 +19,7 @@ from memcheck.record import Record
 
 
 def uses_fsdp(job: TrainingJob) -> bool:
-    """Whether FSDP2 wraps the model: it shards it, or casts it on one rank."""
+    """Say whether FSDP2 wraps the model: it shards it, or casts it on one rank."""
     layout, profile = job.layout, job.framework
     if profile.own_engine or layout.zero_stage < 2:
         return False
@@ -34,7 +34,7 @@ def uses_flat_parameters(job: TrainingJob) -> bool:
 
 
 def mixes_adapters(job: TrainingJob) -> bool:
-    """Whether one flat parameter holds a layer's frozen weights and its adapters.
+    """Say whether one flat parameter holds a layer's frozen weights and its adapters.
 
     A flat parameter wants a gradient if one of its tensors does, and then every tensor in it gets one (torch 2.13
     distributed/fsdp/_flat_param.py, ``FlatParamHandle._init_flat_param_and_metadata``; _wrap_utils.py,
@@ -89,8 +89,8 @@ def is_hybrid_sharded(layout: Layout) -> bool:
 
 
 def all_gather_dtype(job: TrainingJob) -> str | None:
-    """Dtype in which FSDP gathers everything that it wraps (``MixedPrecision(param_dtype)``); None: each tensor in its
-    own.
+    """Return the dtype in which FSDP gathers everything that it wraps (``MixedPrecision(param_dtype)``); None: each
+    tensor in its own.
     """
     return job.recipe.compute if casts_parameters(job) and not job.framework.own_engine else None
 
@@ -101,7 +101,7 @@ def is_zero3(job: TrainingJob) -> bool:
 
 
 def accumulates_unsharded(job: TrainingJob) -> bool:
-    """Whether micro-batches before the last leave their gradients unsharded.
+    """Say whether micro-batches before the last leave their gradients unsharded.
 
     torch.distributed.pipelining always reduces with the last one only (stage.py, backward_maybe_with_nosync).
     """
@@ -126,7 +126,7 @@ def loss_reduces_head(job: TrainingJob) -> bool:
 
 
 def ends_share_group(job: TrainingJob) -> bool:
-    """Whether embedding, final norm and head share a group, which the framework wraps apart: they share a matrix.
+    """Say whether embedding, final norm and head share a group, which the framework wraps apart: they share a matrix.
 
     torchtitan/distributed/fsdp.py (``enable_weight_tying``), whatever the tensor-parallel degree; accelerate 1.14
     utils/fsdp_utils.py (``is_weights_tied``), whose group of norm and head is gathered by the first of both that runs:
@@ -181,7 +181,7 @@ def outside_gradient_dtype(job: TrainingJob) -> str | None:
 
 
 def adds_in_place(job: TrainingJob) -> bool:
-    """Whether later micro-batches find unsharded gradients in ``.grad``, and autograd adds to them.
+    """Say whether later micro-batches find unsharded gradients in ``.grad``, and autograd adds to them.
 
     FSDP1 leaves them in the flat parameter's ``.grad``, in the dtype in which they are computed
     (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
@@ -296,7 +296,7 @@ NO_GROUP = Group(flat=0, gathered=0, reduce_input=0, reduce_output=0, sharded=0,
 
 
 def casts_inputs(job: TrainingJob, input_dtype: str) -> bool:
-    """Whether FSDP narrows what the batch brings in this dtype, for the root's forward: ``cast_forward_inputs`` of
+    """Say whether FSDP narrows what the batch brings in this dtype, for the root's forward: ``cast_forward_inputs`` of
     FSDP2, and ``cast_root_forward_inputs`` of FSDP1 (torch/distributed/fsdp).
     """
     dtype = all_gather_dtype(job)

@@ -198,7 +198,9 @@ def _require_plain_units(job: TrainingJob, architecture: Architecture) -> None:
     """
     if not mixes_adapters(job):
         return
-    if job.base_format and job.framework.adapters.own:  # NotImplementedError (litgpt finetune/lora.py, setup)
+    if (
+        job.base_format and job.framework.adapters.from_framework
+    ):  # NotImplementedError (litgpt finetune/lora.py, setup)
         message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
         raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
     what = "quantised weights" if job.base_format else ""

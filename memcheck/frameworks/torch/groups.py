@@ -84,7 +84,7 @@ class AllToAllBuffers(MeshGroups):
         self._name, self._hidden, self._tokens, self._experts = name, hidden, tokens, experts
 
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
-        """The library's buffers for one expert group."""
+        """Return the library's buffers for one expert group."""
         ranks = layout.expert
         if self._name == "hybridep":
             near = layout.gpus_per_node

@@ -30,7 +30,7 @@ def loaded(job: TrainingJob, total: int) -> int:
 
 
 def _stacked(job: TrainingJob) -> int:
-    """Parameters of experts that transformers stacks (conversion_mapping.py, MergeModulelist)."""
+    """Count the parameters of experts that transformers stacks (conversion_mapping.py, MergeModulelist)."""
     model = job.architecture
     if isinstance(model, Rough) or not job.framework.runs_transformers:
         return 0

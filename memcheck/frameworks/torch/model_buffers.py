@@ -148,7 +148,11 @@ class ModelBuffers:
         return held_masks, variables + masks.unused
 
     def _received_input(self) -> int:
-        """Since torch 2.15 each micro-batch's input is received into a new tensor, which its backward lets go of."""
+        """Return the bytes of a micro-batch's input on a pipeline stage, which is received into a new tensor; 0 if it
+        is not.
+
+        torch does so since 2.15; the micro-batch's backward frees the tensor.
+        """
         lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
         return self.boundary() if lazy and not self.part.embedding and not self.part.head else 0
 
@@ -167,7 +171,7 @@ class ModelBuffers:
         return border._replace(unsent_output=output, sends=sends, output_gradient=output)
 
     def boundary(self) -> int:
-        """Bytes of the hidden states between two stages."""
+        """Return the bytes of the hidden states between two stages."""
         rows = self.tokens // self.setting.tensor_parallel if self.setting.sequence_parallel else self.tokens
         return rounded(rows * self.setting.streams * self.setting.hidden * self.item)
 
@@ -179,8 +183,10 @@ def _may_have_tables(block: Block) -> bool:
 
 
 def layer_tables(job: TrainingJob, architecture: Architecture, part: Part) -> list[int]:
-    """Bytes of a rank's: ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py, GPTJAttention); decays
-    in the dtype in which the model is made (modeling_minimax.py, MiniMaxLightningAttention).
+    """Return the bytes of the buffers in this rank's layers, as a list of one number; an empty list if there are none.
+
+    ``embed_positions``, [positions, rotary_dim] in fp32 (modeling_gptj.py, GPTJAttention); decays in the dtype in which
+    the model is created (modeling_minimax.py, MiniMaxLightningAttention).
     """
     total = sum(_table(job, architecture.vocab_size, block) for block in architecture.layers()[part.first : part.last])
     return [total] if total else []

@@ -32,7 +32,7 @@ class StepInBackward(Record):
     implementation: str
 
     def temporaries(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Bytes that its step of one tensor takes for itself."""
+        """Return the bytes that its step of one tensor takes for itself."""
         tensor = LocalTensor("", shape, trained=True, matrix=len(shape) > 1)
         return step_temporaries([(tensor, tensor.numel)], self.optimizer, self.implementation, dtype)
 

@@ -39,7 +39,8 @@ def saves_copy(job: TrainingJob, *names: str) -> bool:
 
 
 def _saved_copy(job: TrainingJob, architecture: Architecture, tensor_parallel: int, name: str) -> LocalTensor:
-    """The copy of embedding or head that peft trains (``modules_to_save``), [vocabulary rows of the rank, width].
+    """Return the copy of embedding or head that peft trains (``modules_to_save``), [vocabulary rows of the rank,
+    width].
 
     It has the dtype of the original, which ``prepare_model_for_kbit_training`` has cast to fp32.
     """
@@ -138,7 +139,7 @@ def multiplied_by_head(architecture: Architecture) -> int:
 
 
 def unused_in_embedding(architecture: Architecture) -> int:
-    """Number of elements that are resident with the embedding and get no gradient.
+    """Count the elements that are resident with the embedding and get no gradient.
 
     No loss reads them (ESM's head for contacts), or they are fixed.
     """
@@ -258,7 +259,9 @@ def dispatcher_of(job: TrainingJob) -> str:
 
 
 def as_framework_builds(job: TrainingJob, architecture: Architecture) -> Architecture:
-    """Architecture with the tensors that a framework's own model classes create in place of transformers' ones."""
+    """Build the architecture with the tensors that a framework's own model classes create in place of transformers'
+    ones.
+    """
     if job.lora is not None and dispatcher_of(job):
         from memcheck.models.named_experts import with_names
 
@@ -269,7 +272,7 @@ def as_framework_builds(job: TrainingJob, architecture: Architecture) -> Archite
 
 
 def checked_architecture(job: TrainingJob, architecture: Architecture) -> Architecture:
-    """The architecture as the framework builds it, with masks for padded batches.
+    """Return the architecture as the framework builds it, with masks for padded batches.
 
     Raises:
         UnsupportedError: layers are checkpointed, and ``gradient_checkpointing_enable`` of the class raises an error.
@@ -286,7 +289,7 @@ def checked_architecture(job: TrainingJob, architecture: Architecture) -> Archit
 
 @lru_cache(maxsize=4096)
 def block_tensors(block: Block, placement: TensorPlacement) -> tuple[LocalTensor, ...]:
-    """The block's parameter tensors on one rank, adapters included."""
+    """Return the block's parameter tensors on one rank, adapters included."""
     if placement.adapter is not None:
         from memcheck.frameworks.torch.adapters import adapted_block
 

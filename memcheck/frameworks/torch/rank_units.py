@@ -334,7 +334,7 @@ def _append(runs: list[Run], unit: Unit, index: int, count: int) -> None:
 
 
 def _same(unit: Unit, other: Unit) -> bool:
-    """Whether two units share their tensors and memory curves, so that they are equal layers."""
+    """Say whether two units are equal layers: they share their tensors and memory curves."""
     return (
         unit.tensors is other.tensors
         and unit.first_curve is other.first_curve

@@ -123,7 +123,7 @@ def estimate_of(job: TrainingJob, rank_at_peak: RankAtPeak) -> RankEstimate:
 
 
 def torch_rank(rank_at_peak: RankAtPeak) -> TorchRank:
-    """The rank, which is one of torch's."""
+    """Return ``rank`` as torch's kind of rank, which it is in this room."""
     assert isinstance(rank_at_peak.rank, TorchRank)  # noqa: S101 - `Steps` makes no others
     return rank_at_peak.rank
 

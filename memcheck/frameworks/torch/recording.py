@@ -206,10 +206,7 @@ class RankProgram:
         self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
 
     def peak(self, groups: GroupSizes) -> StepPeaks:
-        """Evaluate the step with the sizes of these FSDP groups, and return the peak of each instant.
-
-        The recorded program, and its sums over units, are kept for groups of the same form.
-        """
+        """Evaluate the step with the sizes of these FSDP groups; return the peak in bytes at each instant."""
         known = self._groups.get(groups.forms)
         if known is None:
             program = recorded(self._options, self._runs.forms, self._outside, groups.forms)

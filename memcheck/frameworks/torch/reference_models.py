@@ -14,7 +14,7 @@ from memcheck.models.types import Architecture
 
 
 def alone(job: TrainingJob, companion: Companion) -> TrainingJob:
-    """The job that would train the companion in full: its tensors are the companion's resident tensors."""
+    """Return the job that would train the companion model in full, whose tensors are those that the companion keeps."""
     return job._replace(
         architecture=companion.architecture,
         method="full",
@@ -43,7 +43,7 @@ def _shards(job: TrainingJob, companion: Companion) -> int:
 
 
 def is_wrapped(job: TrainingJob, companion: Companion) -> bool:
-    """Whether FSDP wraps a companion: a reference, and what a framework's own recipe shards.
+    """Say whether FSDP wraps a companion: a reference, and what a framework's own recipe shards.
 
     TRL's distillation trainers hand their teacher to accelerate's ``prepare_model(evaluation_mode=True)``, which wraps
     nothing (TRL 0.24 to 1.16 gkd_trainer.py, distillation_trainer.py; accelerate 1.15 accelerator.py).
@@ -66,16 +66,17 @@ def _beside(job: TrainingJob, companion: Companion) -> int:
 
 
 def companion_caches(job: TrainingJob) -> int:
-    """The rotary tables that all companions hold as buffers."""
+    """Return the rotary tables that all companions hold as buffers."""
     states = model_states_of(job.framework.style)
     models = [companion.architecture for companion in job.auxiliary_models]
     return sum(states.rotary_caches(a, job.sequence_length, a.num_layers, adapted=False) for a in models)
 
 
 def by_layer(job: TrainingJob) -> bool:
-    """Whether the layers of the other model are FSDP units of their own: FSDP1 wraps it by its auto-wrap policy (TRL
-    ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself is left as it is, and torchtune's
-    ``shard_model`` wraps all models alike.
+    """Say whether each layer of the companion model is an FSDP unit of its own.
+
+    FSDP1 wraps it by its auto-wrap policy (TRL ``models/utils.py``, ``prepare_fsdp``), what a script has wrapped itself
+    is left as it is, and torchtune's recipes shard it by layers.
     """
     if job.framework.own_objectives:  # resident bytes are asked of a job without its objective
         return True
@@ -83,7 +84,10 @@ def by_layer(job: TrainingJob) -> bool:
 
 
 def _root(job: TrainingJob, companion: Companion) -> Group:
-    """Embedding, final norm and head, which stay gathered after a forward, and have no backward to free them."""
+    """Return the embedding, final norm and head: the FSDP root of a reference model.
+
+    They stay gathered after a forward, since no backward frees them.
+    """
     units = list(model_tensors(alone(job, companion), companion.architecture))
     return _gathered_group(job, companion, (*units[0], *units[-1]))
 
@@ -111,8 +115,9 @@ def companion_tensors(job: TrainingJob) -> list[LocalTensor]:
 
 
 def gathered_whole(job: TrainingJob, companion: Companion) -> int:
-    """TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``): its parameters and their flat
-    buffer live as long as its forward runs.
+    """Return the bytes of a reference model's gathered parameters and their flat buffer, while its forward runs.
+
+    TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``).
     """
     found = _gathered_group(job, companion, companion_tensors(alone(job, companion)))
     return found.gathered + found.flat
@@ -125,7 +130,7 @@ def gathered_by_engine(job: TrainingJob, companion: Companion) -> int:
 
 
 def _engine(job: TrainingJob) -> Engine:
-    """The engine, of a job whose parameters one partitions."""
+    """Return the data-parallel engine of the job if it partitions parameters."""
     engine = engine_code(job.framework)
     assert engine is not None  # noqa: S101 - see `partitioned`
     return engine

@@ -163,7 +163,7 @@ def offloads_states(job: TrainingJob) -> bool:
 
 
 def own_adafactor(job: TrainingJob) -> bool:
-    """Whether Adafactor is transformers' own, whose states and steps are in fp32 (optimization.py)."""
+    """Say whether Adafactor is transformers' own, whose states and steps are in fp32 (optimization.py)."""
     framework = job.framework
     return job.optimizer.name == "adafactor" and bool(framework.trainers) and not framework.own_engine
 

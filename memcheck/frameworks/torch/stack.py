@@ -22,14 +22,16 @@ def worst(job: TrainingJob, architecture: Architecture, _arch: str | None) -> Wo
 
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
-    """A lower bound of the peak, which searches ask for and a check does not."""
+    """Return a lower bound of the peak in bytes, from states alone, with which searches rule out plans."""
     from memcheck.frameworks.torch.shards import states_floor as found
 
     return found(job, architecture)
 
 
 def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
-    """Trained parameters, which differ from all where something is frozen or adapted."""
+    """Count the trained parameters, which differ from all where something is frozen or adapted, and the adapters'
+    own.
+    """
     from memcheck.frameworks.torch.whole_model import trainable_parameters
 
     return trainable_parameters(job, architecture)

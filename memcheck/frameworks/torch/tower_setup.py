@@ -42,7 +42,7 @@ def embeds_apart(job: TrainingJob, vision: Vision) -> bool:
 
 
 def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
-    """Kinds of units that FSDP wraps: layers, and for some towers the patch embedding or the projector."""
+    """Return the kinds of modules that FSDP wraps: layers, and for some towers the patch embedding or the projector."""
     if is_unsplit(job, vision):
         return OF_LANGUAGE
     embedded = ("stem",) if embeds_apart(job, vision) else ()
@@ -54,7 +54,7 @@ def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
 
 
 def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
-    """Prefixes of the tensors that FSDP wraps in units of which the rest is the root's, by kind of unit."""
+    """Return the name prefixes of tensors in FSDP units of their own, by kind of unit; the root has all others."""
     modules_by_part: dict[str, tuple[str, ...]] = {}
     if parts_attention(job, vision):
         modules_by_part |= dict.fromkeys(TOWERS, ATTENTION)
@@ -68,7 +68,7 @@ def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
 
 
 def gives_towers(job: TrainingJob, vision: Vision) -> bool:
-    """Whether the model's output carries the tower's rows and image tokens."""
+    """Say whether the model's output carries the tower's rows and image tokens."""
     framework = job.framework
     if not has_outputs(vision, framework):
         return False
@@ -81,8 +81,8 @@ def stays(job: TrainingJob, vision: Vision) -> bool:
 
 
 def sinks(job: TrainingJob, vision: Vision) -> bool:
-    """Whether DDP's function goes through trained layers after the features: they get no gradient, so that DDP has to
-    be told to look for such.
+    """Say whether DDP's function goes through trained layers after the features: they get no gradient, so that DDP has
+    to be told to look for such.
     """
     trained = job.lora is not None or "vision" not in job.freeze
     if not (vision.idle and trained and gives_towers(job, vision)):

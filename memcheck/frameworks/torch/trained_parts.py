@@ -72,7 +72,7 @@ def leaves_beside(job: TrainingJob, architecture: Architecture) -> bool:
 
 
 def has_tensors_beside(architecture: Architecture) -> bool:
-    """Whether trained tensors other than the table contribute to the first layer's input."""
+    """Say whether trained tensors other than the table contribute to the first layer's input."""
     norm = architecture.embedding_norm is not None
     positions = architecture.learned_positions > 0 and not isinstance(architecture, PegasusModel)
     return norm or positions or architecture.embedding_module.token_types > 0 or architecture.per_layer is not None

@@ -112,7 +112,10 @@ class Variables:
         return True
 
     def let_go(self, *, towers: bool = True) -> None:
-        """The forward has returned. ``towers``: that which has what the tower made has, too."""
+        """Free the variables of the model's forward, which has returned.
+
+        ``towers``: of the vision towers, too; otherwise these keep theirs.
+        """
         for name in [name for name in self._held if towers or not name.startswith(TOWER_OUTPUTS)]:
             component, size, times = self._held.pop(name)
             self._recorder.release(component, size, times)

@@ -47,7 +47,7 @@ class Torchtitan(Framework):
     """torchtitan, whose releases before main of 2026 run other steps."""
 
     def replicated_recipe(self, recipe: Recipe, layout: Layout) -> tuple[Recipe, str]:
-        """The recipe in fp32 with tensor or pipeline parallelism, which have no autocast context without FSDP
+        """Return the recipe in fp32 with tensor or pipeline parallelism, which have no autocast context without FSDP
         (torchtitan/distributed/utils.py).
         """
         if layout.tensor * layout.pipeline == 1:
@@ -78,8 +78,8 @@ class Torchtitan(Framework):
             defaults.note("training.framework_version", "main of 2026, b5bcd76c6", why)
 
     def compiled_releases(self, version: str | None) -> tuple[float, float]:
-        """The range between two releases of 2025: one configuration of Llama 3.1 8B took 49.6 GiB in March (PR #996)
-        and 30.9 GiB in June.
+        """Return the range between two releases of 2025: one configuration of Llama 3.1 8B took 49.6 GiB in March (PR
+        #996) and 30.9 GiB in June.
         """
         return (1 - 30.9 / 49.6, 49.6 / 30.9 - 1) if is_before(version, MODELLED_SINCE) else (0.0, 0.0)
 

@@ -9,7 +9,8 @@ from memcheck.models.types import Architecture, Attention, LatentAttention
 
 
 def rotates_complex(mixer: Attention | LatentAttention) -> bool:
-    """ComplexRoPE, whose table is complex64 [S, dim / 2], or CosSinRoPE with fp32 [S, 2 dim] (models/common/rope.py).
+    """Return ComplexRoPE, whose table is complex64 [S, dim / 2], or CosSinRoPE with fp32 [S, 2 dim]
+    (models/common/rope.py).
 
     ``llama3`` and ``deepseek_v3`` configure the one, ``qwen3`` and ``gpt_oss`` the other (models/*/__init__.py).
     """

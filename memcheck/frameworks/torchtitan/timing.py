@@ -19,13 +19,13 @@ LAST_REPEATING = (0, 2, 1)
 
 
 def is_batched(job: TrainingJob) -> bool:
-    """Whether hidden states keep a dimension of sequences."""
+    """Say whether hidden states keep a dimension of sequences."""
     release = _release(job)
     return release is not None and release <= LAST_BATCHED
 
 
 def repeats_kv_heads(job: TrainingJob) -> bool:
-    """Whether keys and values are repeated for every query head."""
+    """Say whether keys and values are repeated for every query head."""
     release = _release(job)
     return release is not None and release <= LAST_REPEATING
 
@@ -36,7 +36,7 @@ def _release(job: TrainingJob) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=64)
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """``0.2.1`` as numbers; None for what is no release."""
+    """Return a version such as ``0.2.1`` as numbers; None for anything else."""
     import re
 
     match = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)

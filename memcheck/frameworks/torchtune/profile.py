@@ -35,7 +35,7 @@ class Torchtune(Framework):
     """torchtune, whose modules and losses are its own."""
 
     def built(self, architecture: Architecture) -> Architecture:
-        """The model with layers of their own for query, key and value, gate and up, whatever transformers fuses
+        """Return the model with layers of their own for query, key and value, gate and up, whatever transformers fuses
         (torchtune/models/phi3/_component_builders.py, and the converters of its checkpoints).
         """
         from memcheck.models.unfused import unfused
@@ -97,7 +97,7 @@ FRAMEWORK = Torchtune(
         variants=("dropout",),  # modules/peft/lora.py; DoRA's products come in another order than peft's
         bases=("nf4",),
         head=True,
-        own=True,
+        from_framework=True,
     ),
     load_and_save=LoadAndSave(
         # recipes/full_finetune_distributed.py: meta device; gather_cpu_state_dict at save

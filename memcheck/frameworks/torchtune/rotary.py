@@ -43,7 +43,9 @@ def rotate(ctx: Context, attention: Attention, x: Value) -> Value:
 
 
 def table_bytes(architecture: Architecture, sequence: int) -> int:
-    """``cache``, in fp32: [positions, dim / 2, 2] of pairs, [positions, 2 dim] of halves."""
+    """Return the bytes of the buffer ``cache`` in fp32: [positions, dim / 2, 2] of pairs, or [positions, 2 dim] of
+    halves.
+    """
     positions = max(architecture.max_position_embeddings, sequence)
     mixers = [block.mixer for block, _ in architecture.blocks]
     wide = 2 if any(isinstance(m, Attention) and turns_halves(m) for m in mixers) else 1
@@ -51,6 +53,6 @@ def table_bytes(architecture: Architecture, sequence: int) -> int:
 
 
 def tables(architecture: Architecture, layers: int, *, adapted: bool) -> int:
-    """How many a model has: builders of models with adapters make one in each layer."""
+    """Count the rotary tables of a model: its builders with adapters make one in each layer."""
     scaled = architecture.model_type == "llama" and architecture.max_position_embeddings > SCALED_FROM
     return layers if adapted and not scaled else 1

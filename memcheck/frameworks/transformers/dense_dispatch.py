@@ -80,7 +80,7 @@ def _bmm(ctx: Context, x: Value, name: str, shape: tuple[int, int, int]) -> Valu
 
 
 def _add_sum(tape: Tape, shared: Value, routed: Value) -> Value:
-    """``out.add_(routed.reshape(experts, ...).sum(0))``, which autocast computes of an fp32 copy."""
+    """Compute ``out.add_(routed.reshape(experts, ...).sum(0))``, which autocast computes of an fp32 copy."""
     wide = tape.new(routed.shape, "fp32", "to") if tape.autocast else None
     total = tape.new(shared.shape, "fp32" if tape.autocast else routed.dtype, "sum over experts")
     out = Value(shared.storage, shared.shape, shared.dtype)

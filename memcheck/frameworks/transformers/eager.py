@@ -80,7 +80,9 @@ def _score_steps(attention: Attention) -> tuple[str, ...]:
 
 
 def returns(ctx: Context, weights: list[Value]) -> None:
-    """The layer's second output, which lives on; a recompute that ends early returns none, and has it to its end."""
+    """Return the layer's second output, which lives on; a recompute that ends early returns none, and has it to its
+    end.
+    """
     frame = ctx.tape.frame
     if frame is None or frame.recomputed is None or frame.returned is not None:
         ctx.extra_outputs += weights

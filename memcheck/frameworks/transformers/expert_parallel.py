@@ -206,7 +206,7 @@ def _scatter_add(tape: Tape, summed: Value, rows: Value, ids: Storage) -> Value:
 
 
 def _tie_to_input(tape: Tape, summed: Value, tokens: Value) -> Value:
-    """``y.add_(x.sum() * 0.0)``: the gradient of x is a whole tensor of zeros."""
+    """Compute ``y.add_(x.sum() * 0.0)``: the gradient of x is a whole tensor of zeros."""
     out = Value(summed.storage, summed.shape, summed.dtype)
     return operator(tape, out, (summed, tokens), [GRAD_UNCHANGED, "sum backward"])
 

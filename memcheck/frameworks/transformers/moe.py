@@ -94,7 +94,9 @@ def noisy(ctx: Context, moe: Moe, x: Value) -> Value:
 
 
 def _noised(tape: Tape, x: Value) -> Value:
-    """``hidden_states *= torch.empty_like(hidden_states).uniform_(...)``, in the block and again in its router."""
+    """Compute ``hidden_states *= torch.empty_like(hidden_states).uniform_(...)``, in the block and again in its
+    router.
+    """
     for _ in range(2):
         x = _times_noise(tape, x)
     return x
@@ -289,7 +291,7 @@ def _grouped_product(ctx: Context, x: Value, weight: Value, tensor: ParameterTen
 
 
 def _row_bias(ctx: Context, moe: Moe, tensor: ParameterTensor, ids: Storage, width: int) -> Value | None:
-    """``bias[expert_ids]``: one row per routed token."""
+    """Compute ``bias[expert_ids]``: one row per routed token."""
     if not moe.bias:
         return None
     bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (tensor.shape[0], width)))

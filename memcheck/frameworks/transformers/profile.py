@@ -53,7 +53,7 @@ class Trainer(Framework):
         return CASTS_BACK if trainer == "axolotl" else ""
 
     def upcasts(self, recipe: Recipe, layout: Layout, fsdp: int = 1, held_in: str = "") -> bool:
-        """Whether accelerate casts trained parameters to fp32: under FSDP with mixed precision.
+        """Say whether accelerate casts trained parameters to fp32: under FSDP with mixed precision.
 
         Not under FSDP2 with 4-bit weights (``held_in``: the base weights' format). Source: accelerate 1.15
         accelerator.py, prepare_model; utils/fsdp_utils.py. ``fsdp``: version 1 or 2.
@@ -62,14 +62,16 @@ class Trainer(Framework):
         return casts and (fsdp == 1 or not held_in.startswith(("nf4", "fp4")))
 
     def made(self, layout: Layout, *, sharded: bool) -> tuple[str, str]:
-        """The default place, but the meta device with tensor parallelism."""
+        """Return where the model is created: the default place, but the meta device with tensor parallelism."""
         if layout.tensor > 1:
             return "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
         return super().made(layout, sharded=sharded)
 
     def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
-        """A base of bitsandbytes' under FSDP2 does: Accelerate has its state dict before ``fully_shard`` (1.15
-        utils/fsdp_utils.py, ``fsdp2_prepare_model``: ``original_sd``), and such a model is on the GPU already.
+        """Say whether the whole model stays on the GPU until all shards exist: with bitsandbytes' weights under FSDP2.
+
+        Accelerate has their state dict before ``fully_shard`` (1.15 utils/fsdp_utils.py, ``fsdp2_prepare_model``:
+        ``original_sd``), and such a model is on the GPU already.
         """
         return held_in in BITSANDBYTES and fsdp == 2
 

@@ -77,7 +77,7 @@ class AdaptedExperts:
             self._deltas[tensor.name] = delta
 
     def weight(self, ctx: Context, tensor: ParameterTensor, shape: tuple[int, int, int]) -> Value:
-        """The matrices of one parameter, ``shape``, as the experts read them."""
+        """Compute the matrices of one parameter, ``shape``, as the experts read them."""
         ctx.tape.parameter(ctx.parameter(tensor.name, shape))
         if tensor.name in self._plain:
             return self._plain[tensor.name]
@@ -87,7 +87,7 @@ class AdaptedExperts:
 
 
 def _scaled_product(tape: Tape, shape: tuple[int, int, int], factors: tuple[Value, Value]) -> Value:
-    """``einsum("o r e, e r i -> e o i", B, A) * scaling``, ``shape``; the product keeps both factors."""
+    """Compute ``einsum("o r e, e r i -> e o i", B, A) * scaling``, ``shape``; the product keeps both factors."""
     product = operator(
         tape, tape.value(shape, factors[0].dtype, "adapter product"), factors, "einsum backward", saves=factors
     )
@@ -121,7 +121,9 @@ def refuse_experts(job: TrainingJob) -> None:
 
 
 def _ends_inside(block: Block) -> bool:
-    """Whether nothing after the experts keeps a tensor, so that a checkpoint's recompute ends within their forward."""
+    """Say whether nothing after the experts keeps a tensor, so that a checkpoint's recompute ends within their
+    forward.
+    """
     m = block.mlp
     if not isinstance(m, Moe) or block.mlp_output_norm is not None or isinstance(m, StreamMoe):
         return False

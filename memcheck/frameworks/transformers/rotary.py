@@ -39,7 +39,7 @@ def concatenates(attention: Attention) -> bool:
 
 
 def layer_tables(ctx: Context, attention: Attention, stream: str) -> tuple[Storage, ...]:
-    """``cos.repeat_interleave(2)`` and sin: two tables per layer."""
+    """Return ``cos.repeat_interleave(2)`` and sin: two tables per layer."""
     shape = (ctx.batch, ctx.sequence, attention.rotary_dim)
     return tuple(ctx.tape.new(shape, stream, "repeated rotary table") for _ in range(2))
 

@@ -18,13 +18,15 @@ def rotary_width(architecture: Architecture) -> int:
 
 
 def rotary_tables(architecture: Architecture, setting: Setting) -> int:
-    """cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
+    """Return cos and sin, [1, S, rotary_dim] in the stream's dtype, made in each forward (*RotaryEmbedding.forward)."""
     wide = any(wide_width(block) for block, _ in architecture.blocks)
     return tables(architecture, setting, "fp32" if wide else setting.param_dtype)
 
 
 def wide_width(block: Block) -> int:
-    """Channels of the tables that a layer is given in fp32, whatever the stream's dtype is; 0: of none."""
+    """Return how many channels the tables have that a layer receives in fp32, whatever the dtype of the stream; 0:
+    none.
+    """
     mixer = block.mixer
     if isinstance(mixer, Attention) and mixer.rotation.form in ("half-fp32", "pairs-wide"):
         return mixer.rotary_dim
@@ -42,7 +44,7 @@ def rotary_rows(architecture: Architecture, sequence: int, batch: int) -> int:
 
 
 def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
-    """Bytes of all cos and sin of a model."""
+    """Return the bytes of all cos and sin of a model."""
     tables = architecture.rotary_tables
     widths = tables if isinstance(tables, tuple) else (rotary_width(architecture),) * tables
     rows = rotary_rows(architecture, setting.sequence, setting.batch)

@@ -40,12 +40,12 @@ class Unsloth(trainer.Trainer):
         return ()
 
     def casts_back(self, trainer: str | None) -> str:
-        """Norms, embeddings and head stay in 16 bits."""
+        """Say why norms, embeddings and head stay in 16 bits."""
         del trainer
         return PREPARES
 
     def chunks(self, loss: str) -> bool:
-        """No loss takes a number of pieces: the code chooses it."""
+        """Return no number: the code chooses into how many pieces its loss divides the rows."""
         del loss
         return False
 

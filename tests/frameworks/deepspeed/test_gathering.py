@@ -22,7 +22,7 @@ def unit(*numbers: int, layer: bool = False) -> ModuleUnit:
 
 
 UNITS = (unit(0), unit(1, layer=True), unit(2, layer=True), unit(3))
-NEXT = GatherLimits(ways=2, ahead=0, live=10**9, reuse=0, one_by_one=False)
+NEXT = GatherLimits(ranks=2, prefetch=0, live=10**9, max_reuse=0, one_by_one=False)
 """Nothing is fetched ahead, and all is let go of at once."""
 
 
@@ -33,24 +33,24 @@ def test_one_module_at_a_time() -> None:
 
 def test_what_is_used_again_soon_stays() -> None:
     """Within thirty elements: the last two modules stay for backward, and the others come alone again."""
-    near = NEXT._replace(reuse=30)
+    near = NEXT._replace(max_reuse=30)
     assert gathered((PLAIN,) * 4, UNITS, near, recompute=False) == GatheredMost(20, 20, 10, 10)
-    assert gathered((PLAIN,) * 4, UNITS, NEXT._replace(reuse=1000), recompute=False) == GatheredMost(40, 40, 30, 10)
+    assert gathered((PLAIN,) * 4, UNITS, NEXT._replace(max_reuse=1000), recompute=False) == GatheredMost(40, 40, 30, 10)
 
 
 def test_several_come_in_one_buffer() -> None:
     """It is there until the last of them is used, beside their copies: here two such, and the first one's copies. One
     by one each is its own.
     """
-    ahead = NEXT._replace(ahead=20)
-    assert gathered((PLAIN,) * 4, UNITS, ahead, recompute=False).forward == 60
-    assert gathered((PLAIN,) * 4, UNITS, ahead._replace(one_by_one=True), recompute=False).forward == 40
+    prefetch = NEXT._replace(prefetch=20)
+    assert gathered((PLAIN,) * 4, UNITS, prefetch, recompute=False).forward == 60
+    assert gathered((PLAIN,) * 4, UNITS, prefetch._replace(one_by_one=True), recompute=False).forward == 40
 
 
 def test_no_more_is_fetched_ahead_than_may_live() -> None:
     """A limit of a single module leaves no room."""
-    ahead = NEXT._replace(ahead=20, live=10, one_by_one=True)
-    assert gathered((PLAIN,) * 4, UNITS, ahead, recompute=False) == GatheredMost(10, 10, 10, 10)
+    prefetch = NEXT._replace(prefetch=20, live=10, one_by_one=True)
+    assert gathered((PLAIN,) * 4, UNITS, prefetch, recompute=False) == GatheredMost(10, 10, 10, 10)
 
 
 def test_persistent_parameters_are_counted_elsewhere() -> None:
@@ -67,14 +67,14 @@ def test_saved_storages_outlive_their_release() -> None:
 
 def test_units_in_front_of_what_is_trained_have_no_backward() -> None:
     """What only these would use again is let go of in forward."""
-    far = NEXT._replace(reuse=1000)
+    far = NEXT._replace(max_reuse=1000)
     assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, idle=2) == GatheredMost(20, 20, 10, 0)
 
 
 def test_recomputed_units_run_twice_in_backward() -> None:
     """Their modules are all used again before the first of them is let go of."""
     layers = (unit(0), unit(1, 2, layer=True), unit(3))
-    near = NEXT._replace(reuse=30)
+    near = NEXT._replace(max_reuse=30)
     assert gathered((PLAIN,) * 4, layers, near, recompute=True).backward == 20
 
 
@@ -82,10 +82,10 @@ def test_a_leaf_is_fetched_whole_and_its_distance_counts_all_that_is_beneath_mod
     """Both of its parameters come in one buffer. The model's own module, right behind the forward, has them beneath it:
     within twenty elements the leaf stays, where two modules of its parameters go.
     """
-    leaf = ModuleUnit((Module((), (1, 2)),), ((Module((), (1, 2), whole=True),),))
+    leaf = ModuleUnit((Module((), (1, 2)),), ((Module((), (1, 2), is_leaf=True),),))
     units = (unit(0), leaf, unit(3))
     assert gathered((PLAIN,) * 4, units, NEXT, recompute=False) == GatheredMost(40, 10, 40, 10)
-    near = NEXT._replace(reuse=20)
+    near = NEXT._replace(max_reuse=20)
     assert gathered((PLAIN,) * 4, units, near, recompute=False).head == 30
     apart = (unit(0), unit(1, 2, layer=True), unit(3))
     assert gathered((PLAIN,) * 4, apart, near, recompute=False).head == 10
@@ -109,14 +109,14 @@ def test_modules_are_told_by_the_names_of_their_parameters() -> None:
     layer = names("self_attn.q_proj.weight", "mlp.gate.weight", "mlp.experts.up", "norm_1.weight", "norm_2.weight")
     ends = names("table.weight", "table.modules_to_save.weight"), names("lm_head.weight")
     first, block, last = module_units([ends[0], layer, ends[1]], leaves=True, tied=False)
-    assert [module.own for module in block.forward] == [(5,), (), (2,), (6,), ()]
-    assert block.forward[-1] == Module((), (3, 4), whole=True)
+    assert [module.own_parameters for module in block.forward] == [(5,), (), (2,), (6,), ()]
+    assert block.forward[-1] == Module((), (3, 4), is_leaf=True)
     assert block.backward[0] == Module((), (2, 3, 4, 5, 6))
-    assert (first.under, last.under) == ((1,), (7,))
+    assert (first.all_parameters, last.all_parameters) == ((1,), (7,))
 
 
 def test_adapters_run_behind_what_they_adapt() -> None:
     """PEFT's module, the layer, a dropout, and both matrices."""
     layer = names("self_attn.q_proj.weight", "self_attn.q_proj.lora_A", "self_attn.q_proj.lora_B")
     _, block, _ = module_units([[], layer, []], leaves=False, tied=False)
-    assert [module.own for module in block.forward] == [(), (), (0,), (), (1,), (2,)]
+    assert [module.own_parameters for module in block.forward] == [(), (), (0,), (), (1,), (2,)]

@@ -74,8 +74,8 @@ def _of_layer(
     version: Version,
     arch: str | None,
 ) -> tuple[Cache, ...]:
-    """The caches of one layer. ``sizes``: tokens of a block, bytes of a state's page (0: its own), whether prefixes of
-    states are cached.
+    """Return the caches of one layer. ``sizes``: tokens of a block, bytes of a state's page (0: its own), whether
+    prefixes of states are cached.
     """
     block = sizes[0]
     caches = []
@@ -107,7 +107,7 @@ def kv_heads(heads: int, tensor: int) -> int:
 
 
 def item_bytes(settings: EngineSettings) -> int:
-    """Bytes of one cached element: one in fp8, else those of the weights' dtype in memory."""
+    """Return the bytes of one cached element: one in fp8, else those of the weights' dtype in memory."""
     if settings.kv_cache != "auto":
         return 1
     return 4 if settings.weights == "fp32" else 2
@@ -121,7 +121,7 @@ def _cache(
     arch: str | None,
     model_type: str = "",
 ) -> Cache:
-    """The cache of one attention: keys and values of each KV head, or one latent of all heads."""
+    """Return the cache of one attention: keys and values of each KV head, or one latent of all heads."""
     item = item_bytes(settings)
     if isinstance(mixer, LatentAttention) and model_type in AS_HEADS:
         heads = kv_heads(mixer.heads, settings.tensor)
@@ -163,7 +163,7 @@ def _cache(
 
 
 def _sparse_token_bytes(width: int, settings: EngineSettings, version: Version, arch: str | None) -> int:
-    """Bytes per token of a latent that a sparse backend reads (DeepSeek V3.2, GLM 5).
+    """Return the bytes per token of a latent that a sparse backend reads (DeepSeek V3.2, GLM 5).
 
     In fp8, Hopper's FlashMLA has a layout of its own, and Blackwell's FlashInfer plain codes; 0.33 takes the latter by
     itself on Blackwell.
@@ -175,13 +175,13 @@ def _sparse_token_bytes(width: int, settings: EngineSettings, version: Version, 
 
 
 def _index_cache(own: Indexer, block: int) -> Cache:
-    """The fp8 keys of the indexer, with an fp32 scale each 128 elements (``mla/indexer.py``)."""
+    """Return the fp8 keys of the indexer, with an fp32 scale each 128 elements (``mla/indexer.py``)."""
     token = own.head_dim + own.head_dim // 128 * INDEX_SCALE
     return Cache(kind="MLAAttentionSpec", block=block, page_bytes=block * token, heads=1, head_dim=token, item_bytes=1)
 
 
 def generation(arch: str | None) -> int:
-    """The number of a compute architecture: 90 of ``sm_90``; 0 of another vendor's."""
+    """Return the number of a compute architecture: 90 of ``sm_90``; 0 of another vendor's."""
     digits = (arch or "").removeprefix("sm_").rstrip("af")
     return int(digits) if digits.isdigit() else 0
 
@@ -199,7 +199,7 @@ def _state(
     version: Version,
     arch: str | None,
 ) -> Cache:
-    """The state of one recurrent layer: one page per request, several where prefixes are cached."""
+    """Return the state of one recurrent layer: one page per request, several where prefixes are cached."""
     block, page, cached = sizes
     size = _state_bytes(m, a, settings)
     pages = 1
@@ -210,7 +210,7 @@ def _state(
 
 
 def _state_bytes(m: Mixer, a: Architecture, settings: EngineSettings) -> int:
-    """Bytes of one layer's state of one request on a tensor-parallel rank (``MambaStateShapeCalculator``).
+    """Return the bytes of one layer's state of one request on a tensor-parallel rank (``MambaStateShapeCalculator``).
 
     The convolution's last ``kernel - 1`` columns, and the recurrent state in the dtype that the configuration says.
 
@@ -249,7 +249,7 @@ def extra_groups(groups: int, tensor: int) -> int:
 
 
 def preferred_block(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> int:
-    """Tokens of a block that the attention backend of this model on this GPU prefers."""
+    """Return the tokens of a block that the attention backend of this model on this GPU prefers."""
     mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
     latent = next((m for m in mixers if isinstance(m, LatentAttention)), None)
     number, fp8 = generation(arch), settings.kv_cache != "auto"

@@ -23,7 +23,7 @@ STATE_LENGTH = 2048
 
 
 def batch_defaults(gpu: Gpu, version: Version) -> tuple[int, int]:
-    """(``max_num_batched_tokens``, ``max_num_seqs``) of an API server on a GPU, where nothing states them."""
+    """Return the defaults (``max_num_batched_tokens``, ``max_num_seqs``) of an API server on a GPU."""
     if gpu.memory_bytes >= LARGEST * GIB:
         return version.largest_batch, 1024
     if gpu.memory_bytes >= LARGE * GIB and not gpu.name.lower().startswith(SMALL_TIER):
@@ -32,7 +32,7 @@ def batch_defaults(gpu: Gpu, version: Version) -> tuple[int, int]:
 
 
 def offline_tokens(gpu: Gpu) -> int:
-    """``max_num_batched_tokens`` of the class ``LLM`` on a GPU, where nothing states it."""
+    """Return the default ``max_num_batched_tokens`` of the class ``LLM`` on a GPU."""
     large = gpu.memory_bytes >= LARGE * GIB and not gpu.name.lower().startswith(SMALL_TIER)
     return 16384 if large else 8192
 
@@ -43,7 +43,9 @@ def default_length(a: Architecture) -> int:
 
 
 def default_prefixes(a: Architecture, version: Version) -> bool:
-    """Whether prefix caching is on where the plan does not say: not for encoder-decoders and recurrent states alone."""
+    """Say whether prefix caching is on by default: not for encoder-decoders, and not for models of recurrent layers
+    alone.
+    """
     if a.encoder is not None or a.model_type in version.whole_prompts:
         return False
     mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
@@ -53,7 +55,7 @@ def default_prefixes(a: Architecture, version: Version) -> bool:
 
 
 def capture_sizes(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> tuple[int, int]:
-    """(number, largest) of the batch sizes for which CUDA graphs are captured; (0, 0) without any.
+    """Return (number, largest) of the batch sizes for which CUDA graphs are captured; (0, 0) without any.
 
     GPT-OSS raises the limit from 512 to 1,024, and so do Blackwell GPUs of data centres from 0.33 on.
     """

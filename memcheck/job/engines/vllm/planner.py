@@ -18,9 +18,9 @@ GIB = 2**30
 
 
 def request_pages(cache: Cache, length: int, settings: EngineSettings, version: Version) -> int:
-    """Blocks that one request of ``length`` tokens holds of a layer at most (``max_memory_usage_bytes`` of its spec).
+    """Return how many blocks of a layer one request of ``length`` tokens holds at most.
 
-    A window keeps the tokens that are scheduled and not settled yet as well, and one block for its unaligned start.
+    ``max_memory_usage_bytes`` of the layer's spec.
     """
     if cache.kind in FULL:
         return -(-length // cache.block)
@@ -68,7 +68,7 @@ def _group(found: Sequence[tuple[int, Cache]], *, mixed: bool) -> CacheGroup:
 
 
 def _same_tokens(caches: Sequence[Cache]) -> bool:
-    """Whether all layers need blocks for the same tokens (``UniformTypeKVCacheSpecs.is_uniform_type``)."""
+    """Say whether all layers need blocks for the same tokens (``UniformTypeKVCacheSpecs.is_uniform_type``)."""
     first = caches[0]
     if any(c.block != first.block for c in caches):
         return False
@@ -114,7 +114,7 @@ def block_bytes(groups: Sequence[CacheGroup]) -> int:
 
 
 def pages_of(groups: Sequence[CacheGroup], length: int, settings: EngineSettings, version: Version) -> int:
-    """Blocks that one request of ``length`` tokens takes from the pool: each group has its own."""
+    """Return how many blocks of the pool one request of ``length`` tokens takes: each group of layers has its own."""
     return sum(
         max(request_pages(cache, length, settings, version) for cache in dict.fromkeys(g.caches)) for g in groups
     )

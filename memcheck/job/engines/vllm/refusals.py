@@ -19,7 +19,7 @@ BLOCK_STEP = 16
 
 
 def refused(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> Refusal | None:
-    """The first error with which the engine ends before it looks at memory; None: it looks."""
+    """Return the first error with which the engine ends before it measures memory; None if there is none."""
     if a.model_type in version.absent:
         return Refusal("setup", version.words["absent"], pointer="/model")
     mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer) if isinstance(m, Attention | LatentAttention)]

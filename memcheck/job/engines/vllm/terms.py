@@ -85,7 +85,7 @@ def profile(a: Architecture, settings: EngineSettings, version: Version, seen: T
 
 
 def outside(settings: EngineSettings, version: Version) -> Term:
-    """What the driver sees grow beyond torch's allocator: kernels, workspaces, communicators."""
+    """Return the memory outside torch's allocator, as the driver sees it: kernels, workspaces, communicators."""
     low, expected, high = OUTSIDE_MIB[1 if settings.tensor * settings.pipeline == 1 else 2]
     if version.graphs_in_share:
         high += SEGMENTS_MIB
@@ -99,7 +99,9 @@ def outside(settings: EngineSettings, version: Version) -> Term:
 
 
 def graphs(settings: EngineSettings) -> Term:
-    """CUDA graphs: exact where they are stated or off, else unknown above nothing."""
+    """Return the memory of CUDA graphs: exact where it is stated or graphs are off, else an interval from 0 to
+    unknown.
+    """
     if settings.graphs_bytes is None:
         return Term(
             name="graphs",

@@ -44,11 +44,7 @@ class _Built(Record):
 
 
 def verdict(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients) -> EngineAnswer:
-    """EngineAnswer whether the engine boots, for a known version or for both around an unknown one.
-
-    With two versions, the answer of the newer one is shown if both agree; else it depends on the version. Before the
-    oldest known version nothing boots without a stated pool: the profile run of such a version is unknown.
-    """
+    """Say whether the engine boots, for a known version, or for both versions around an unknown one."""
     near = enclosing(settings.version)
     answers = [_of_version(a, settings, card, seen, version) for version in near]
     answer = answers[-1]
@@ -96,7 +92,8 @@ def _build(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Tra
 
 
 def pools_of(built: _Built, card: EngineGpu, terms: tuple[Term, ...]) -> tuple[int, int, int]:
-    """Bytes that one rank has for its KV cache: at least, expected and at most. The unknown counts as its floor.
+    """Return the bytes that one rank has for its KV cache: at least, expected and at most. The unknown counts as its
+    floor.
 
     A stated pool replaces everything. Otherwise the share of the whole GPU, less every term within it.
     """
@@ -110,7 +107,7 @@ def pools_of(built: _Built, card: EngineGpu, terms: tuple[Term, ...]) -> tuple[i
 
 
 def _judged(built: _Built, card: EngineGpu) -> EngineAnswer:
-    """The answer from the pools at both ends of the terms' intervals."""
+    """Decide from the KV pools at both ends of the terms' intervals."""
     settings, version = built.settings, built.version
     pools = [pools_of(built, card, terms) for terms in built.terms]
     least, likely, most = ([pool[i] for pool in pools] for i in range(3))
@@ -145,7 +142,7 @@ def _unknown(built: _Built) -> bool:
 
 
 def _deciding(built: _Built, card: EngineGpu) -> list[str]:
-    """Names of the uncertain terms, the widest first, and of those that are unknown above a floor."""
+    """Return the names of the uncertain terms, the widest first, and of those that are unknown above a floor."""
     widths: dict[str, int] = {}
     for terms in built.terms:
         for t in terms:
@@ -158,7 +155,7 @@ def _deciding(built: _Built, card: EngineGpu) -> list[str]:
 
 
 def _no_room(built: _Built, card: EngineGpu, held: int) -> Refusal:
-    """The error about a share that is larger than what is free at the start."""
+    """Return the error about a share that is larger than what is free at the start."""
     share = built.settings.share or 0.0
     requested = ceil(card.memory_bytes * share)
     words = built.version.words["free"].format(
@@ -175,7 +172,9 @@ def _no_room(built: _Built, card: EngineGpu, held: int) -> Refusal:
 
 
 def _share_needed(built: _Built, card: EngineGpu, request: int) -> float | None:
-    """The smallest share, in thousandths, with which the expected terms leave one request's bytes; None above 1."""
+    """Return the smallest share, in thousandths, with which the expected terms leave one request's bytes; None above
+    1.
+    """
     if built.settings.pool_bytes is not None:
         return None
     graphs = built.version.graphs_in_share
@@ -192,7 +191,7 @@ def _answer(
     depends: tuple[str, ...],
     figures: tuple[int, int, int],
 ) -> EngineAnswer:
-    """The answer with everything that reports show, at the expected pool."""
+    """Return the answer with everything that reports show, at the expected pool."""
     settings, version = built.settings, built.version
     low, likely, high = figures
     pool = planned(built.groups, [likely] * len(built.groups), settings, version)

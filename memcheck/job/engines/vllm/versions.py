@@ -65,14 +65,16 @@ class Version(Record):
     """Errors by kind, with ``{names}`` for numbers."""
 
     def too_long(self, length: int, needed: str, available: str, longest: int) -> str:
-        """The error about a request that does not fit, with its numbers; ``longest``: tokens that would fit, or 0."""
+        """Return the error about a request that does not fit, with its numbers; ``longest``: tokens that would fit, or
+        0.
+        """
         estimate = self.words["estimate"].format(estimated=longest) if longest > 0 else ""
         return str(self.words["too_long"].format(length=length, needed=needed, available=available, estimate=estimate))
 
 
 @lru_cache(maxsize=1)
 def known() -> tuple[Version, ...]:
-    """Every version that memcheck knows, oldest first."""
+    """List every version of vLLM that memcheck knows, oldest first."""
     data = read_own_json(PATH)
     return tuple([Version(name=name, **_tuples(row)) for name, row in data["versions"].items()])
 
@@ -82,7 +84,7 @@ def _tuples(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def order(name: str) -> tuple[int, int, int] | None:
-    """(major, minor, patch) of a version's name, whatever comes after them; None: it is no version."""
+    """Return (major, minor, patch) of a version's name, whatever comes after them; None: it is no version."""
     text = name.removeprefix("v")
     end = next((i for i, letter in enumerate(text) if letter not in DIGITS and letter != "."), len(text))
     parts = text[:end].rstrip(".").split(".")
@@ -100,7 +102,7 @@ MOST_LETTERS = 40
 
 
 def enclosing(name: str) -> tuple[Version, ...]:
-    """The known version of that name, or the two around it; one alone before the oldest or after the newest.
+    """Return the known version of that name, or the two around it; one alone before the oldest or after the newest.
 
     Raises:
         ValueError: ``name`` is no version.

@@ -46,7 +46,7 @@ class RankBytes(Record):
 
 
 def stages(layers: int, pipeline: int) -> tuple[tuple[int, int], ...]:
-    """The first layer and the end of each pipeline rank. Layers left over go to the ranks before the last."""
+    """Return the first layer and the end of each pipeline rank. Layers left over go to the ranks before the last."""
     counts = [layers // pipeline] * pipeline
     for i in range(2, layers % pipeline + 2):
         counts[-i] += 1
@@ -54,7 +54,7 @@ def stages(layers: int, pipeline: int) -> tuple[tuple[int, int], ...]:
 
 
 def rank_bytes(a: Architecture, settings: EngineSettings, version: Version) -> tuple[RankBytes, ...]:
-    """Weights and buffers of one tensor-parallel rank of every pipeline stage."""
+    """Return the bytes of weights and buffers of one tensor-parallel rank, for every pipeline stage."""
     layers = a.layers()
     of_block: dict[Block, int] = {}
     for b, _ in a.blocks:
@@ -75,7 +75,7 @@ def rank_bytes(a: Architecture, settings: EngineSettings, version: Version) -> t
 
 
 def _owned(b: Block) -> list[tuple[ParameterTensor, object]]:
-    """Every tensor of a layer with the part that owns it; None: the layer itself."""
+    """List every tensor of a layer with the part that owns it; None: the layer itself."""
     if b.shared_with.later:
         return [(t, b.second_mixer) for t in block_tensors(b)]
     parts = (b.mixer, b.second_mixer, b.cross and b.cross.attention, b.mlp)
@@ -87,7 +87,9 @@ def _owned(b: Block) -> list[tuple[ParameterTensor, object]]:
 
 
 def _on_rank(t: ParameterTensor, a: Architecture, ends: tuple[bool, bool], version: Version) -> bool:
-    """Whether a tensor outside of the layers is on a rank. ``ends``: whether the rank is the first, and the last."""
+    """Say whether a tensor outside of the layers is on a rank. ``ends``: whether the rank is the first, and the
+    last.
+    """
     first, last = ends
     table = t.group in ("embedding", "position")
     if (table or t.group == "head") and a.model_type in version.both_ends:
@@ -100,7 +102,7 @@ def _on_rank(t: ParameterTensor, a: Architecture, ends: tuple[bool, bool], versi
 
 
 def _bytes(t: ParameterTensor, owner: object, a: Architecture, settings: EngineSettings, version: Version) -> int:
-    """Bytes of one tensor on a tensor-parallel rank, in the dtype that it is held in."""
+    """Return the bytes of one tensor on a tensor-parallel rank, in the dtype in which it is stored."""
     shape = list(t.shape)
     ways = settings.tensor
     if isinstance(owner, Mlp | Moe) and a.model_type in version.whole_networks:
@@ -163,10 +165,7 @@ def _cut_experts(shape: list[int], t: ParameterTensor, owner: object, ways: int)
 
 
 def _held(t: ParameterTensor, numel: int, a: Architecture, settings: EngineSettings) -> int:
-    """Bytes of ``numel`` elements as they are held: matrices in the plan's quantization, all else in bf16.
-
-    GPT-OSS is published with experts in MXFP4 alone; its other matrices are bf16.
-    """
+    """Return the bytes of ``numel`` elements as stored: matrices in the plan's quantization, all else in bf16."""
     kind = settings.weights
     if BITS[kind] >= 16:
         return numel * BITS[kind] // 8
@@ -183,7 +182,10 @@ def _held(t: ParameterTensor, numel: int, a: Architecture, settings: EngineSetti
 
 
 def _added(b: Block, settings: EngineSettings) -> int:
-    """Bytes that vLLM's layer has and transformers' has not: the values' matrix of keys that are values (Gemma 4)."""
+    """Return the bytes that vLLM's layer has and transformers' has not.
+
+    It has a value matrix where keys are also the values (Gemma 4).
+    """
     mixer = b.mixer
     if not isinstance(mixer, KeysAsValuesAttention):
         return 0
@@ -192,7 +194,7 @@ def _added(b: Block, settings: EngineSettings) -> int:
 
 
 def _towers(a: Architecture, settings: EngineSettings, version: Version) -> tuple[int, int]:
-    """Bytes of an encoder, and of the vision and audio towers, on the first pipeline rank.
+    """Return the bytes of an encoder, and of the vision and audio towers, on the first pipeline rank.
 
     The encoder of an encoder-decoder is divided like the decoder. Towers are counted whole.
     """
@@ -206,7 +208,7 @@ def _towers(a: Architecture, settings: EngineSettings, version: Version) -> tupl
 
 
 def _buffers(a: Architecture, layers: tuple[Block, ...], settings: EngineSettings, version: Version) -> int:
-    """Bytes of tables and scales that a rank holds outside of its parameters."""
+    """Return the bytes of tables and scales that a rank holds outside of its parameters."""
     found = 0
     for b in layers:
         for mixer in (b.mixer, b.second_mixer):
@@ -226,7 +228,9 @@ def _buffers(a: Architecture, layers: tuple[Block, ...], settings: EngineSetting
 
 
 def rotary_bytes(a: Architecture, layers: tuple[Block, ...], version: Version) -> int:
-    """Bytes of the tables of cosines and sines: a row for each position, one table for each kind of rotation."""
+    """Return the bytes of the tables of cosines and sines: a row for each position, one table for each kind of
+    rotation.
+    """
     mixers = [m for b in layers for m in (b.mixer, b.second_mixer)]
     widths = {m.rotary_dim for m in mixers if isinstance(m, Attention) and m.rotary_dim}
     widths |= {m.qk_rope_head_dim for m in mixers if isinstance(m, LatentAttention)}
