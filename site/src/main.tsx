@@ -3,6 +3,7 @@ import { render } from "preact";
 import "./style/page.css";
 import { App } from "./app.tsx";
 import { startClient, type Step } from "./engine/client.ts";
+import { watchNetwork } from "./frame/network.tsx";
 import { showTheme, theme } from "./frame/theme.ts";
 import { Native, tokenOf } from "./engine/native.ts";
 import { compare } from "./result/compare.tsx";
@@ -26,13 +27,17 @@ listeners.answered = () => {
 };
 paintFirst();
 const root = document.getElementById("page");
+root?.replaceChildren();
 if (root) render(<App />, root);
 const token = tokenOf(location.hash);
 const native = token ? new Native(token) : null;
 if (able || native) connect(startClient({ state: (state) => (lane.value = state), ...(native ? { start: (name) => native.port(name), two: true } : {}) }));
 onDrop((files) => void takeFiles(files), (over) => document.body.classList.toggle("dropping", over));
 if (native) void openFolder(native);
-else void begin();
+else {
+  watchNetwork();
+  void begin();
+}
 addEventListener("hashchange", () => void arrive(location.hash));
 
 /** Show what the address asks for, else the example. */

@@ -110,7 +110,7 @@ export function makeEditor(place: HTMLElement, text: string, label: string, host
         hints,
         LOOK,
         EditorView.lineWrapping,
-        EditorView.contentAttributes.of({ "aria-label": label }),
+        EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
         // Tab leaves the editor, as everywhere on the page, but for a selection of lines.
         keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, ...searchKeymap, ...completionKeymap, ...lintKeymap, { key: "Ctrl-]", run: indentWithTab.run! }]),
         editable.of(EditorView.editable.of(true)),

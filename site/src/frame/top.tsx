@@ -2,6 +2,7 @@
 import { lane } from "../session.ts";
 import { FolderState } from "../share/folder.tsx";
 import { Icon, Mark } from "./icons.tsx";
+import { NetworkState } from "./network.tsx";
 import { type Group, Menu } from "./menu.tsx";
 import { turn } from "./theme.ts";
 
@@ -27,6 +28,7 @@ export function Top({ actions }: { actions: Actions }) {
       </span>
       <EngineState />
       <FolderState />
+      <NetworkState />
       <span class="push" />
       <span class="wide-only row-of-buttons">
         <button type="button" class="button plain" onClick={actions.compare}><Icon name="compare" />Compare</button>

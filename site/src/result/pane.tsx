@@ -44,6 +44,7 @@ export function ResultPane() {
   useEffect(() => pane.current?.addEventListener("click", act), []);
   return (
     <section ref={pane} class="pane-result" id="pane-result" aria-label="Result" tabIndex={-1}>
+      <h2 class="unseen">Result</h2>
       <EngineNotice />
       <Trouble />
       <Extras />

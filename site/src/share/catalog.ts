@@ -15,7 +15,7 @@ let asked: Promise<void> | null = null;
 
 export function loadCatalog(): Promise<void> {
   asked ??= (async () => {
-    const response = await fetch(new URL((products as { catalog?: { path: string } }).catalog?.path ?? "catalog.json", document.baseURI));
+    const response = await fetch(new URL(products.catalog.path, document.baseURI));
     const found = (await response.json()) as { models: CatalogModel[] };
     catalog.value = found.models;
   })();

@@ -64,9 +64,9 @@ test("refused layout: the rule, and the nearest legal values as buttons", () =>
 for (const [name, word] of [
   ["llama-3.1-8b-fsdp-8xh100", "Fits"],
   ["llama-3.1-8b-four-a100-40gb", "Does not fit"],
-  ["llama-3.2-1b-dpo-a100-40gb", "Above the limit"],
-  ["llama-3.3-70b-loading-32xh100", "Host memory too small"],
-  ["mistral-7b-qlora-t4", "Fails"],
+  ["llama-3.1-405b-inference-16xh100", "Fits, with a warning"],
+  ["llama-3.3-70b-loading-32xh100", "Does not fit: host memory"],
+  ["mistral-7b-qlora-t4", "Fits, fails the check"],
 ]) {
   test(`verdict ${word}: in words, with a sign and a tone`, () =>
     visit(own, withPlan(example(name)), async (page) => {
