@@ -168,7 +168,7 @@ function take(step: Step, asked: string, changes: Changes, base: Answer | null):
 
 /** Make the edits of an answer in the text; false where the text has changed meanwhile, and the change is asked again. */
 function apply(first: First, asked: string, changes: Changes): boolean {
-  const edits = (first.edits ?? []).find((each) => each.path === path.value)?.edits ?? [];
+  const edits = first.edits.find((each) => each.path === path.value)?.edits ?? [];
   if (!edits.length) return true;
   if (text.value !== asked) {
     wanted.value = { ...changes, ...wanted.value };

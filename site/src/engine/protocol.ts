@@ -8,11 +8,11 @@ export type TheMessagesOfMemcheckSPage = Request | Reply;
 /**
  * A request, by its word.
  */
-export type Request = AnswerRequest | SetRequest | ChoicesRequest;
+export type Request = AnswerRequest | SetRequest | MoreRequest | ChoicesRequest;
 /**
  * One step of an answer. The last step of every request is `done`.
  */
-export type Reply = First | PlanForm | Choices | Failed | Done;
+export type Reply = First | PlanForm | Choices | Lines | Searching | RemedySteps | Gpus | Failed | Done;
 
 /**
  * Check a plan. Replies: `first`, then `form`.
@@ -95,6 +95,51 @@ export interface SetRequest {
    * New values by dotted key; null removes a key from the plan.
    */
   changes: {};
+}
+/**
+ * Search for bytes per line, changes that help, other GPUs. Replies: `searching`, `lines`, `remedies`, `gpus`.
+ */
+export interface MoreRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "more";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * What to search for; all without it.
+   *
+   * @maxItems 1000
+   */
+  steps?: ("lines" | "remedies" | "gpus")[];
 }
 /**
  * The values that keys could have. Reply: `choices`.
@@ -597,6 +642,187 @@ export interface KeyChoice {
    * Why the value is refused; empty where it is legal.
    */
   reason: string;
+}
+/**
+ * The bytes that lines are responsible for; figures of several lines do not add up.
+ */
+export interface Lines {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "lines";
+  /**
+   * Lines.
+   */
+  lines: LineBytes[];
+}
+/**
+ * What one key does to the memory that the fullest GPU needs.
+ */
+export interface LineBytes {
+  /**
+   * Key.
+   */
+  key: string;
+  /**
+   * Where the key's value is written.
+   */
+  place: TextPlace;
+  /**
+   * The value that it is compared with, such as 0 for a stage or half of a length.
+   */
+  other: Value;
+  /**
+   * How much more is needed with the other value; negative where less is.
+   */
+  saved_bytes: number;
+  /**
+   * What the key does, in words.
+   */
+  text: string;
+}
+/**
+ * A search goes on.
+ */
+export interface Searching {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "searching";
+  /**
+   * `lines`, `remedies`, `gpus`, or the word of the request.
+   */
+  part: string;
+  /**
+   * How many candidates were tried so far.
+   */
+  tried: number;
+  /**
+   * How many changes that help were found so far.
+   */
+  fits: number;
+}
+/**
+ * The result of a search for changes that help: none where there is nothing to mend, or where none helps.
+ */
+export interface RemedySteps {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "remedies";
+  /**
+   * All sections of the result; one of another step keeps its place.
+   */
+  order: SectionHead[];
+  /**
+   * Sections that change with what was found; empty HTML where there is none.
+   */
+  sections: {
+    [k: string]: string;
+  };
+  /**
+   * Remedies.
+   */
+  remedies: RemedyEdits[];
+  /**
+   * All findings: those about memory are now at the key that ends them most cheaply.
+   */
+  diagnostics: Diagnostic[];
+}
+/**
+ * A change that helps, and how to make it.
+ */
+export interface RemedyEdits {
+  /**
+   * The id of the remedy in the HTML: `data-remedy`.
+   */
+  id: string;
+  /**
+   * Title.
+   */
+  title: string;
+  /**
+   * New values by dotted key.
+   */
+  changes: {
+    [k: string]: unknown;
+  };
+  /**
+   * Edits that write the change; empty where no edit does, so that the keys have to be set by hand.
+   */
+  edits: FileChange[];
+}
+/**
+ * The plan on other GPUs.
+ */
+export interface Gpus {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "gpus";
+  /**
+   * All sections of the result; one of another step keeps its place.
+   */
+  order: SectionHead[];
+  /**
+   * Sections.
+   */
+  sections: {
+    [k: string]: string;
+  };
+  /**
+   * Gpus.
+   */
+  gpus: GpuShare[];
+}
+/**
+ * The plan on one GPU.
+ */
+export interface GpuShare {
+  /**
+   * Gpu.
+   */
+  gpu: string;
+  /**
+   * The verdict.
+   */
+  word: string;
+  /**
+   * Tone.
+   */
+  tone: string;
+  /**
+   * How full the GPU is, such as `45.2%`; empty where the plan cannot run on it.
+   */
+  share: string;
+  /**
+   * Needed bytes.
+   */
+  needed_bytes: number;
+  /**
+   * Capacity bytes.
+   */
+  capacity_bytes: number;
+  /**
+   * Whether this is the GPU of the plan.
+   */
+  own: boolean;
 }
 /**
  * The request has no answer.

@@ -34,7 +34,7 @@ function act(event: MouseEvent): void {
   const { apply, gpu, row, column } = pressed.dataset;
   if (apply !== undefined) {
     const remedy = found.value.remedies.find((each) => each.id === apply);
-    if (remedy) change(remedy.changes, `Applied: ${remedy.title}`);
+    if (remedy) change(remedy.changes as Readonly<Record<string, Value>>, `Applied: ${remedy.title}`);
   } else if (gpu !== undefined) change({ "hardware.gpu": gpu }, `The plan runs on ${gpu} now.`);
   else takeCell(Number(row), Number(column));
 }
