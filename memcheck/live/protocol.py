@@ -18,7 +18,6 @@ from memcheck.live.form import choices, form, forms, soon
 from memcheck.live.moves import moved
 from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange
 from memcheck.live.requests import RequestError, checked, numbered
-from memcheck.live.searches import PARTS, Asking
 from memcheck.live.workspace import Workspace, checked_name
 from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edited
@@ -198,6 +197,8 @@ def _answered(session: Session, number: object, fields: Fields, edits: tuple[Fil
 
 def more(session: Session, number: object, fields: Fields) -> Steps:
     """Search for what takes longer than a verdict."""
+    from memcheck.live.searches import PARTS, Asking  # what an answer does not need, a page's snapshot must not hold
+
     checked = session.checked(fields)
     plan, document = checked.plan(session.document), checked.document(session.document)
     if plan.estimate is None or document is None:
