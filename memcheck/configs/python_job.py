@@ -11,7 +11,7 @@ from memcheck.configs.python_code import PythonCode, place, walked
 from memcheck.configs.python_commands import CONFIGS
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_run import FollowedFile
-from memcheck.configs.python_scope import FilesAround, named
+from memcheck.configs.python_scope import FilesAround, LocalClass, named
 from memcheck.configs.python_unsloth import complete
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES
@@ -71,6 +71,8 @@ def followed(
 
 def is_trainer(thing: MadeObject) -> bool:
     """Whether it is a trainer of transformers, TRL or unsloth, or of a class that is made of one."""
+    if isinstance(thing.kind, LocalClass) and not any(each.endswith("Trainer") for each in thing.kind.bases):
+        return False  # a class of the file's own, with a loop of its own
     package, _, inside = thing.path.partition(".")
     return thing.name.endswith("Trainer") and (not inside or package in ("transformers", "trl", "unsloth"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft
 from memcheck.configs.python_values import UNKNOWN, PythonValue, plain
+from memcheck.configs.trainer_parts import on, text
 from memcheck.configs.types import ConfigProblem, Note
 from memcheck.plan.finding import Location
 
@@ -56,6 +57,11 @@ def complete(values: dict[str, PythonValue], model: LoadedModel, machine: Stated
     if whole or narrow:
         values["load_in_4bit"] = PythonValue(False, at)
     values.setdefault("load_in_4bit", PythonValue(True, at))
+    named = values.get("model_name_or_path")
+    if values["load_in_4bit"].of is False and named is not None and isinstance(named.of, str):
+        # the name of a 4-bit copy stands for the model itself (loader_utils.py, INT_TO_FLOAT_MAPPER)
+        whole_name = named.of.removesuffix("-bnb-4bit").removesuffix("-unsloth")
+        values["model_name_or_path"] = named._replace(of=whole_name)
     values["use_bnb_nested_quant"] = PythonValue(True, at)
     if whole:
         values.pop("use_peft", None)
@@ -65,6 +71,7 @@ def complete(values: dict[str, PythonValue], model: LoadedModel, machine: Stated
     if trl:
         for name, default in DEFAULTS.items():
             values.setdefault(name, PythonValue(default, at))
+    _evaluation(values, at)
     if model.adapter is not None and not whole:
         values.setdefault("lora_r", PythonValue(16, at))
         values.setdefault("lora_target_modules", PythonValue([PythonValue(each, at) for each in TARGETS], at))
@@ -73,6 +80,16 @@ def complete(values: dict[str, PythonValue], model: LoadedModel, machine: Stated
     switch = switch or model.keywords.get("use_gradient_checkpointing") or PythonValue("unsloth", at)
     values["gradient_checkpointing"] = switch
     values.pop("gradient_checkpointing_kwargs", None)
+
+
+def _evaluation(values: dict[str, PythonValue], at: Location) -> None:
+    """An evaluation batch of 8, which is the default, is no larger than the training's (``eval_changes``)."""
+    train, said = (
+        values.get("per_device_train_batch_size", PythonValue(8, at)),
+        values.get("per_device_eval_batch_size"),
+    )
+    if isinstance(train.of, int) and train.of < 8 and (said is None or said.of == 8):
+        values["per_device_eval_batch_size"] = train
 
 
 def _embedding(values: dict[str, PythonValue], at: Location) -> None:
@@ -152,6 +169,12 @@ def refuse_what_is_not_modelled(draft: Draft, model: LoadedModel, objective: str
     message = ""
     if objective not in ("", "sft"):
         message = f"unsloth's loss of `{objective}` has no memory model here"
+    elif machine.bf16 and text(draft, "dtype") == "bfloat16" and on(draft, "fp16") and not on(draft, "bf16"):
+        recipe = "training.precision.recipe"
+        message = "unsloth loads the model in bf16 on this GPU, and stops at `fp16`"
+        help = f"leave `fp16` out: --set {recipe}=bf16-mixed"
+        draft.problems.append(ConfigProblem(model.at, message, help, keys=(recipe,)))
+        return False
     elif machine.bf16 is False and any(each in name for each in WIDE):
         message = "unsloth computes this model in fp32 on a GPU without bf16, which has no memory model here"
     if message:

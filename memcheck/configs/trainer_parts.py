@@ -125,8 +125,9 @@ def model(draft: Draft, path: str) -> None:
         message = f"`{path}: {name}` is a variable that the script does not set"
         draft.refuse(path, message, "name the model: --model NAME", ("model", "model.name"))
         return
-    if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or is_folder(name):
-        last = name.rstrip("/").rpartition("/")[2]
+    windows = re.match(r"[A-Za-z]:[\\/]|\.{0,2}\\", name) is not None
+    if windows or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or is_folder(name):
+        last = re.split(r"[\\/]", name.rstrip("\\/"))[-1]
         if is_known(last):
             draft.assume("model.name", last, f"the name of the folder `{name}`, whose config.json is not read")
             return

@@ -124,3 +124,26 @@ def test_what_has_no_memory_model_is_refused_by_name(code: str, gpu: str, messag
     (problem,) = read(code, gpu).problems
     assert message in problem.message
     assert "--set training.trainer.name=trl" in problem.help
+
+
+def test_the_name_of_a_4_bit_copy_stands_for_the_model_without_4_bits() -> None:
+    """``load_in_4bit=False`` loads the weights in 16 bits, whatever the name says."""
+    code = LOAD.replace("3.1-8B", "3.1-8B-bnb-4bit").replace("=4096)", "=4096, load_in_4bit=False)")
+    found = values(code + ADAPT + TRAIN)
+    assert (found["model.name"], found["training.method"]) == ("unsloth/Meta-Llama-3.1-8B", "lora")
+    assert "training.base.held_in" not in found
+
+
+def test_an_evaluation_is_no_wider_than_the_training() -> None:
+    """The default of 8 is lowered to the batch of the training."""
+    train = (
+        "SFTTrainer(model, args=TrainingArguments('out', per_device_train_batch_size=2, eval_strategy='steps')).train()"
+    )
+    assert values(LOAD + ADAPT + train)["training.evaluation.micro_batch_size"] == 2
+
+
+def test_fp16_over_weights_in_bf16_stops_the_job() -> None:
+    """unsloth raises, so that no estimate is made."""
+    (problem,) = read(LOAD + ADAPT + "SFTTrainer(model, args=SFTConfig(fp16=True)).train()").problems
+    assert "stops at `fp16`" in problem.message
+    assert "--set training.precision.recipe=bf16-mixed" in problem.help
