@@ -165,6 +165,7 @@ ARROWS: dict[str, set[str]] = {
         "configs",
         "edge",
         "errors",
+        "frameworks",
         "job",
         "judge",
         "memory",
@@ -174,6 +175,7 @@ ARROWS: dict[str, set[str]] = {
         "result",
         "rules",
         "what_if",
+        "why",
     },
     "api": {"config", "configs", "errors", "judge", "plan", "report", "result", "what_if"},
     "cli": {

@@ -23,6 +23,8 @@ def moved(document: Document, changes: Mapping[str, object]) -> tuple[FileEdits,
     wanted, removed = wish(document, changes)
     if not isinstance(document.values, dict):
         raise UsageError("the text holds no plan whose keys could be set", "correct the text first")
+    if not wanted and not removed:
+        return ()
     if "source" in document.values:
         found = _sourced(document, wanted) if not removed else ()
     else:

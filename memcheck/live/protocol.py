@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memcheck import __version__
+from memcheck.catalog.gpus import find_gpu
 from memcheck.config.gate import Gate
 from memcheck.configs.documents import load_plans, only_plan
+from memcheck.configs.formats import FORMATS as CONFIGS
 from memcheck.errors import MemcheckError, UsageError
+from memcheck.live import asked
 from memcheck.live.answer import CheckedFile, Places, checked_file, first
 from memcheck.live.choices import Choosing
 from memcheck.live.form import choices, form, forms, soon
@@ -23,7 +26,11 @@ from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.report.story.build import as_data
+from memcheck.what_if.compare import ComparedPlan
+from memcheck.what_if.sweep import Axis
 
+MOST_PLANS = 8
+"""Plans that are compared with each other."""
 REMEMBERED = 8
 """Answers whose sections are remembered, so that what has not changed is not sent again."""
 WORDS = {kind: word for word, kind in STEPS.items()}
@@ -219,11 +226,79 @@ def choices_of(session: Session, number: object, fields: Fields) -> Steps:
     yield Choices(choices=found)
 
 
+def import_file(session: Session, number: object, fields: Fields) -> Steps:
+    """Make a plan of another file."""
+    hardware, settings = (fields.get(name) or {} for name in ("hardware", "settings"))
+    format = str(fields.get("format", ""))
+    if format and format not in CONFIGS:
+        raise UsageError(f"no config has the format {format[:50]!r}", f"one of: {', '.join(CONFIGS)}")
+    return asked.imported(session.workspace, session.path, hardware, format, settings)  # type: ignore[arg-type]
+
+
+def export(session: Session, number: object, fields: Fields) -> Steps:
+    """Write a framework's config."""
+    return asked.exported(session.workspace, session.document_of(fields), str(fields["format"]))
+
+
+def compare(session: Session, number: object, fields: Fields) -> Steps:
+    """Compare the plan on GPUs, or with other plans."""
+    gate, own = session.gate_of(fields), session.document_of(fields)
+    others = fields.get("plans")
+    if not others:
+        names = [find_gpu(each).name for each in fields.get("gpus") or ()]  # type: ignore[attr-defined]
+        return asked.compared_gpus(session.workspace, ComparedPlan(own, gate), names or None)
+    plans = [ComparedPlan(own, gate)]
+    with session.workspace.reading():
+        for name in others:  # type: ignore[attr-defined]  # checked as a list
+            found = load_plans(name, session.workspace.data(name), hardware=gate.hardware)
+            plans += [ComparedPlan(each, gate) for each in found[:MOST_PLANS]]
+    return asked.compared_plans(session.workspace, plans[:MOST_PLANS])
+
+
+def sweep(session: Session, number: object, fields: Fields) -> Steps:
+    """Evaluate a grid."""
+    document = session.document_of(fields)
+    axes = [Axis(key, tuple(values)) for key, values in fields["values"].items()]  # type: ignore[attr-defined]
+    for each in axes:
+        if not each.values or not all(each.key.split(".")):
+            raise UsageError(f"{each.key[:50]!r} has no values to sweep", "such as training.micro_batch_size: [1, 2]")
+    return asked.swept(session.workspace, ComparedPlan(document, session.gate_of(fields)), axes)
+
+
+def suggest(session: Session, number: object, fields: Fields) -> Steps:
+    """Search around the plan."""
+    goal = str(fields.get("goal", "fit"))
+    return asked.suggested(session.workspace, session.document_of(fields), session.gate_of(fields), goal)
+
+
+def why(session: Session, number: object, fields: Fields) -> Steps:
+    """Read a log."""
+    return asked.explained(session.workspace, session.path, str(fields.get("gpu", "")))
+
+
+def report(session: Session, number: object, fields: Fields) -> Steps:
+    """Make a report."""
+    return asked.reported(session.workspace, session.path, session.gate_of(fields), str(fields["format"]))
+
+
+def catalog(session: Session, number: object, fields: Fields) -> Steps:
+    """Say what can be named."""
+    yield asked.catalog()
+
+
 STEPS_OF: Mapping[str, Callable[[Session, object, Fields], Steps]] = {
     "answer": answer,
     "set": set_keys,
     "more": more,
     "choices": choices_of,
+    "import": import_file,
+    "export": export,
+    "compare": compare,
+    "sweep": sweep,
+    "suggest": suggest,
+    "why": why,
+    "report": report,
+    "catalog": catalog,
 }
 """What answers each request."""
 

@@ -287,6 +287,101 @@ class Gpus(Record):
     gpus: tuple[GpuShare, ...]
 
 
+class Remark(Record):
+    """A sentence about a place of a file."""
+
+    path: str
+    place: TextPlace
+    message: str
+    help: str
+    keys: tuple[str, ...]
+    """Keys of the plan that settle a problem when they are set with the request."""
+
+
+class AssumedValue(Record):
+    """A value that nothing states."""
+
+    key: str
+    value: object
+    why: str
+
+
+class ImportedPlan(Record):
+    """The plan of a framework's config or script."""
+
+    format: str
+    """The format that was read."""
+    text: str
+    """The plan file; empty where there are problems."""
+    notes: tuple[Remark, ...]
+    """What the plan does not carry."""
+    problems: tuple[Remark, ...]
+    """Why there is no plan; empty where there is one."""
+    assumed: tuple[AssumedValue, ...]
+
+
+class Exported(Record):
+    """A framework's config that runs the plan."""
+
+    format: str
+    name: str
+    """The usual name of such a file."""
+    text: str
+    notices: tuple[str, ...]
+    """What the format cannot say, or what belongs elsewhere."""
+
+
+class Drawn(Record):
+    """A comparison, a heat map, suggestions, or why a run ended."""
+
+    of: str
+    """The word of the request."""
+    title: str
+    html: str
+    remedies: tuple[RemedyEdits, ...]
+    """Changes in the HTML that can be applied; empty but for ``suggest``."""
+
+
+class Reported(Record):
+    """A report to download."""
+
+    format: str
+    text: str
+    encoded: bool
+    """Whether the text is base64 of bytes."""
+
+
+class CatalogModel(Record):
+    """A model that can be named."""
+
+    name: str
+    id: str
+    """The id on the Hugging Face hub."""
+    family: str
+    parameters: int
+
+
+class CatalogGpu(Record):
+    """A GPU that can be named."""
+
+    name: str
+    memory_bytes: int
+    arch: str
+    bf16_tflops: float | None
+    gpus_per_node: int | None
+
+
+class Catalog(Record):
+    """What can be chosen by name."""
+
+    models: tuple[CatalogModel, ...]
+    gpus: tuple[CatalogGpu, ...]
+    exports: tuple[str, ...]
+    """Formats of ``export``."""
+    reports: tuple[str, ...]
+    """Formats of ``report``."""
+
+
 class Failed(Record):
     """The request has no answer."""
 
@@ -313,6 +408,11 @@ STEPS: Mapping[str, type] = {
     "searching": Searching,
     "remedies": RemedySteps,
     "gpus": Gpus,
+    "imported": ImportedPlan,
+    "exported": Exported,
+    "drawn": Drawn,
+    "reported": Reported,
+    "catalog": Catalog,
     "failed": Failed,
     "done": Done,
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.configs.formats import WRITTEN
 from memcheck.edge.closest import closest
 from memcheck.errors import MemcheckError
 from memcheck.record import Record
+from memcheck.report import FORMATS
 
 LONGEST_ID = 100
 """Characters of a request's id."""
@@ -58,6 +60,8 @@ COMMON = {
 }
 """Fields of every request about a plan."""
 
+GOALS = ("fit", "throughput", "gpus", "cheapest", "max-batch", "max-sequence")
+"""What ``suggest`` can look for."""
 CHANGES = Field("keys", "New values by dotted key; null removes a key from the plan.", required=True)
 KEYS = Field("words", "Dotted keys.", required=True)
 
@@ -71,6 +75,43 @@ REQUESTS: Mapping[str, RequestForm] = {
         {**COMMON, "steps": Field("words", "What to search for; all without it.", words=("lines", "remedies", "gpus"))},
     ),
     "choices": RequestForm("The values that keys could have. Reply: `choices`.", {**COMMON, "keys": KEYS}),
+    "import": RequestForm(
+        "The plan of a framework's config, a script or a launch line. Reply: `imported`.",
+        {
+            **COMMON,
+            "format": Field("text", "The format, where the file does not prove it."),
+            "settings": Field("keys", "What the config cannot say, by dotted key of the plan."),
+        },
+    ),
+    "export": RequestForm(
+        "The config of a framework that runs the plan. Reply: `exported`.",
+        {**COMMON, "format": Field("text", "Whose config to write.", required=True, words=tuple(WRITTEN))},
+    ),
+    "compare": RequestForm(
+        "The plan on several GPUs, or next to other plans. Reply: `drawn`.",
+        {
+            **COMMON,
+            "gpus": Field("words", "GPUs to compare; without them, the usual ones."),
+            "plans": Field("words", "Files of other plans, which are compared on their own GPUs."),
+        },
+    ),
+    "sweep": RequestForm(
+        "A heat map over values of keys. Replies: `searching`, then `drawn`.",
+        {**COMMON, "values": Field("lists", "Values by dotted key; the last key is the columns.", required=True)},
+    ),
+    "suggest": RequestForm(
+        "Search for plans near this one. Reply: `drawn`.",
+        {**COMMON, "goal": Field("text", "What is sought; `fit` without it.", words=GOALS)},
+    ),
+    "why": RequestForm(
+        "Why a run ended; `path` is its log. Reply: `drawn`.",
+        {**COMMON, "gpu": Field("text", "The GPU of the run, where the log does not say it.")},
+    ),
+    "report": RequestForm(
+        "A report to download. Reply: `reported`.",
+        {**COMMON, "format": Field("text", "A format of `memcheck check`.", required=True, words=tuple(FORMATS))},
+    ),
+    "catalog": RequestForm("Models and GPUs by name. Reply: `catalog`.", {}),
 }
 
 

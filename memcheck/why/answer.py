@@ -436,17 +436,14 @@ def render_text(answer: Diagnosis, screen: Screen) -> str:
     return text.document(groups, screen) + "\n"
 
 
-def render_html(answer: Diagnosis) -> str:
-    """The answer as one page: observed and predicted as bars on one scale."""
-    from memcheck.report.html.document import body
-    from memcheck.report.html.shell import page
-
+def as_story(answer: Diagnosis) -> PlanStory:
+    """The answer as the story of one plan: observed and predicted as bars on one scale."""
     message = answer.message
     pictures = [chart for chart in (bar(message) if message is not None else None, _predicted(answer)) if chart]
     full = max((chart.scale.full_bytes for chart in pictures), default=0)
     pictures = [chart._replace(scale=chart.scale._replace(full_bytes=full)) for chart in pictures]
     tone = "bad" if answer.is_explained else "note"
-    told = PlanStory(
+    return PlanStory(
         id="why",
         name=clean(answer.source),
         path=clean(answer.source),
@@ -459,6 +456,14 @@ def render_html(answer: Diagnosis) -> str:
         used="",
         sections=sections(answer),
     )
+
+
+def render_html(answer: Diagnosis) -> str:
+    """The answer as one page."""
+    from memcheck.report.html.document import body
+    from memcheck.report.html.shell import page
+
+    told = as_story(answer)
     title = "Why the run ended"
     return page(
         title,

@@ -14,6 +14,7 @@ from memcheck.live.protocol import Session
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).parent / "messages.json"
 FAILING = "llama-3.1-8b-four-a100-40gb"
+CONFIG = "base_model: gpt2\nsequence_len: 64\nmicro_batch_size: 1\n"
 BROKEN = "memcheck: 1\nmodel: [\n"
 BESIDE = (
     "memcheck: 1\nextends: base.yaml\nname: beside\n---\nmemcheck: 1\nname: above\nextends: base.yaml\nmodel: gemma-9\n"
@@ -40,7 +41,11 @@ def requests() -> list[object]:
         {"id": 5, "do": "set", "path": "plan.yaml", "changes": {"parallelism.tensor": 4}, "document": 0, "since": 2},
         {"id": 6, "do": "more"},
         {"id": 7, "do": "choices", "keys": ["training.loss"]},
-        {"id": 8, "do": "anwser"},
+        {"id": 8, "do": "compare", "gpus": ["h200", "b200"]},
+        {"id": 9, "do": "sweep", "values": {"training.micro_batch_size": [1, 2], "parallelism.tensor": [1, 2, 4]}},
+        {"id": 10, "do": "export", "format": "deepspeed"},
+        {"id": 11, "do": "import", "path": "train.yml", "text": CONFIG},
+        {"id": 12, "do": "anwser"},
     ]
 
 
