@@ -227,7 +227,7 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
     allocator does. Large states of paged optimizers are 0: they are in managed memory (:func:`paged_bytes`).
     """
     if optimizer == "adafactor":
-        shape = tensor.shape
+        shape = tensor.shape  # a matrix has sums of squares by row and by column (exp_avg_sq_row, exp_avg_sq_col)
         if len(shape) < 2:
             return rounded(numel * DTYPE_BYTES[dtype]) + rounded(4)
         rows = numel // shape[-1] if shape[-1] else 0
@@ -239,17 +239,17 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         return _low_bit_states(numel, LOW_BITS[optimizer], dtype)
     if optimizer in FLASH_MASTERS:
         return _flash_states(numel, tensor.dtype or dtype, FLASH_MASTERS[optimizer])
-    if optimizer == "te-fused-adam":
+    if optimizer == "te-fused-adam":  # two fp32 moments, and an fp32 copy of 16-bit weights
         master = rounded(4 * numel) if DTYPE_BYTES[tensor.dtype or dtype] == 2 else 0
         return 2 * rounded(4 * numel) + master
     if optimizer.startswith("paged-") and numel >= PAGED_MINIMUM:
         return 0
     count = STATES_PER_PARAMETER[optimizer]
-    if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:
+    if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:  # a byte per element, an fp32 scale per block
         return count * (rounded(numel) + rounded(-(-numel // EIGHT_BIT_BLOCK) * 4))
     if optimizer.endswith("8bit"):
         dtype = "fp32"
-    step = rounded(4) if optimizer in ("adamw", "adam") else 0
+    step = rounded(4) if optimizer in ("adamw", "adam") else 0  # torch's fused Adam counts steps in an fp32 scalar
     return count * rounded(numel * DTYPE_BYTES[dtype]) + step
 
 

@@ -50,6 +50,7 @@ def flash(
     grad_specs = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: allocate dQ, dK and dV, with the buffers of a ring between ranks."""
         ring_buffers = backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
         gradients = [tape.new(spec[0], spec[1], label + " backward") if spec else None for spec in grad_specs]
         del ring_buffers

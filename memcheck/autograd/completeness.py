@@ -56,6 +56,7 @@ def touched_by(forward: Callable[[Context, Value], Value], setting: Setting) -> 
     """Count the elements of the weights that the forward pass of a layer registers."""
 
     def run(ctx: Context) -> None:
+        """Run the layer's forward on an input of the setting's size."""
         shape = (setting.sequence, setting.hidden)
         forward(
             ctx, Value(ctx.tape.new(shape, setting.compute_dtype, "block input"), shape, setting.compute_dtype, Leaf())

@@ -251,6 +251,7 @@ def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
     tables = ctx.rotary_tables  # cos and sin are arguments of the call: the recompute reads the same ones
 
     def run(value: Value) -> Value:
+        """Run the forward with the caller's rotary tables, and drop its variables."""
         caller_tables, ctx.rotary_tables = ctx.rotary_tables, tables
         try:
             return forward(ctx, value)

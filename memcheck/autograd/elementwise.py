@@ -195,6 +195,7 @@ def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
     x_needs_grad, rows_need_grad = x.origin is not None, rows.origin is not None
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the gradient of ``rows`` takes four products of x's size, one after the other, and a sum."""
         grad_rows = None
         if rows_need_grad:
             expression = [tape.new(shape, dtype, "div backward") for _ in range(4)]

@@ -220,6 +220,9 @@ def _divided(tape: Tape, x: Value, scale: Value, groups: tuple[int, ...]) -> Val
     shape = x.shape
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward of a division: the gradient of x, and that of the scale, for which three more tensors of x's size
+        exist.
+        """
         grad_x = tape.new(shape, "fp32", "gradient / scale")
         quotient = tape.new(shape, "fp32", "x / scale")
         negative = tape.new(shape, "fp32", "-gradient")
@@ -242,6 +245,7 @@ def _times(tape: Tape, x: Value, scale: Value, groups: tuple[int, ...]) -> Value
     shape = x.shape
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward of a product: the gradients of x and of the scale, which is a sum over each group."""
         grad_x = tape.new(shape, "fp32", "gradient * scale")
         by_element = tape.new(shape, "fp32", "gradient * x")
         grad_scale = tape.new(groups, "fp32", "sum over a group")

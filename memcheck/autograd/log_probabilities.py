@@ -32,6 +32,7 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
     labels = tape.new((rows, tokens), "int64", "labels")
     is_fp32 = logits.dtype == "fp32"
     scores = [gather_last(tape, logits, labels, (rows, tokens))] if is_fp32 else []
+    # equal rows in the middle are traced once, and their allocations counted as often as there are such rows
     row_copies = [copies for _, copies in in_pieces(rows, 1)]
     row_views = tape.views(logits, *(((tokens, vocabulary),) * len(row_copies)))
     del logits
@@ -44,7 +45,7 @@ def selective_log_softmax(tape: Tape, logits: Value) -> Value:
             else:
                 log_probabilities = log_softmax(tape, row)
                 scores.append(gather_last(tape, log_probabilities, labels, (tokens,)))
-            if copies > 1:  # one of them at a time is what the variable holds: the later pieces have it
+            if copies > 1:  # the variable refers to only one row's at a time, which the last row accounts for
                 log_probabilities = None
         del row
     out = cat(tape, tuple(scores), (rows, tokens), "per-token log-probabilities")

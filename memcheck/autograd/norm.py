@@ -175,7 +175,10 @@ def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: 
     shape, dtype, trained = x.shape, x.dtype, weight is not None and weight.requires_grad
 
     def run(grad: Storage) -> list[Storage | None]:
-        """Return the gradients of the input and the weight; partial sums of the latter live until both exist."""
+        """Return the gradients of the input and the weight.
+
+        The kernel sums the weight's gradient in one row of partial sums per multiprocessor, which live until it ends.
+        """
         partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
         gradients: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
         if weight is not None:

@@ -98,6 +98,7 @@ class Storage:
             inventory[self.key] = (*entry[:4], component, entry[5])
 
     def __del__(self) -> None:
+        """Count the memory as free when the last reference goes, as PyTorch's allocator does."""
         tape = self.tape
         tape.live -= self.bytes
         tape.by_component[self.component] -= self.bytes

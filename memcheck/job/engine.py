@@ -37,7 +37,7 @@ def stray_keys(stated: InferenceSpec, parallelism: ParallelismSpec) -> tuple[Job
             message = "`kv_cache: auto` is the default of a serving engine, and the plan names none"
             found.append(_conflict("kv_cache", message, "write the dtype, e.g. `kv_cache: bf16`"))
         return tuple(found)
-    for key in OWN_KEYS:
+    for key in OWN_KEYS:  # keys of plans without an engine
         if getattr(stated, key) is not None:
             better = {"context_length": "max_model_len", "chunk": "max_num_batched_tokens"}.get(key, "demand")
             message = f"`{key}` is a key of a plan without an engine"
@@ -94,6 +94,7 @@ def resolve_engine(
     if gpu.arch is not None and not gpu.arch.startswith("sm_"):
         message = f"memcheck has no model of vLLM on {gpu.name}: its attention backends and profile run are others"
         raise UnsupportedError(message, "name an NVIDIA GPU, or size the model without an engine", "/hardware/gpu")
+    # the version: a known one, or the known ones before and after it
     newest = known()[-1].name
     version = defaults.take("inference.version", stated.version, newest, "the newest version that memcheck knows")
     known_versions = enclosing(version)
@@ -103,6 +104,7 @@ def resolve_engine(
     behaviour = known_versions[-1]
     tokens, sequences = batch_defaults(gpu, behaviour)
     why = f"default of vLLM {behaviour.name} for an API server on this GPU"
+    # the longest request in tokens: stated, or the model's own
     longest = default_length(a)
     length: int | str = longest
     if stated.max_model_len is not None:

@@ -180,7 +180,7 @@ def _sharding(
         option, usual_stage = zero_stage(options) or ("", 0)
         why = f"options.{option}" if option else PLAN_DEFAULT
         stage = defaults.take("parallelism.zero_stage", stated.zero_stage, usual_stage, why)
-    group = 1
+    group = 1  # ranks over which a state is divided
     if stage:
         group = stated.shard_group or replicas
         if stated.shard_group is None and replicas > 1:

@@ -123,6 +123,7 @@ def resolve_checkpointing(
     ``version``: of the framework, which decides whether checkpoints are reentrant. Assumptions are noted.
     """
     stated = stated or plan_types.ActivationCheckpointingSpec()
+    # the mode: what the plan states, else what an option or a list of modules implies, else the framework's default
     implied = recomputes(options)
     if stated.mode is None and implied is not None:
         option, mode = implied

@@ -86,6 +86,7 @@ def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | 
     ``capacity``: usable bytes of the GPU, above which nothing is seen unless the plan needs it; None: no limit.
     """
     allocated = figures.allocated
+    # the interval of live bytes, from the errors that were measured for plans of this kind
     error = look_up(tables.allocated, kinds.errors, by_method=True)[1]
     shares = shares_of(tables, kinds.allocator)
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)  # errors are stored relative to SMALL_BYTES at least

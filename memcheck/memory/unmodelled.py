@@ -33,9 +33,9 @@ def refuse(job: TrainingJob) -> None:
     for name, value in job.options:
         if name not in framework.unmodelled:
             continue
-        priced, does = framework.unmodelled[name]
-        if value != priced and (value or priced):
-            message = f"`{name}` {does}, of which memcheck has no model"
+        modelled_value, effect = framework.unmodelled[name]
+        if value != modelled_value and (value or modelled_value):
+            message = f"`{name}` {effect}, of which memcheck has no model"
             raise UnsupportedError(message, "leave it out to get the figure without it", f"/training/options/{name}")
     if job.lora is not None:
         refuse_adapters(job.lora, framework, apart=job.layout.expert > 1)

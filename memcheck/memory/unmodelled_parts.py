@@ -28,15 +28,14 @@ def refuse_parts(job: TrainingJob, architecture: Architecture) -> None:
     if resident is not None:
         _refuse_of_stages(job, architecture, resident)
         return
-    if any(frozen.startswith("layers:") for frozen in job.freeze) and any(
-        tower.part == "language" for tower in architecture.others
-    ):
+    freezes_by_number = any(frozen.startswith("layers:") for frozen in job.freeze)
+    if freezes_by_number and any(tower.part == "language" for tower in architecture.others):
         raise UnsupportedError(
             "memcheck has no model of layers frozen by number where some rest, which have numbers, too",
             "freeze `language`, or give the step pictures",
             "/training/freeze",
         )
-    if architecture.vision is None:
+    if architecture.vision is None:  # an encoder-decoder, or towers that are idle
         if architecture.encoder is not None:
             _refuse_with_encoder(job, architecture.encoder)
             if architecture.encoder.words:

@@ -33,7 +33,7 @@ BESIDE_A_NAME = "overrides"
 
 
 def with_changes(document: Document, changes: Mapping[str, object]) -> Document:
-    """The document with dotted keys set to new values; missing mappings on the way are made.
+    """Return the document with dotted keys set to new values; missing mappings on the way are made.
 
     If a mapping is written as one word (``gpu: h100-80gb``) and a field of it is set, the word becomes the field that
     it stands for. The places of values stay what they were: a finding about a changed value points at what it replaced.
@@ -64,7 +64,7 @@ def fields(key: str) -> tuple[str, ...]:
 
 
 def _long(written: object, key: str, field: str) -> dict[str, object]:
-    """The mapping that a short form stands for; an empty one where there is none."""
+    """Return the mapping that a short form stands for; an empty one where there is none."""
     if written is None:
         return {}
     if key == MODEL:
@@ -78,7 +78,7 @@ _VERSION = "_version"
 
 
 def read_stated(written: str) -> tuple[str, object]:
-    """The dotted key and its value, read as YAML; a key of text keeps what is written (``4.40``).
+    """Read the dotted key and its value, read as YAML; a key of text keeps what is written (``4.40``).
 
     Raises:
         ValueError: it is of another form, no YAML, or not finite.
@@ -98,7 +98,7 @@ def read_stated(written: str) -> tuple[str, object]:
 
 
 def _takes_text(key: str) -> bool:
-    """Whether the schema has a text and no number for the key."""
+    """Say whether the schema has a text and no number for the key."""
     root = load_schema()
     found = schema_of(key, root)
     if not found:

@@ -25,7 +25,7 @@ class Code(Record):
         fix: tuple[Edit, ...] = (),
         severity: str = "",
     ) -> Finding:
-        """A finding of this code."""
+        """Return a finding of this code."""
         return Finding(
             code=self.code,
             name=self.name,

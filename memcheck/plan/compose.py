@@ -51,7 +51,7 @@ _FLOAT = "tag:yaml.org,2002:float"
 
 
 def number(text: str) -> tuple[object, bool]:
-    """The value of an unquoted scalar that starts like a number, and whether it is odd.
+    """Return the value of an unquoted scalar that starts like a number, and whether it is odd.
 
     Odd: octal, sexagesimal, not finite, huge, or text that looks like a number (``1e-5``, ``0o17``).
     """
@@ -70,7 +70,7 @@ def number(text: str) -> tuple[object, bool]:
 
 
 def _patterns() -> dict[str, Any]:
-    """PyYAML's patterns of scalars by the first character, which most plans have no need for."""
+    """Return PyYAML's patterns of scalars by the first character, which most plans have no need for."""
     from memcheck.edge.patterns import late_patterns
 
     with late_patterns("yaml."):
@@ -80,7 +80,7 @@ def _patterns() -> dict[str, Any]:
 
 
 def looks_numeric(text: str) -> bool:
-    """Text that a person, or YAML 1.2, takes for a number."""
+    """Return text that a person, or YAML 1.2, takes for a number."""
     body = text.lstrip("+-")
     if body[:2] in {"0o", "0O"}:
         return bool(body[2:]) and set(body[2:]) <= set("01234567")
@@ -89,7 +89,9 @@ def looks_numeric(text: str) -> bool:
 
 
 def integer(text: str) -> tuple[object, bool]:
-    """An integer of YAML 1.1. Raises ValueError or OverflowError where Python cannot read it or write it again."""
+    """Return an integer of YAML 1.1. Raises ValueError or OverflowError where Python cannot read it or write it
+    again.
+    """
     body = text.replace("_", "")
     sign = -1 if body[0] == "-" else 1
     body = body.lstrip("+-")
@@ -108,7 +110,7 @@ def integer(text: str) -> tuple[object, bool]:
 
 
 def floating(text: str) -> tuple[object, bool]:
-    """A float of YAML 1.1."""
+    """Return a float of YAML 1.1."""
     body = text.replace("_", "").lower()
     sign = -1.0 if body[0] == "-" else 1.0
     body = body.lstrip("+-")
@@ -156,7 +158,7 @@ _ENDS = frozenset((yaml.MappingEndEvent, yaml.SequenceEndEvent))
 
 
 def events(text: str) -> Callable[[], Any]:
-    """What gives the next event of a YAML text with every call; raises yaml.YAMLError where there is none."""
+    """Return what gives the next event of a YAML text with every call; raises yaml.YAMLError where there is none."""
     following: Callable[[], Any] = Parser(text).get_event
     return following
 
@@ -229,7 +231,7 @@ class Composer:
         self._odd = False
 
     def documents(self) -> Iterator[Composed]:
-        """Every document; raises ComposeError or yaml.YAMLError at the first that cannot be read."""
+        """Yield every document; raises ComposeError or yaml.YAMLError at the first that cannot be read."""
         self._next = events(self._text)  # the pure Python parser objects to some characters here already
         count = 0
         while True:
@@ -311,7 +313,7 @@ class Composer:
         )
 
     def _key(self, place: Any, event: Any) -> Any:
-        """A key that is not a plain scalar event: an alias of one, or an error."""
+        """Return a key that is not a plain scalar event: an alias of one, or an error."""
         if place.__class__ is _SCALAR:
             return place
         at = place.start if isinstance(place, Collection) and event.__class__ in _ENDS else event
@@ -416,7 +418,9 @@ def shown_tag(tag: str) -> str:
 def merge(
     merges: list[tuple[Any, Any, Any, Via | None]], problems: list[ComposeProblem]
 ) -> tuple[dict[str, Entry], dict[str, object]]:
-    """The entries and values that merge keys bring into one mapping; of several, the first that has a key wins."""
+    """Return the entries and values that merge keys bring into one mapping; of several, the first that has a key
+    wins.
+    """
     names: dict[str, Entry] = {}
     values: dict[str, object] = {}
     # A second `<<` is reported as a duplicate; as for any other key the last one counts first.
@@ -443,7 +447,9 @@ def _mappings(value: object, place: Any, via: Via | None) -> list[tuple[object, 
 
 
 def _carried(entry: Entry, key_event: Any, through: str) -> Entry:
-    """An entry as seen from the mapping it is merged into; one that was written inside the merge key is its own."""
+    """Return an entry as seen from the mapping it is merged into; one that was written inside the merge key is its
+    own.
+    """
     key, place, via = entry
     return (key, place, Via("", key_event, f"<<: {through}")) if through else (key, place, via)
 
@@ -460,7 +466,7 @@ _KNOWN = "tag:yaml.org,2002:"
 
 
 def tagged(event: Any) -> tuple[object, ComposeProblem | None]:
-    """The value of a tagged scalar; with a problem, its text."""
+    """Return the value of a tagged scalar; with a problem, its text."""
     tag, text = shown_tag(event.tag), event.value
     try:
         if tag in {"!!str", "!!timestamp"}:

@@ -34,7 +34,7 @@ from memcheck.plan.schema import (
 
 
 def explain(document: Document, schema: Schema) -> list[Finding]:
-    """Every finding about a document that does not conform, in the order of the text."""
+    """Return every finding about a document that does not conform, in the order of the text."""
     values = document.values
     if not isinstance(values, dict):
         message = f"a plan is a mapping, and this document is {found(values, '')}"
@@ -132,7 +132,7 @@ class _Explainer:
                 self._report(codes.MISSING_KEY, tokens, message, help=help)
 
     def _one_of(self, error: Any, tokens: list[str]) -> None:
-        """Exactly one of some keys."""
+        """Return exactly one of some keys."""
         names = [name for each in error.validator_value for name in each["required"]]
         present = [name for name in names if name in error.instance]
         if len(present) > 1:
@@ -142,7 +142,7 @@ class _Explainer:
             self._report(codes.MISSING_KEY, tokens, f"{key_path(tokens)} needs one of {listed(names)}", help=help)
 
     def _not(self, error: Any, tokens: list[str]) -> None:
-        """Keys that exclude each other."""
+        """Return keys that exclude each other."""
         if not isinstance(error.instance, dict):
             return  # its type is wrong, which is reported
         names = error.validator_value.get("required")
@@ -175,7 +175,7 @@ class _Explainer:
         self._report(codes.INVALID_VALUE, tokens, f"{key_path(tokens)} is empty", help=help)
 
     def _wrong(self, tokens: list[str], value: object, schema: Schema) -> None:
-        """A value that does not fit its schema; everything wrong with one value is one finding."""
+        """Return a value that does not fit its schema; everything wrong with one value is one finding."""
         pointer = pointer_of(tokens)
         if (pointer, "") in self._seen:
             return
@@ -197,7 +197,7 @@ class _Explainer:
         self._report(mended.code, tokens, message, help=help, fix=fix)
 
     def _properties(self, tokens: list[str]) -> Schema:
-        """What the mapping at a place may have."""
+        """Return what the mapping at a place may have."""
         values = self._document.values
         schema = branch(schema_at(values, tokens, self._root), value_at(values, tokens), self._root)
         found: Schema = (schema or {}).get("properties", {})
@@ -223,13 +223,13 @@ class _Explainer:
 
 
 def _new(tokens: list[str], key: str) -> str:
-    """The plan's name of a key under another tool's name."""
+    """Return the plan's name of a key under another tool's name."""
     entry = renamed(".".join(tokens), key)
     return entry.new if entry is not None else ""
 
 
 def _example(value: object, schema: Schema, root: Schema) -> str:
-    """An example, where the shape of the value is wrong or it is missing."""
+    """Return an example, where the shape of the value is wrong or it is missing."""
     options = branches(schema, root)
     if value is None or not any(has_type(each, value) for each in options):
         for example in schema.get("examples") or options[0].get("examples") or ():

@@ -41,7 +41,7 @@ class _Reader:
         self.chain = [(real_path(path), path)]
 
     def resolve(self, path: str, composed: Composed) -> tuple[dict[str, Any], Collection]:
-        """Values and places of one file, over those of what it extends."""
+        """Return values and places of one file, over those of what it extends."""
         marks = Marks(path, composed.root, self.sources)
         self.findings += [locate(problem, marks) for problem in composed.problems]
         self.odd |= composed.odd
@@ -101,7 +101,9 @@ class _Reader:
 
 @lru_cache(maxsize=8)
 def _composed(path: str, data: bytes) -> tuple[tuple[str, ...], tuple[Composed, ...], Finding | None]:
-    """Lines and documents of a file that is extended, and what is wrong with it: many plans extend the same one."""
+    """Return lines and documents of a file that is extended, and what is wrong with it: many plans extend the same
+    one.
+    """
     text, finding = decode(path, data)
     lines = split_lines(text)
     if finding is not None:
@@ -113,7 +115,9 @@ def _composed(path: str, data: bytes) -> tuple[tuple[str, ...], tuple[Composed, 
 
 
 def extended(path: str, index: int, lines: tuple[str, ...], composed: Composed, inherited: Inherited) -> Document:
-    """The document with everything that it extends under it; as it stands alone, with a finding, when that fails."""
+    """Return the document with everything that it extends under it; as it stands alone, with a finding, when that
+    fails.
+    """
     reader = _Reader(path, lines, inherited)
     values, root = composed.values, composed.root
     try:
@@ -153,7 +157,7 @@ def _join(
 
 
 def _carried(entry: Entry, via: Via) -> Entry:
-    """An entry of the base, as seen from the plan over it."""
+    """Return an entry of the base, as seen from the plan over it."""
     key, place, through = entry
     if through is None:
         return (key, place, via)

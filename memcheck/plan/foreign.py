@@ -214,7 +214,7 @@ def plain(key: str) -> str:
 
 
 def answered(key: str, tokens: list[str], value: object, *, serving: bool = False) -> str:
-    """The help for a key that stands below ``tokens``; empty where no tool that is known has it.
+    """Return the help for a key that stands below ``tokens``; empty where no tool that is known has it.
 
     ``serving``: the plan is one of inference.
     """
@@ -230,7 +230,7 @@ def answered(key: str, tokens: list[str], value: object, *, serving: bool = Fals
 
 
 def _of_same_key(help: str, known: list[str]) -> bool:
-    """Whether another answer says the value of the same key."""
+    """Say whether another answer says the value of the same key."""
     key = re.match(r"it is written `([\w.]+)`", help)
     return key is not None and any(each.startswith(f"it is written `{key[1]}: ") for each in known)
 
@@ -257,6 +257,7 @@ def _index() -> dict[str, list[list[Any]]]:
 
 
 def _written(answer: ForeignKey, value: object, *, serving: bool) -> str:
+    """Return the help for another tool's key that a plan has under its own name."""
     key, name = answer.text, answer.text.rpartition(".")[2]
     if key == f"{ARCHITECTURE}{name}":
         key = f"{ARCHITECTURE}{SHAPES.get(name, name)}"
@@ -267,7 +268,7 @@ NO_WORDS: Mapping[str, str] = {}
 
 
 def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str:
-    """The help that names a key of the plan, with the value where it is one that the plan takes."""
+    """Return the help that names a key of the plan, with the value where it is one that the plan takes."""
     said = f"it is written `{key}`"
     if value is None or isinstance(value, (dict, list)):
         return said
@@ -288,7 +289,7 @@ def written(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str
 
 
 def served(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str:
-    """The help that names a key of a plan of inference, which has no key of `training`."""
+    """Return the help that names a key of a plan of inference, which has no key of `training`."""
     own = SERVED.get(key, key)
     if own.startswith("training."):
         return f"leave it out: it is `{own}` of a training plan, and this plan is of inference"
@@ -298,13 +299,13 @@ def served(key: str, value: object, words: Mapping[str, str] = NO_WORDS) -> str:
 
 
 def instance(name: str) -> tuple[str, int] | None:
-    """The GPU and how many of it a cloud's machine of this type has; None for any other word."""
+    """Return the GPU and how many of it a cloud's machine of this type has; None for any other word."""
     found = _instances().get(name.strip().lower())
     return None if found is None else (found[0], found[1])
 
 
 def counted(text: str) -> tuple[str, int] | None:
-    """The name and the number of ``H100:8``, as schedulers write GPUs; None for any other word."""
+    """Return the name and the number of ``H100:8``, as schedulers write GPUs; None for any other word."""
     name, colon, number = text.strip().rpartition(":")
     whole = number.isdecimal() and number.isascii() and len(number) < 4
     return (name, int(number)) if colon and name and whole else None
@@ -317,6 +318,7 @@ def _instances() -> dict[str, tuple[str, int]]:
 
 
 def _left_out(answer: ForeignKey) -> str:
+    """Return the help for another tool's key that a plan does not need."""
     if answer.kind == NONE:
         reason = f"{answer.tool}: {answer.text}" if answer.text else f"a key of {answer.tool}"
         return f"leave it out: it changes no byte of a GPU ({reason})"
@@ -471,7 +473,9 @@ def renamed(section: str, key: str) -> Renamed | None:
 
 
 def rewritten(entry: Renamed, text: str) -> str | None:
-    """The plan's value for a value as it is written; the same text where both agree, None if there is no equal one."""
+    """Return the plan's value for a value as it is written; the same text where both agree, None if there is no equal
+    one.
+    """
     if not entry.values:
         return text
     return entry.values.get(text.strip("'\"").lower())

@@ -30,7 +30,7 @@ _UTF16_32 = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 def read_bytes(path: str) -> bytes:
-    """The bytes of a file, at most one more than ``most_bytes``, so that an endless one does no harm.
+    """Read the bytes of a file, at most one more than ``most_bytes``, so that an endless one does no harm.
 
     Raises OSError.
     """
@@ -48,7 +48,7 @@ def shown_path(path: str) -> str:
 
 
 def decode(path: str, data: bytes) -> tuple[str, Finding | None]:
-    """The text, without its byte order mark; with a finding, as much of it as is needed to show the place."""
+    """Return the text, without its byte order mark; with a finding, as much of it as is needed to show the place."""
     most = most_bytes(path)
     if len(data) > most:
         message = f"the file is larger than {most:,} bytes ({most >> 20} MiB)"
@@ -69,6 +69,7 @@ def decode(path: str, data: bytes) -> tuple[str, Finding | None]:
 
 
 def _broken(path: str, data: bytes, offset: int, message: str, help: str) -> tuple[str, Finding]:
+    """Return as much text as is needed to show the place at ``offset``, and the finding."""
     before = data[:offset].decode("utf-8", "replace").removeprefix("\ufeff")
     lines = split_lines(before + "x")
     line, column = len(lines), len(lines[-1])
@@ -83,14 +84,14 @@ def split_lines(text: str) -> tuple[str, ...]:
 
 
 def unbroken(text: str) -> str:
-    """The text, as long as before, in which Python's lines are those of the YAML parser."""
+    """Return the text, as long as before, in which Python's lines are those of the YAML parser."""
     for character in NO_BREAKS:
         text = text.replace(character, "\ufffd")
     return text
 
 
 def load_documents(path: str, data: bytes) -> list[Document]:
-    """Every YAML document of a file, in order. Empty documents are left out but counted.
+    """Return every YAML document of a file, in order. Empty documents are left out but counted.
 
     Never raises for bad input: what cannot be read becomes a document whose ``values`` are None and whose
     findings say why. Reads other files only for ``extends``.
@@ -125,6 +126,7 @@ class Inherited:
 
 
 def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed, inherited: Inherited) -> Document:
+    """Return the document with everything that it extends."""
     values = composed.values
     if isinstance(values, dict) and "extends" in values:
         from memcheck.plan.extends import extended
@@ -146,13 +148,13 @@ def _document(path: str, index: int, lines: tuple[str, ...], composed: Composed,
 
 
 def locate(problem: ComposeProblem, marks: Marks) -> Finding:
-    """A problem of composing, as a finding."""
+    """Return a problem of composing, as a finding."""
     related = tuple((label, marks.at(event)) for label, event in problem.related)
     return problem.code.at(marks.at(problem.event), problem.message, help=problem.help, related=related)
 
 
 def syntax_finding(path: str, text: str, lines: tuple[str, ...], error: Any) -> Finding:
-    """The finding for a document that could not be composed."""
+    """Return the finding for a document that could not be composed."""
     if isinstance(error, ComposeError):
         return locate(error.problem, Marks(path, None, {path: lines}))
     from memcheck.plan.syntax import explain
@@ -161,6 +163,7 @@ def syntax_finding(path: str, text: str, lines: tuple[str, ...], error: Any) -> 
 
 
 def _unreadable(path: str, index: int, lines: tuple[str, ...], finding: Finding) -> Document:
+    """Return a document without values, with the finding that says why."""
     sources = {path: lines}
     return Document(
         path=path, index=index, values=None, marks=Marks(path, None, sources), sources=sources, findings=(finding,)

@@ -42,7 +42,7 @@ class Mend(Record):
 
 
 def mend(value: object, text: str, schema: Schema, root: Schema) -> Mend:
-    """The first explanation that holds; ``text`` is the scalar as written, empty when it is none."""
+    """Return the first explanation that holds; ``text`` is the scalar as written, empty when it is none."""
     for guess in _guesses(value, text, schema, root):
         if not guess.text or conforms(_read(guess.text), schema, root):
             return guess
@@ -51,6 +51,7 @@ def mend(value: object, text: str, schema: Schema, root: Schema) -> Mend:
 
 
 def _guesses(value: object, text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """Yield explanations of a scalar that does not fit its schema, the likeliest first."""
     if not text or isinstance(value, (dict, list)):
         return
     if is_plain(text):
@@ -67,13 +68,14 @@ def _guesses(value: object, text: str, schema: Schema, root: Schema) -> Iterator
 
 
 def _too_small(value: float, schema: Schema, root: Schema) -> Iterator[Mend]:
-    """A number below the least that the schema takes."""
+    """Yield a number below the least that the schema takes."""
     bounds = [each["minimum"] for each in branches(schema, root) if "minimum" in each]
     if bounds and value < min(bounds):
         yield Mend(INVALID_VALUE, help=f"the least is `{min(bounds)}`")
 
 
 def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """Yield explanations of an unquoted scalar."""
     if isinstance(value, str):
         if looks_numeric(text):
             better = plain_number(text)
@@ -97,6 +99,7 @@ def _plain(value: object, text: str, schema: Schema, root: Schema) -> Iterator[M
 
 
 def _boolean_word(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
+    """Yield explanations of an unquoted word that YAML reads as a boolean."""
     code = BOOLEAN_TRAP._replace(severity="error")
     meaning = "true" if WORDS[text] else "false"
     why = f"and YAML reads `{text}` as the boolean {meaning}"
@@ -109,7 +112,7 @@ def _boolean_word(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
 
 
 def _switch(value: bool, schema: Schema, root: Schema) -> Iterator[Mend]:
-    """On or off, where the schema has a word for how much: ``full`` is what other tools switch on."""
+    """Yield on or off, where the schema has a word for how much: ``full`` is what other tools switch on."""
     names = [name for each in branches(schema, root) for name in each.get("enum", ())]
     word = "full" if value else "none"
     if {"full", "none"} <= set(names):
@@ -119,7 +122,7 @@ def _switch(value: bool, schema: Schema, root: Schema) -> Iterator[Mend]:
 
 
 def _quantity(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
-    """Numbers with a unit where only the number may stand."""
+    """Yield numbers with a unit where only the number may stand."""
     if not types(schema, root) & {"integer", "number"}:
         return
     thousands = _THOUSANDS.fullmatch(text)
@@ -137,7 +140,7 @@ def _quantity(text: str, schema: Schema, root: Schema) -> Iterator[Mend]:
 
 
 def _word(value: str, schema: Schema, root: Schema) -> Iterator[Mend]:
-    """Another spelling of one of the words that the schema lists."""
+    """Yield another spelling of one of the words that the schema lists."""
     names = [name for each in branches(schema, root) for name in each.get("enum", ())]
     spelled = _spelling(value)
     meant = next((name for name in names if _spelling(name) == spelled), None)
@@ -170,7 +173,7 @@ def number_like(text: str) -> bool:
 
 
 def plain_number(text: str) -> str:
-    """``1e-5``, ``0o17`` as a number that every YAML reader understands: ``1.0e-5``, ``15``."""
+    """Return ``1e-5``, ``0o17`` as a number that every YAML reader understands: ``1.0e-5``, ``15``."""
     sign = "-" if text.startswith("-") else ""
     body = text.lstrip("+-").lower()
     if body.startswith("0o"):
@@ -186,7 +189,7 @@ def plain_number(text: str) -> str:
 
 
 def _read(text: str) -> object:
-    """The value that YAML reads from a text that is written here."""
+    """Return the value that YAML reads from a text that is written here."""
     if text.startswith('"'):
         return text[1:-1]
     if text.startswith("["):
@@ -199,7 +202,7 @@ def _read(text: str) -> object:
 def unknown_key(
     key: str, tokens: list[str], mapping: dict[str, Any], schema: Schema, *, serving: bool = False
 ) -> tuple[str, str]:
-    """Help for a key that a mapping does not have, and the text to write when there is one right one.
+    """Return help for a key that a mapping does not have, and the text to write when there is one right one.
 
     ``serving``: the plan is one of inference.
     """
@@ -230,7 +233,9 @@ def unknown_key(
 
 
 def described(mapping: dict[str, Any]) -> str:
-    """The help for a model that is given as sizes alone: the same sizes where a plan has them; empty without any."""
+    """Return the help for a model that is given as sizes alone: the same sizes where a plan has them; empty without
+    any.
+    """
     sizes = {SHAPES[plain(key)]: value for key, value in mapping.items() if plain(key) in SHAPES}
     whole = {name: value for name, value in sizes.items() if type(value) is int and abs(value) < MOST_SIZE}
     if not whole:
@@ -243,7 +248,7 @@ MOST_SIZE = 10**9
 
 
 def misspelled(key: str, tokens: list[str], names: Schema) -> str:
-    """The key of the same mapping that was meant; empty when none is close enough."""
+    """Return the key of the same mapping that was meant; empty when none is close enough."""
     snake = plain(key)
     for name in names:
         if _bare(name) == _bare(key):
@@ -265,7 +270,7 @@ def misspelled(key: str, tokens: list[str], names: Schema) -> str:
 
 
 def _only(key: str, meant: str, names: Schema) -> bool:
-    """Whether a slip of the finger explains the key, and no other key of the mapping is anything like it."""
+    """Say whether a slip of the finger explains the key, and no other key of the mapping is anything like it."""
     snake = plain(key)
     return closest(snake, names, 2, 0.7) == [meant] and bool(closest(snake, [meant], 1, 0.85))
 
@@ -276,7 +281,7 @@ def _second(places: list[str]) -> bool:
 
 
 def _elsewhere(key: str, tokens: list[str]) -> list[str]:
-    """Where in a plan a key of this name stands; at most two places."""
+    """Say where in a plan a key of this name stands; at most two places."""
     snake = plain(key)
     if tokens == ["model"] and snake in SHAPES:
         return [f"{ARCHITECTURE}{SHAPES[snake]}"]
@@ -288,7 +293,7 @@ def _elsewhere(key: str, tokens: list[str]) -> list[str]:
 
 @cache
 def _places() -> dict[str, list[str]]:
-    """Every key of a plan by its name, with where it stands."""
+    """Return every key of a plan by its name, with where it stands."""
     found: dict[str, list[str]] = {}
     root = load_schema()
     for path in _paths(root, root, ""):
@@ -297,6 +302,7 @@ def _places() -> dict[str, list[str]]:
 
 
 def _paths(schema: Schema, root: Schema, prefix: str) -> Iterator[str]:
+    """Yield the dotted paths of all keys below ``prefix`` in a schema."""
     for each in branches(schema, root):
         for name, item in each.get("properties", {}).items():
             yield f"{prefix}{name}"

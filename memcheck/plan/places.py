@@ -55,7 +55,7 @@ class Document(Record):
         return any(pointer == each or pointer.startswith(f"{each}/") for each in self.changed)
 
     def locate(self, pointer: str) -> Location:
-        """Where to point for a pointer, or for its nearest ancestor that was written.
+        """Say where to point for a pointer, or for its nearest ancestor that was written.
 
         A scalar is pointed at itself; a mapping, a sequence or an empty value at its key,
         since its own text may be many lines or none; the document at its first key.
@@ -105,7 +105,7 @@ class Collection:
         self.items = items
 
     def child(self, token: str) -> Entry | None:
-        """The entry of one pointer token."""
+        """Return the entry of one pointer token."""
         if isinstance(self.items, dict):
             return self.items.get(token)
         if token.isdecimal() and int(token) < len(self.items):
@@ -124,7 +124,7 @@ def pointer_of(keys: Iterable[str]) -> str:
 
 
 def tokens(pointer: str) -> list[str]:
-    """The keys of a JSON pointer."""
+    """Return the keys of a JSON pointer."""
     found = pointer.split("/")[1:]
     if "~" in pointer:
         found = [token.replace("~1", "/").replace("~0", "~") for token in found]
@@ -142,6 +142,7 @@ class Marks(Mapping[str, Provenance]):
         """Marks that were asked for: as many as the text has values at most, which never change."""
 
     def __contains__(self, pointer: object) -> bool:
+        """Say whether the document has a value at the JSON pointer."""
         place = self._root
         for token in tokens(pointer) if isinstance(pointer, str) else (None,):
             entry = place.child(token) if token is not None and isinstance(place, Collection) else None
@@ -157,6 +158,7 @@ class Marks(Mapping[str, Provenance]):
         return found
 
     def _mark(self, pointer: str) -> Provenance:
+        """Find the place of a value, and the key or merge through which it came."""
         if not pointer:
             return Provenance(None, Location(self._path, self._first()))
         path, place, key, used_at, through = self._path, self._root, None, None, ""
@@ -200,7 +202,7 @@ class Marks(Mapping[str, Provenance]):
         return Location(self._path, self._span(event, self._path))
 
     def _first(self) -> Span:
-        """The first key of a mapping (``memcheck`` if it has one); else where the document starts."""
+        """Return the first key of a mapping (``memcheck`` if it has one); else where the document starts."""
         place = self._root
         if place is None:
             return NOWHERE
@@ -228,7 +230,7 @@ class Marks(Mapping[str, Provenance]):
 
 
 def _entries(place: Any) -> Iterator[tuple[str, Any]]:
-    """The names, or numbers, of what a collection holds, with their places."""
+    """Yield the names, or numbers, of what a collection holds, with their places."""
     if isinstance(place, Collection):
         items = place.items
         named = items.items() if isinstance(items, dict) else ((str(i), item) for i, item in enumerate(items))
@@ -237,7 +239,7 @@ def _entries(place: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _end(block: Collection) -> Any:
-    """The end of a block's last value: the parser ends a block mapping at the next token, lines later."""
+    """Return the end of a block's last value: the parser ends a block mapping at the next token, lines later."""
     place: Any = block
     while isinstance(place, Collection) and not place.start.flow_style:
         entries = place.items.values() if isinstance(place.items, dict) else place.items
@@ -251,7 +253,7 @@ def _end(block: Collection) -> Any:
 
 
 def _order(entry: Entry) -> tuple[int, int]:
-    """Where in its file an entry stands: a merged key where the merge key is, an alias where its key is."""
+    """Say where in its file an entry stands: a merged key where the merge key is, an alias where its key is."""
     key, place, via = entry
     event = via.use if via is not None else key if key is not None else place
     mark = (event.start if isinstance(event, Collection) else event).start_mark

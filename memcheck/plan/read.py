@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 
 def read_plan(document: Document) -> tuple[Plan | None, list[Finding]]:
-    """The typed plan and every finding about the file. No plan when the document does not conform to the schema."""
+    """Read the typed plan and every finding about the file. No plan when the document does not conform to the
+    schema.
+    """
     findings = list(document.findings)
     values: Any = document.values
     if values is None and any(finding.code in _BROKEN for finding in findings):
@@ -76,7 +78,7 @@ def read_plan(document: Document) -> tuple[Plan | None, list[Finding]]:
 
 
 def build_plan(values: dict[str, Any]) -> Plan:
-    """The typed plan of values that conform to the schema."""
+    """Return the typed plan of values that conform to the schema."""
     training, inference = values.get("training"), values.get("inference")
     return Plan(
         memcheck=1,
@@ -109,6 +111,7 @@ def _without_auto(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(value: Any) -> ModelSpec:
+    """Return the typed ``model`` section, which may be one word: the model's name."""
     if isinstance(value, str):
         return ModelSpec(name=value)
     rough = value.get("rough")
@@ -124,6 +127,7 @@ def _hardware(values: dict[str, Any]) -> HardwareSpec:
 
 
 def _training(values: dict[str, Any]) -> TrainingSpec:
+    """Return the typed ``training`` section."""
     typed = _whole(_without_auto(values))
     for name, read in _RECORDS.items():
         if name in typed:
@@ -142,7 +146,7 @@ def _teacher(value: dict[str, Any]) -> TeacherSpec:
 
 
 def _record(record: Callable[..., _Record], short: str) -> Callable[[Any], _Record]:
-    """A reader for a record that may be written as one word, which then is its ``short`` field."""
+    """Return a reader for a record that may be written as one word, which then is its ``short`` field."""
 
     def read(value: Any) -> _Record:
         if not isinstance(value, dict):
@@ -159,7 +163,7 @@ def _policy(values: dict[str, Any]) -> PolicySpec:
 
 
 def parse_count(value: str | float) -> int:
-    """``700M``, ``8B`` or a number, exactly."""
+    """Return ``700M``, ``8B`` or a number, exactly."""
     if not isinstance(value, str):
         return int(value)
     whole, _, decimals = value[:-1].strip().partition(".")

@@ -25,27 +25,28 @@ _integer_keys: list[frozenset[str]] = []
 
 
 def schema_path(name: str = _NAME) -> str:
-    """Where a schema lies: inside the installed package, or at the top of the repository."""
+    """Say where a schema lies: inside the installed package, or at the top of the repository."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inside = os.path.join(package, "schemas", name)
     return inside if os.path.exists(inside) else os.path.join(os.path.dirname(package), "schemas", name)
 
 
 def load_schema() -> dict[str, Any]:
-    """The schema as plain data, read once. Callers must not change it."""
+    """Return the schema as plain data, read once. Callers must not change it."""
     if not _cache:
         _cache.append(read_own_json(schema_path()))
     return _cache[0]
 
 
 def integer_keys() -> frozenset[str]:
-    """The names of keys that hold whole numbers. No other key has one of these names."""
+    """Return the names of keys that hold whole numbers. No other key has one of these names."""
     if not _integer_keys:
         _integer_keys.append(frozenset(_find_integer_keys()))
     return _integer_keys[0]
 
 
 def _find_integer_keys() -> set[str]:
+    """Collect the names of all keys whose schema takes whole numbers."""
     found: set[str] = set()
     pending: list[Any] = [load_schema()]
     while pending:
@@ -66,7 +67,7 @@ else:
 
 
 def conforms(value: object, schema: Schema, root: Schema) -> bool:
-    """Whether ``value`` conforms to ``schema``; ``root`` is where ``$ref`` points into."""
+    """Say whether ``value`` conforms to ``schema``; ``root`` is where ``$ref`` points into."""
     for keyword, argument in schema.items():
         check = CHECKS.get(keyword)
         if check is not None and not check(argument, value, schema, root):
@@ -75,13 +76,13 @@ def conforms(value: object, schema: Schema, root: Schema) -> bool:
 
 
 def target(reference: str, root: Schema) -> Schema:
-    """What ``#/definitions/name`` refers to."""
+    """Return what ``#/definitions/name`` refers to."""
     found: Schema = root["definitions"][reference.rpartition("/")[2]]
     return found
 
 
 def is_type(name: str, value: object) -> bool:
-    """Whether a value has a JSON type."""
+    """Say whether a value has a JSON type."""
     kind = value.__class__
     if kind is float:
         return name == "number" or (name == "integer" and value.is_integer())  # type: ignore[attr-defined]
@@ -120,6 +121,7 @@ def _const(constant: Any, value: Any, _schema: Schema, _root: Schema) -> bool:
 
 
 def _pattern(pattern: str, value: Any, _schema: Schema, _root: Schema) -> bool:
+    """Say whether a text matches the pattern; other values conform."""
     if value.__class__ is not str:
         return True
     if len(value) < 100 and "\n" not in value:  # before which `$` matches, too
@@ -132,6 +134,7 @@ def _pattern(pattern: str, value: Any, _schema: Schema, _root: Schema) -> bool:
 
 
 def _properties(properties: Schema, value: Any, _schema: Schema, root: Schema) -> bool:
+    """Say whether all known keys of a mapping conform to their schemas."""
     if value.__class__ is not dict:
         return True
     for key, item in value.items():
@@ -201,7 +204,7 @@ _MISSING = object()
 
 
 def schema_at(value: Any, tokens: list[str], root: Schema) -> Schema | None:
-    """The schema of the value that ``tokens`` lead to.
+    """Return the schema of the value that ``tokens`` lead to.
 
     ``{}`` inside an open mapping, where any key is valid; None below a key that the schema does not have.
     """
@@ -219,7 +222,7 @@ def schema_at(value: Any, tokens: list[str], root: Schema) -> Schema | None:
 
 
 def schema_of(key: str, root: Schema) -> Schema | None:
-    """The schema of a dotted key; None where the format has none, and ``{}`` where it takes anything."""
+    """Return the schema of a dotted key; None where the format has none, and ``{}`` where it takes anything."""
     found: Schema = root
     for token in key.split("."):
         mappings = [each for each in branches(found, root) if each.get("type") == "object"]
@@ -231,21 +234,23 @@ def schema_of(key: str, root: Schema) -> Schema | None:
 
 
 def resolved(schema: Schema, root: Schema) -> Schema:
-    """The schema that a reference leads to, over several references if need be."""
+    """Return the schema that a reference leads to, over several references if need be."""
     while "$ref" in schema:
         schema = target(schema["$ref"], root)
     return schema
 
 
 def branch(schema: Schema | None, value: object, root: Schema) -> Schema | None:
-    """The schema that references lead to; for a union the branch with the value's type, None where no branch has it."""
+    """Return the schema that references lead to; for a union the branch with the value's type, None where no branch has
+    it.
+    """
     if schema is None:
         return None
     return next((each for each in branches(schema, root) if has_type(each, value)), None)
 
 
 def branches(schema: Schema, root: Schema) -> list[Schema]:
-    """The branches of a union, which differ in type; a schema that is no union is its own branch."""
+    """Return the branches of a union, which differ in type; a schema that is no union is its own branch."""
     schema = resolved(schema, root)
     if "anyOf" in schema and "type" not in schema:
         return [each for item in schema["anyOf"] for each in branches(item, root)]
@@ -263,7 +268,7 @@ def types(schema: Schema, root: Schema) -> set[str]:
 
 
 def value_at(value: Any, tokens: list[str]) -> object:
-    """The value that tokens lead to; a fresh object, equal to nothing, when they lead nowhere."""
+    """Return the value that tokens lead to; a fresh object, equal to nothing, when they lead nowhere."""
     for token in tokens:
         if isinstance(value, dict) and token in value:
             value = value[token]
@@ -275,7 +280,7 @@ def value_at(value: Any, tokens: list[str]) -> object:
 
 
 def text_at(document: Document, location: Location) -> str:
-    """The text of a scalar as it is written; empty when it spans lines."""
+    """Return the text of a scalar as it is written; empty when it spans lines."""
     span = location.span
     lines = document.sources.get(location.path, ())
     if span.line != span.end_line or span.line > len(lines):
@@ -299,7 +304,7 @@ _TYPES = {
 
 
 def expected(schema: Schema, value: object, root: Schema) -> str:
-    """What a schema takes instead of ``value``, as the text that follows ``must be``.
+    """Return what a schema takes instead of ``value``, as the text that follows ``must be``.
 
     Of a union, the branches that take a scalar when the value is one, else the branch of the value's type.
     """
@@ -314,6 +319,7 @@ def expected(schema: Schema, value: object, root: Schema) -> str:
 
 
 def _expected(schema: Schema, value: object, *, titled: bool, alone: bool) -> str:
+    """Say what a schema takes: its words, its title, or its type and bounds."""
     if "const" in schema:
         return f"`{schema['const']}`"
     names = schema.get("enum")
@@ -325,6 +331,7 @@ def _expected(schema: Schema, value: object, *, titled: bool, alone: bool) -> st
 
 
 def _bounds(schema: Schema, value: object) -> str:
+    """Say the bounds of a number, as far as the ``value`` makes them worth reading."""
     least, above, most = (schema.get(name) for name in ("minimum", "exclusiveMinimum", "maximum"))
     if most is not None and isinstance(value, (int, float)) and value > most >= 1000:
         return f" of at most {most}"
@@ -337,7 +344,7 @@ def _bounds(schema: Schema, value: object) -> str:
 
 
 def found(value: object, text: str) -> str:
-    """A value, as the text that follows ``not`` in a message. ``text``: the value as it is written."""
+    """Return a value, as the text that follows ``not`` in a message. ``text``: the value as it is written."""
     shown = f"`{shorten(text)}`"
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
@@ -354,7 +361,7 @@ def found(value: object, text: str) -> str:
 
 
 def flow(value: object) -> str:
-    """A value in YAML's flow style, on one line."""
+    """Return a value in YAML's flow style, on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {flow(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
@@ -363,13 +370,13 @@ def flow(value: object) -> str:
 
 
 def shorten(text: str, room: int = 40) -> str:
-    """The text on one line, cut to at most ``room`` characters."""
+    """Return the text on one line, cut to at most ``room`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= room else text[: room - 3] + "..."
 
 
 def listed(names: Any, word: str = "or") -> str:
-    """Names in backticks with commas between them, and ``word`` before the last one."""
+    """Return names in backticks with commas between them, and ``word`` before the last one."""
     quoted = [f"`{name}`" for name in names]
     if len(quoted) < 2:
         return "".join(quoted)
@@ -377,7 +384,7 @@ def listed(names: Any, word: str = "or") -> str:
 
 
 def key_path(tokens: list[str]) -> str:
-    """A pointer's tokens as a user says them: ``training.lora.rank``, ``item 2 of training.freeze``."""
+    """Return a pointer's tokens as a user says them: ``training.lora.rank``, ``item 2 of training.freeze``."""
     if tokens and tokens[-1].isdecimal():
         return f"item {int(tokens[-1]) + 1} of {key_path(tokens[:-1])}"
     return f"`{tokens[-1]}`" if tokens else "a plan"

@@ -30,7 +30,7 @@ _ALIKE = 0.8
 
 
 def misspells_mark(data: bytes) -> bool:
-    """Whether the text misspells the mark, as in ``memchek: 1``: it has a similar key with the mark's value, and a
+    """Say whether the text misspells the mark, as in ``memchek: 1``: it has a similar key with the mark's value, and a
     section of a plan.
     """
     data = _plain(data)
@@ -43,14 +43,14 @@ def misspells_mark(data: bytes) -> bool:
 
 
 def _plain(data: bytes) -> bytes:
-    """The bytes with plain letters in place of those that look like them."""
+    """Return the bytes with plain letters in place of those that look like them."""
     if data.isascii():
         return data
     return skeleton(data.decode("utf-8", "replace")).encode()
 
 
 def resembles_plan(data: bytes) -> bool:
-    """Whether two of a plan's sections stand at the top, with a key that only a plan's have."""
+    """Say whether two of a plan's sections stand at the top, with a key that only a plan's have."""
     data = _plain(data)
     return len(set(_SECTION.findall(data))) >= 2 and _OWN.search(data) is not None
 
@@ -85,7 +85,7 @@ _DEEPEST = 1000
 
 
 def looks_like_plan(data: bytes) -> bool:
-    """Whether some document has a top-level ``memcheck`` key with a value that is no collection. Never raises.
+    """Say whether some document has a top-level ``memcheck`` key with a value that is no collection. Never raises.
 
     A plan with a mistake after that key still looks like one, so that the mistake is reported. Text in another encoding
     than UTF-8 is decoded here, although it will be refused.
@@ -100,7 +100,7 @@ def looks_like_plan(data: bytes) -> bool:
 
 
 def may_spell(data: bytes) -> bool:
-    """Whether the bytes hold the mark, in letters, in escapes, or in letters that look like its own."""
+    """Say whether the bytes hold the mark, in letters, in escapes, or in letters that look like its own."""
     mark = _MARK.encode()
     if mark in data:
         return True
@@ -121,7 +121,9 @@ def _is_mark(key: object) -> bool:
 
 
 def _other_encoding(data: bytes) -> str:
-    """UTF-16 or UTF-32, by its byte order mark or by the zero bytes of a first ASCII character; empty for neither."""
+    """Return UTF-16 or UTF-32, by its byte order mark or by the zero bytes of a first ASCII character; empty for
+    neither.
+    """
     for start, encoding in _ENCODINGS:
         if data.startswith(start):
             return encoding
@@ -133,7 +135,7 @@ def _other_encoding(data: bytes) -> str:
 
 
 def _is_parsed_as_plan(data: bytes) -> bool:
-    """What the parser's events say, up to the first that cannot be parsed."""
+    """Return what the parser's events say, up to the first that cannot be parsed."""
     text = _UNPRINTABLE.sub(" ", data.decode("utf-8", "replace").removeprefix("\ufeff"))
     keys = _TopKeys()
     try:
@@ -164,7 +166,7 @@ class _TopKeys:
         self._key: str | None = None
 
     def take(self, event: Any) -> None:
-        """The next event of the parser."""
+        """Return the next event of the parser."""
         kind = type(event).__name__
         if kind == "ScalarEvent":
             if event.anchor is not None:
@@ -187,7 +189,7 @@ class _TopKeys:
             self._begin()
 
     def _node(self, text: str | None) -> None:
-        """A whole node; None for a collection."""
+        """Return a whole node; None for a collection."""
         if self.depth != 1 or not self._in_mapping:
             return
         if self._has_key:
@@ -210,7 +212,7 @@ def _is_composed_as_plan(text: str) -> bool:
 
 
 def _in_braces(data: bytes) -> bool:
-    """A document written as one flow mapping, such as JSON: the key must stand directly inside its braces."""
+    """Return a document written as one flow mapping, such as JSON: the key must stand directly inside its braces."""
     start = _BRACES.match(data)
     if start is None:
         return False
@@ -229,7 +231,7 @@ def _in_braces(data: bytes) -> bool:
 
 
 def is_meant(path: str, data: bytes, unmarked: list[str] | None, *, has_more: bool) -> bool:
-    """Whether a file is a plan, or meant as one by a misspelt mark; what resembles one goes to ``unmarked``.
+    """Say whether a file is a plan, or meant as one by a misspelt mark; what resembles one goes to ``unmarked``.
 
     ``has_more``: whether there is a file under the path, in which more stands where the bytes are too many.
     """
@@ -243,7 +245,7 @@ def is_meant(path: str, data: bytes, unmarked: list[str] | None, *, has_more: bo
 
 
 def _may_hold_plan(file: str) -> bool:
-    """Whether a file that is too large to parse mentions the mark: then it is reported, not passed over."""
+    """Say whether a file that is too large to parse mentions the mark: then it is reported, not passed over."""
     overlap = 1024  # more than any spelling of the mark that someone means to be read
     held = b""
     with open_file(file) as stream:

@@ -114,7 +114,7 @@ _PURE = (
 
 
 def explain(path: str, text: str, error: yaml.YAMLError) -> Finding:
-    """The finding for a syntax error."""
+    """Return the finding for a syntax error."""
     lines = split_lines(text)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return _explain_marked(path, lines, error)
@@ -132,7 +132,7 @@ def explain(path: str, text: str, error: yaml.YAMLError) -> Finding:
 
 
 def _problem(error: Any) -> str:
-    """What is wrong, in libyaml's words whichever parser found it."""
+    """Return what is wrong, in libyaml's words whichever parser found it."""
     found: str = error.problem
     if found.startswith("expected <block end>"):
         inside_list = error.context == "while parsing a block collection"
@@ -175,7 +175,7 @@ def _character(lines: tuple[str, ...], mark: Any) -> str:
 
 
 def _at(path: str, lines: tuple[str, ...], mark: Any) -> Location:
-    """One character at a mark of the parser; the end of the last line if the mark is after the text."""
+    """Return one character at a mark of the parser; the end of the last line if the mark is after the text."""
     line, column = mark.line, mark.column
     if lines and line >= len(lines):
         line, column = len(lines) - 1, len(lines[-1])

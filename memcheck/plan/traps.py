@@ -17,7 +17,7 @@ from memcheck.plan.schema import Schema, is_plain, key_path, schema_at, shorten,
 
 
 def traps(document: Document, schema: Schema) -> list[Finding]:
-    """The findings about odd scalars, in the order of the text."""
+    """Return the findings about odd scalars, in the order of the text."""
     findings = []
     for pointer in document.marks:
         finding = _trap(document, pointer, schema)
@@ -27,6 +27,7 @@ def traps(document: Document, schema: Schema) -> list[Finding]:
 
 
 def _trap(document: Document, pointer: str, schema: Schema) -> Finding | None:
+    """Return the finding on a scalar that YAML reads as something else than what is meant; None if there is none."""
     path = tokens(pointer)
     value = value_at(document.values, path)
     if value.__class__ not in {bool, int, float, str} or document.is_changed(pointer):
@@ -53,7 +54,7 @@ _Found = tuple[codes.Code, str, str, str]
 
 
 def _of_number(value: object, text: str, path: list[str]) -> _Found | None:
-    """Numbers that are none, or that no size can be."""
+    """Return numbers that are none, or that no size can be."""
     shown = shorten(text or str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return codes.INVALID_VALUE, f"{key_path(path)} must be a finite number, not `{shown}`", "", ""
@@ -63,7 +64,9 @@ def _of_number(value: object, text: str, path: list[str]) -> _Found | None:
 
 
 def _of_reading(value: object, text: str, path: list[str]) -> _Found | None:
-    """The finding on a number that YAML 1.1 reads as octal or sexagesimal, so that the value is not what is written."""
+    """Return the finding on a number that YAML 1.1 reads as octal or sexagesimal, so that the value is not what is
+    written.
+    """
     if text != str(value) and number(text) == (value, True):
         plain = f"{value:g}" if isinstance(value, float) else str(value)
         other = (
@@ -80,7 +83,7 @@ def _of_reading(value: object, text: str, path: list[str]) -> _Found | None:
 
 
 def _of_word(value: object, text: str, path: list[str]) -> _Found | None:
-    """Booleans that are words elsewhere, and words that look like numbers."""
+    """Return booleans that are words elsewhere, and words that look like numbers."""
     if isinstance(value, bool):
         if text not in ODD_WORDS or WORDS[text] is not value:
             return None

@@ -12,14 +12,14 @@ from memcheck.plan.places import Document
 
 
 def excerpt(document: Document) -> tuple[str, ...]:
-    """The lines of the document, of all those of its file."""
+    """Return the lines of the document, of all those of its file."""
     first, end = document.lines
     lines = document.sources[document.path]
     return lines[first:end] if end > first else lines
 
 
 def moved(edits: Iterable[Edit], lines: int) -> tuple[Edit, ...]:
-    """The edits, moved down by ``lines`` lines."""
+    """Return the edits, moved down by ``lines`` lines."""
     return tuple(
         Edit(each.span._replace(line=each.span.line + lines, end_line=each.span.end_line + lines), each.text)
         for each in edits
@@ -27,7 +27,7 @@ def moved(edits: Iterable[Edit], lines: int) -> tuple[Edit, ...]:
 
 
 def read_excerpt(document: Document, text: str) -> Document | None:
-    """The document that a changed excerpt holds, which is at the top of its text; None unless it is one document.
+    """Read the document that a changed excerpt holds, which is at the top of its text; None unless it is one document.
 
     A document whose lines are not known is read with its whole file.
     """
@@ -44,7 +44,7 @@ def edits(
     order: Mapping[str, Sequence[str]] | None = None,
     removed: Iterable[str] = (),
 ) -> tuple[Edit, ...]:
-    """Edits that write the changes into the file; empty when one of them has no certain place.
+    """Return edits that write the changes into the file; empty when one of them has no certain place.
 
     Values that are written in place are replaced. Missing keys are put before the first key of their section, or where
     the ``order`` of its keys by the section's pointer has them. ``removed`` keys lose their lines. What came through an
@@ -82,7 +82,8 @@ def edits(
 
 
 def _nested(values: object, changes: Mapping[str, object]) -> dict[str, object]:
-    """The changes, with those inside a section that the plan does not have gathered into one value of that section.
+    """Return the changes, with those inside a section that the plan does not have gathered into one value of that
+    section.
 
     ``training.options.a: 1`` of a plan without options becomes ``training.options: {a: 1}``.
     """
@@ -107,7 +108,7 @@ def _nested(values: object, changes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _own(document: Document, pointer: str) -> bool:
-    """Whether the value at a pointer is written in this file, for this place alone."""
+    """Say whether the value at a pointer is written in this file, for this place alone."""
     mark = document.marks.get(pointer)
     if mark is None or mark.used_at is not None:
         return False
@@ -115,7 +116,9 @@ def _own(document: Document, pointer: str) -> bool:
 
 
 def _edit(document: Document, keys: list[str], value: object, order: Mapping[str, Sequence[str]] | None) -> Edit | None:
-    """The value in its place, or a new key in a section that this file has; what is inherited is written over."""
+    """Return the value in its place, or a new key in a section that this file has; what is inherited is written
+    over.
+    """
     pointer = "/" + "/".join(keys)
     if _own(document, pointer):
         span = document.marks[pointer].value.span
@@ -133,7 +136,7 @@ def _edit(document: Document, keys: list[str], value: object, order: Mapping[str
 
 
 def _over_lines(document: Document, pointer: str, value: object) -> Edit | None:
-    """A value in the place of one of several lines: a mapping in braces, or a block below its key."""
+    """Return a value in the place of one of several lines: a mapping in braces, or a block below its key."""
     mark = document.marks[pointer]
     span = mark.value.span
     if mark.key is None or mark.key.span.end_line == span.line:
@@ -145,7 +148,8 @@ def _over_lines(document: Document, pointer: str, value: object) -> Edit | None:
 def _in_order(
     document: Document, parent: str, name: str, text: str, order: Mapping[str, Sequence[str]], apart: str = ""
 ) -> Edit | None:
-    """A new key where the order of its section's keys has it: before the next one there is, or after the last one.
+    """Return a new key where the order of its section's keys has it: before the next one there is, or after the last
+    one.
 
     ``apart``: what is between the new key and the next one, such as an empty line. A comment right above a key stays
     with it.
@@ -187,7 +191,7 @@ def _in_order(
 
 
 def _below(document: Document, pointer: str) -> object:
-    """The value at a pointer of plain keys; None where there is none."""
+    """Return the value at a pointer of plain keys; None where there is none."""
     values = document.values
     for part in pointer.split("/")[1:]:
         values = values.get(part) if isinstance(values, dict) else None
@@ -195,7 +199,9 @@ def _below(document: Document, pointer: str) -> object:
 
 
 def _removal(document: Document, pointer: str) -> Edit | None:
-    """An edit that takes a key and its value out of their mapping; None where they are not written in this place."""
+    """Return an edit that takes a key and its value out of their mapping; None where they are not written in this
+    place.
+    """
     if not _own(document, pointer) or not _written_here(document, pointer):
         return None
     mark, parent = document.marks[pointer], pointer.rpartition("/")[0]
@@ -247,7 +253,7 @@ def _fill(document: Document, parent: str, line: str) -> Edit | None:
 
 
 def _inside(document: Document, span: Span, text: str) -> str:
-    """The text to insert at ``span``. Its last comma is dropped where a closing brace follows."""
+    """Return the text to insert at ``span``. Its last comma is dropped where a closing brace follows."""
     if (span.line, span.column) == (span.end_line, span.end_column) and text.endswith(", "):
         behind = document.sources[document.path][span.line - 1][span.column - 1 :]
         return text[:-2] if behind.startswith("}") else text
@@ -260,7 +266,9 @@ def _written_here(document: Document, pointer: str) -> bool:
 
 
 def _sections(document: Document, new: Mapping[str, list[str]]) -> Edit | None:
-    """New top-level sections before ``training`` or ``inference``, or before the last section that the file has."""
+    """Return new top-level sections before ``training`` or ``inference``, or before the last section that the file
+    has.
+    """
     for neighbour in ("/training", "/inference", "/hardware", "/model", "/memcheck"):
         mark = document.marks.get(neighbour)
         if mark is not None and mark.key is not None and mark.key.path == document.path and mark.key.span.column == 1:
@@ -271,7 +279,7 @@ def _sections(document: Document, new: Mapping[str, list[str]]) -> Edit | None:
 
 
 def flow_text(value: object) -> str:
-    """A value as YAML flow text; JSON is a subset, and quotes are dropped where YAML needs none."""
+    """Return a value as YAML flow text; JSON is a subset, and quotes are dropped where YAML needs none."""
     if isinstance(value, str):
         plain = value.replace("-", "").replace("_", "").replace(".", "").isalnum() and value[0].isalpha()
         return value if plain else written(value)
@@ -289,7 +297,7 @@ def flow_text(value: object) -> str:
 
 
 def apply_edits(lines: tuple[str, ...], made: tuple[Edit, ...]) -> str:
-    """The text of a file after the edits; they must not overlap."""
+    """Return the text of a file after the edits; they must not overlap."""
     text = [line if line.endswith("\n") else line + "\n" for line in lines]
     whole = "".join(text)
     starts = [0, *accumulate(map(len, text))]
@@ -311,7 +319,7 @@ BOM = "\ufeff"
 
 
 def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
-    """The file after disjoint edits; line ends in their texts become those of the line they are made on."""
+    """Return the file after disjoint edits; line ends in their texts become those of the line they are made on."""
     text = data.decode("utf-8")
     start = len(BOM) if text.startswith(BOM) else 0
     lines = unbroken(text[start:]).splitlines(keepends=True)
@@ -330,7 +338,7 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def line_end(lines: Sequence[str], number: int) -> str:
-    """How a line ends, or the one before it if it is the last."""
+    """Return how a line ends, or the one before it if it is the last."""
     for line in (lines[index] for index in range(min(number, len(lines)) - 1, -1, -1)):
         for end in ("\r\n", "\n", "\r"):
             if line.endswith(end):

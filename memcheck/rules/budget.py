@@ -19,13 +19,15 @@ BATCH = ("activations", "logits_and_loss", "temporaries")
 
 
 def need(context: RuleContext, estimate: Estimate) -> str:
-    """``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
+    """Return ``needs 96.31 GiB of the 79.10 GiB of h100-80gb (121.8%)``."""
     capacity = f"{gib(estimate.capacity_bytes)} of {context.resolved.gpu.name}"
     return f"needs {gib(estimate.needed_bytes)} of the {capacity} ({percent(estimate.utilization)})"
 
 
 def doubt(context: RuleContext, estimate: Estimate) -> str:
-    """``; uncertain: it may be between 73.6 and 89.7 GiB``, for a need above the limit whose interval crosses it."""
+    """Return ``; uncertain: it may be between 73.6 and 89.7 GiB``, for a need above the limit whose interval crosses
+    it.
+    """
     if verdict_of(estimate, context.fail_above) != UNCERTAIN:
         return ""
     return f"; uncertain: it may be {between(estimate.needed_interval_bytes)} GiB{settling(context)}"
@@ -37,7 +39,8 @@ def settling(context: RuleContext) -> str:
 
 
 def lacking(moment: HostMoment, host_bytes: int, gpus: int) -> str:
-    """``a node needs 2,102.66 GiB of host memory in load (8 processes making the model), and has 512.00 GiB, ...``.
+    """Return ``a node needs 2,102.66 GiB of host memory in load (8 processes making the model), and has 512.00 GiB,
+    ...``.
 
     ``gpus``: of a node.
     """
@@ -49,14 +52,14 @@ def lacking(moment: HostMoment, host_bytes: int, gpus: int) -> str:
 
 
 def in_host(moment: HostMoment, gpus: int) -> str:
-    """``for what is offloaded by its 8 GPUs`` | ``in load (8 processes making the model)``."""
+    """Return ``for what is offloaded by its 8 GPUs`` | ``in load (8 processes making the model)``."""
     if moment.name == "step":
         return f"for what is offloaded by its {gpus} GPUs" if gpus > 1 else "for what is offloaded by its GPU"
     return f"in {moment.name} ({moment.operation})"
 
 
 def peak(context: RuleContext, estimate: Estimate) -> str:
-    """Where and when the peak is, and what it is made of."""
+    """Say where and when the peak is, and what it is made of."""
     rank = ""
     if context.layout.pipeline > 1:
         rank = f"pipeline rank {estimate.pipeline_rank} of {context.layout.pipeline} peaks "
@@ -67,13 +70,15 @@ def peak(context: RuleContext, estimate: Estimate) -> str:
 
 
 def largest(estimate: Estimate, count: int = 2) -> str:
-    """The biggest components with their bytes."""
+    """Return the biggest components with their bytes."""
     ordered = sorted(estimate.needed_parts_bytes.items(), key=lambda item: -item[1])
     return listed(f"{component(name)} {gib(b)}" for name, b in ordered[:count] if b > 0)
 
 
 def key_pointer(context: RuleContext, estimate: Estimate) -> str:
-    """The written key that decides most of the peak: the batch when activations lead, the sharding when states lead."""
+    """Return the written key that decides most of the peak: the batch when activations lead, the sharding when states
+    lead.
+    """
     if context.training is None:
         serving = context.plan.inference
         by_cache = ("/inference/batch_size", "/inference/context_length")
@@ -91,7 +96,7 @@ def key_pointer(context: RuleContext, estimate: Estimate) -> str:
 
 
 def related(context: RuleContext) -> tuple[tuple[str, str], ...]:
-    """Places of the keys that decide the plan's memory, each with a label that says what the key contributes."""
+    """Return places of the keys that decide the plan's memory, each with a label that says what the key contributes."""
     labels = [(f"{gib(context.resolved.gpu.memory_bytes)} usable", stated(context.document, "/hardware/gpu"))]
     job = context.training
     if job is not None:
@@ -114,7 +119,7 @@ def related(context: RuleContext) -> tuple[tuple[str, str], ...]:
 
 
 def recomputed(job: TrainingJob) -> str:
-    """``all activations are kept`` | ``recompute full``."""
+    """Return ``all activations are kept`` | ``recompute full``."""
     mode = job.checkpointing.mode
     return "all activations are kept" if mode == "none" else f"recompute {mode}"
 
@@ -124,7 +129,7 @@ SHARDED = {1: "optimizer states", 2: "optimizer states and gradients", 3: "all s
 
 
 def sharded(job: TrainingJob) -> str:
-    """``all states divided over 8 ranks`` | ``every GPU holds all states``."""
+    """Return ``all states divided over 8 ranks`` | ``every GPU holds all states``."""
     ranks = job.layout.shard_group
     if not job.layout.zero_stage or ranks == 1:
         return "every GPU holds all states"

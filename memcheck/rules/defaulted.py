@@ -40,7 +40,7 @@ PLAIN: dict[str, object] = {
 
 
 def stated(plan: Plan, key: str) -> object:
-    """The value under a dotted key of the plan; None where it is not stated."""
+    """Return the value under a dotted key of the plan; None where it is not stated."""
     value: object = plan
     for part in fields(key):
         value = getattr(value, part, None)
@@ -50,7 +50,7 @@ def stated(plan: Plan, key: str) -> object:
 
 
 def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bool:
-    """Whether the plan states a value under ``key`` other than the one that it would have anyway."""
+    """Say whether the plan states a value under ``key`` other than the one that it would have anyway."""
     value = stated(plan, key)
     if value is None:
         return False
@@ -66,7 +66,7 @@ def deviates(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> bo
 
 
 def _usual_recipe(plan: Plan, job: TrainingJob, framework: Framework, key: str) -> Recipe:
-    """The recipe without the plan's own word on one dtype."""
+    """Return the recipe without the plan's own word on one dtype."""
     named = plan.training.precision if plan.training else None
     if named is not None:
         named = named._replace(**{key.rpartition(".")[2]: None})
@@ -89,8 +89,8 @@ class Other(Record):
 
 
 def hanging(context: RuleContext, estimate: Estimate) -> str:
-    """``; a default decides 12.43 GiB of it: with `parallelism.gradient_sync: every` instead of `last` the plan needs
-    24.84 GiB and passes``, for every such key; empty where no default decides as much.
+    """Return ``; a default decides 12.43 GiB of it: with `parallelism.gradient_sync: every` instead of `last` the plan
+    needs 24.84 GiB and passes``, for every such key; empty where no default decides as much.
     """
     found = []
     for each in _others(context):
@@ -111,8 +111,8 @@ def hanging(context: RuleContext, estimate: Estimate) -> str:
 
 
 def unstated(context: RuleContext, estimate: Estimate) -> str:
-    """``; a default decides: with `training.sequences: padded` instead of `packed` the plan needs 81.20 GiB (102.6%),
-    above the limit of 95.0%``, for a plan that passes by a default alone; empty for others.
+    """Return ``; a default decides: with `training.sequences: padded` instead of `packed` the plan needs 81.20 GiB
+    (102.6%), above the limit of 95.0%``, for a plan that passes by a default alone; empty for others.
     """
     if not hangs(estimate, context.fail_above):
         return ""
@@ -124,7 +124,7 @@ def unstated(context: RuleContext, estimate: Estimate) -> str:
 
 
 def with_effects(assumptions: tuple[Assumption, ...], estimate: Estimate) -> tuple[Assumption, ...]:
-    """The assumptions, with what the plan needs on top if one of them does not hold."""
+    """Return the assumptions, with what the plan needs on top if one of them does not hold."""
     more = gib(estimate.padded_bytes - estimate.needed_bytes)
     return tuple(
         each._replace(why=f"{each.why}, which needs {more} more") if each.key == ROWS else each for each in assumptions
@@ -136,6 +136,7 @@ def _shown(value: object) -> str:
 
 
 def _others(context: RuleContext) -> Iterator[Other]:
+    """Yield each assumption with the value that would need more memory, and the job with that."""
     job = context.training
     if job is None:
         return

@@ -46,7 +46,7 @@ class LockedLimits(Record):
 
 
 def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
-    """A plan's policy where it is stricter than the limits, and the limits where it is not."""
+    """Return a plan's policy where it is stricter than the limits, and the limits where it is not."""
     fail, warn = stated.fail_above, stated.warn_above
     return stated._replace(
         fail_above=None if fail is None else min(fail, limits.fail_above),

@@ -77,7 +77,7 @@ LEAST = 0.01
 
 
 def rests_on(context: RuleContext, known: frozenset[str], most: int) -> tuple[tuple[Ground, ...], int]:
-    """The assumptions that move the need by more than 1 %, the largest first, and how many were not tried.
+    """Return the assumptions that move the need by more than 1 %, the largest first, and how many were not tried.
 
     ``most``: how many assumptions are tried. ``known``: the codes of what the rules find in the plan as it is.
     """
@@ -92,13 +92,13 @@ def rests_on(context: RuleContext, known: frozenset[str], most: int) -> tuple[tu
 
 
 def tried(context: RuleContext) -> list[str]:
-    """The keys of the assumptions that have another value, in the order of the alternatives."""
+    """Return the keys of the assumptions that have another value, in the order of the alternatives."""
     taken = _assumed(context)
     return [key for key in ALTERNATIVES if key in taken and alternative(key, taken[key]) is not None]
 
 
 def grounds(context: RuleContext, known: frozenset[str], keys: Sequence[str]) -> Iterator[tuple[Ground, Estimate]]:
-    """Each of these assumptions with another value, and the estimate with that."""
+    """Yield each of these assumptions with another value, and the estimate with that."""
     taken = _assumed(context)
     document = unplaced(context)
     for key in keys:
@@ -119,7 +119,7 @@ def grounds(context: RuleContext, known: frozenset[str], keys: Sequence[str]) ->
 
 
 def unplaced(context: RuleContext) -> Document:
-    """The plan's document without the places of its values, which the estimates here do not need."""
+    """Return the plan's document without the places of its values, which the estimates here do not need."""
     nowhere = Provenance(None, Location(context.document.path, Span(1, 1, 1, 1)))
     return context.document._replace(marks={"": nowhere})
 
@@ -132,7 +132,7 @@ def _assumed(context: RuleContext) -> dict[str, object]:
 def priced_with(
     context: RuleContext, document: Document, known: frozenset[str], change: dict[str, object]
 ) -> Estimate | None:
-    """The estimate with a value written; None where such a plan would be another one, or none."""
+    """Return the estimate with a value written; None where such a plan would be another one, or none."""
     try:
         plan, findings = read_plan(with_changes(document, change))
         if plan is None or any(each.severity == "error" for each in findings):

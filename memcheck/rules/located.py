@@ -32,7 +32,7 @@ PROBLEM_CODES = {
 
 
 def located(error: ResolutionError | UnsupportedError, document: Document) -> list[Finding]:
-    """What could not be resolved or priced, as findings on the keys that ask for it."""
+    """Return what could not be resolved or priced, as findings on the keys that ask for it."""
     if isinstance(error, UnsupportedError):
         where = place(document, error.pointer)
         return [codes.NO_MEMORY_MODEL.at(where, error.message, help=error.help, pointer=error.pointer)]
@@ -45,7 +45,7 @@ def located(error: ResolutionError | UnsupportedError, document: Document) -> li
 
 
 def no_document(path: str) -> Finding:
-    """A file without any document was named as a plan: it must not pass for one."""
+    """Return a file without any document was named as a plan: it must not pass for one."""
     start = Location(path, Span(1, 1, 1, 1))
     return codes.INVALID_PLAN.at(start, "the file holds no document", help="a plan starts with `memcheck: 1`")
 
@@ -71,7 +71,9 @@ def _traced(finding: Finding, document: Document) -> Finding:
 
 
 def _use(finding: Finding, document: Document) -> Location | None:
-    """The use of the key that a finding points at; None if the key stands in the plan itself, or is not in it."""
+    """Return the use of the key that a finding points at; None if the key stands in the plan itself, or is not in
+    it.
+    """
     pointer = finding.pointer
     while pointer and pointer not in document.marks:
         pointer = pointer.rpartition("/")[0]
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
 
 
 def joined(context: RuleContext, findings: Sequence[Finding], starts: Starts) -> list[Finding]:
-    """The findings, those errors joined that name the same degree as an earlier one.
+    """Return the findings, those errors joined that name the same degree as an earlier one.
 
     Only for errors that keep a job from starting: none of them can be hidden.
     """
@@ -121,13 +123,13 @@ def joined(context: RuleContext, findings: Sequence[Finding], starts: Starts) ->
 
 
 def _named(finding: Finding, degrees: dict[Location, str]) -> list[str]:
-    """The degrees that a finding points at, the one it underlines first."""
+    """Return the degrees that a finding points at, the one it underlines first."""
     places = [finding.location, *(where for _, where in finding.related)]
     return list(dict.fromkeys(degrees[where] for where in places if where in degrees))
 
 
 def _fitting(context: RuleContext, name: str, starts: Starts) -> str:
-    """Values of a degree with which nothing keeps the job from starting, those that divide the GPUs tried."""
+    """Return values of a degree with which nothing keeps the job from starting, those that divide the GPUs tried."""
     layout, job = context.layout, context.resolved.job
     if name not in HELPED or context.plan.parallelism.data is not None:
         return ""

@@ -50,7 +50,7 @@ _BETWEEN = re.compile(r"\s*:\s+")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per key that could go."""
+    """Yield one finding per key that could go."""
     document = context.document
     lines = document.sources.get(document.path, ())
     if len(document.sources) > 1 or document.findings or any(map(MERGE.search, lines)):
@@ -70,7 +70,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _states_default(document: Document, pointer: str) -> bool:
-    """Whether the value of a key, written in place, is the one that the format gives it."""
+    """Say whether the value of a key, written in place, is the one that the format gives it."""
     mark = document.marks[pointer]
     path = tokens(pointer)
     if mark.key is None or mark.used_at is not None or document.is_changed(pointer):
@@ -86,7 +86,7 @@ def _states_default(document: Document, pointer: str) -> bool:
 
 
 def _is_same_without(context: RuleContext, pointer: str) -> bool:
-    """Whether the plan conforms without the key, and resolves to the same job on the same hardware."""
+    """Say whether the plan conforms without the key, and resolves to the same job on the same hardware."""
     values = _without(context.document.values, tokens(pointer))
     root = load_schema()
     if not conforms(values, root, root):
@@ -101,7 +101,7 @@ def _is_same_without(context: RuleContext, pointer: str) -> bool:
 
 
 def _without(values: Any, path: list[str]) -> Any:
-    """The values without one key; what is not on the way to it is shared."""
+    """Return the values without one key; what is not on the way to it is shared."""
     if len(path) == 1:
         return {name: item for name, item in values.items() if name != path[0]}
     if isinstance(values, list):
@@ -110,7 +110,9 @@ def _without(values: Any, path: list[str]) -> Any:
 
 
 def _removal(document: Document, pointer: str, lines: tuple[str, ...]) -> Edit | None:
-    """The edit that takes a key out: its line, or its part of a flow mapping. None where it is not alone there."""
+    """Return the edit that takes a key out: its line, or its part of a flow mapping. None where it is not alone
+    there.
+    """
     mark = document.marks[pointer]
     if mark.key is None or len(_mapping(document, pointer)) < 2:
         return None
@@ -139,7 +141,7 @@ def _removal(document: Document, pointer: str, lines: tuple[str, ...]) -> Edit |
 
 
 def _mapping(document: Document, pointer: str) -> dict[str, Any]:
-    """The mapping that has the key at ``pointer``; empty where the value above is no mapping."""
+    """Return the mapping that has the key at ``pointer``; empty where the value above is no mapping."""
     above = value_at(document.values, tokens(pointer)[:-1])
     return above if isinstance(above, dict) else {}
 

@@ -51,7 +51,7 @@ from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when what is needed exceeds the capacity."""
+    """Yield one finding when what is needed exceeds the capacity."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != TOO_LARGE:
         return

@@ -41,7 +41,7 @@ from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding between ``fail_above`` and the capacity."""
+    """Yield one finding between ``fail_above`` and the capacity."""
     estimate = context.estimate
     if estimate is None or gpu_fit(estimate, context.fail_above) != ABOVE:
         return

@@ -39,7 +39,7 @@ from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding between ``warn_above`` and ``fail_above``."""
+    """Yield one finding between ``warn_above`` and ``fail_above``."""
     estimate = context.estimate
     if estimate is None or estimate.utilization <= context.warn_above:
         return

@@ -48,7 +48,7 @@ from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when only the upper end of the interval is above the limit and nothing failed yet."""
+    """Yield one finding when only the upper end of the interval is above the limit and nothing failed yet."""
     estimate = context.estimate
     if estimate is None or estimate.longest_row or gpu_fit(estimate, context.fail_above) != UNCERTAIN:
         return

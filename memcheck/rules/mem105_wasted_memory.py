@@ -39,7 +39,7 @@ from memcheck.rules.words import gib, percent
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding below ``policy.waste_below``."""
+    """Yield one finding below ``policy.waste_below``."""
     estimate = context.estimate
     if estimate is None or context.waste_below is None or estimate.utilization >= context.waste_below:
         return

@@ -71,7 +71,7 @@ HELP = {
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the predicted host bytes of a node exceed its memory."""
+    """Yield one finding when the predicted host bytes of a node exceed its memory."""
     estimate, host = context.estimate, context.host_bytes
     if estimate is None or host is None:
         return

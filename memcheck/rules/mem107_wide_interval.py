@@ -42,7 +42,7 @@ WIDEST = 0.15
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the interval covers more than 15 % of the GPU."""
+    """Yield one finding when the interval covers more than 15 % of the GPU."""
     estimate = context.estimate
     if estimate is None:
         return

@@ -45,7 +45,7 @@ from memcheck.rules.when import limited_rows
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding where the plan fits with short rows and not at their limit."""
+    """Yield one finding where the plan fits with short rows and not at their limit."""
     estimate, job = context.estimate, context.training
     if estimate is None or job is None or not estimate.longest_row:
         return

@@ -40,7 +40,7 @@ from memcheck.rules.words import multiples
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the product of all degrees is not the number of GPUs."""
+    """Yield one finding when the product of all degrees is not the number of GPUs."""
     layout = context.layout
     model = layout.tensor * layout.context * layout.pipeline
     world = layout.world_size

@@ -40,7 +40,7 @@ from memcheck.rules.words import divisors, listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for the first head count that a degree does not divide."""
+    """Yield one finding for the first head count that a degree does not divide."""
     layout = context.layout
     by_heads = moves_heads(context)
     degree = layout.tensor * (layout.context if by_heads else 1)

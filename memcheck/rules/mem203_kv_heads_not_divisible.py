@@ -41,7 +41,7 @@ from memcheck.rules.words import divisors, listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for the first number of key/value heads that the tensor degree does not divide."""
+    """Yield one finding for the first number of key/value heads that the tensor degree does not divide."""
     tensor = context.layout.tensor
     for heads in kv_head_counts(context):
         if heads % tensor == 0:

@@ -36,7 +36,7 @@ from memcheck.rules.types import PROVABLE, REVIEW, Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when a framework without padding shards an indivisible vocabulary."""
+    """Yield one finding when a framework without padding shards an indivisible vocabulary."""
     model, tensor, framework = context.architecture, context.layout.tensor, context.framework
     if model is None or framework is None or framework.parallelism.pads_vocabulary or model.vocab_size % tensor == 0:
         return

@@ -49,7 +49,7 @@ from memcheck.rules.words import divisors, listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per reason."""
+    """Yield one finding per reason."""
     layout, model = context.layout, context.architecture
     expert = layout.expert
     if (expert == 1 and layout.expert_tensor == 1) or model is None:
@@ -89,7 +89,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _framework(context: RuleContext) -> Iterator[Finding]:
-    """Findings on `expert_tensor` where it breaks a further condition of the framework."""
+    """Yield findings on `expert_tensor` where it breaks a further condition of the framework."""
     layout, framework = context.layout, context.framework
     if framework is None or layout.expert_tensor == 1:
         return
@@ -113,6 +113,7 @@ def _framework(context: RuleContext) -> Iterator[Finding]:
 
 
 def _ranks(context: RuleContext) -> Iterator[Finding]:
+    """Yield a finding if the expert ranks do not divide the ranks of a pipeline stage."""
     layout = context.layout
     stage = layout.data * layout.context * layout.tensor
     group = layout.expert * layout.expert_tensor

@@ -56,7 +56,7 @@ PER_STAGE = "num_layers_per_virtual_pipeline_stage"
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the stages cannot be filled, or not equally where they must be equal."""
+    """Yield one finding when the stages cannot be filled, or not equally where they must be equal."""
     layout, layers = context.layout, context.layers
     stages = layout.pipeline * layout.virtual_stages
     virtual = f" * virtual_stages {layout.virtual_stages} = {stages} stages" if layout.virtual_stages > 1 else " stages"
@@ -102,7 +102,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _shorter_ends(context: RuleContext, layers: int) -> str:
-    """The options with which the first and the last stage take what is left, and the others are equal."""
+    """Return the options with which the first and the last stage take what is left, and the others are equal."""
     framework, layout = context.framework, context.layout
     names = [names[-1] for names in ENDS]
     if framework is None or not set(names) <= set(framework.options) or layout.pipeline < 3 or layers < layout.pipeline:
@@ -117,7 +117,7 @@ def _shorter_ends(context: RuleContext, layers: int) -> str:
 
 
 def _disagrees(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
-    """A written layout with other stages or layers than the plan has."""
+    """Yield a written layout with other stages or layers than the plan has."""
     written = stages_of_layout(job.option(WRITTEN))
     if written:
         yield from _miscounted(context, job, "".join(written))
@@ -140,7 +140,7 @@ def _disagrees(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
 
 
 def _miscounted(context: RuleContext, job: TrainingJob, letters: str) -> Iterator[Finding]:
-    """What the layout names more or less often than there is of it."""
+    """Yield what the layout names more or less often than there is of it."""
     predictions = job.option("mtp_num_layers") or 0
     for letter, what, wanted, key in (
         ("E", "embeddings", 1, "/model"),
@@ -159,13 +159,13 @@ def _miscounted(context: RuleContext, job: TrainingJob, letters: str) -> Iterato
 
 
 def _ends(job: TrainingJob) -> dict[str, int]:
-    """The options that say how many layers the first and the last stage have, with those numbers."""
+    """Return the options that say how many layers the first and the last stage have, with those numbers."""
     stated = (((n, v) for n in names if isinstance(v := job.option(n), int)) for names in ENDS)
     return dict(found for each in stated if (found := next(each, None)) is not None)
 
 
 def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
-    """Why Megatron refuses the split, or an empty string."""
+    """Say why Megatron refuses the split, or an empty string."""
     given = _ends(job).values()
     if given:
         middle, ranks = layers - sum(given), job.layout.pipeline - len(given)
@@ -180,7 +180,7 @@ def _uneven(job: TrainingJob, layers: int, stages: int, where: str) -> str:
 
 
 def _counted(job: TrainingJob) -> int:
-    """How many of embedding and loss count as a layer."""
+    """Return how many of embedding and loss count as a layer."""
     names = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
     return sum(bool(job.option(name)) for name in names)
 

@@ -40,7 +40,7 @@ RACK_SCALE = ("gb200", "gb300")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when a tensor group cannot lie within a node."""
+    """Yield one finding when a tensor group cannot lie within a node."""
     layout = context.layout
     if layout.tensor == 1 or layout.nodes == 1 or context.resolved.gpu.name.startswith(RACK_SCALE):
         return

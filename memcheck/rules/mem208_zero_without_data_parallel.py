@@ -37,7 +37,7 @@ from memcheck.rules.when import idle_stage
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the sharding group is a single rank."""
+    """Yield one finding when the sharding group is a single rank."""
     layout = context.layout
     if layout.zero_stage == 0 or (layout.data * layout.context > 1 and layout.shard_group > 1):
         return

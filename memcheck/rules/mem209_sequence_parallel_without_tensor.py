@@ -38,7 +38,7 @@ from memcheck.rules.when import states_sequence
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a stated sequence parallelism over one rank."""
+    """Yield one finding for a stated sequence parallelism over one rank."""
     if context.plan.parallelism.sequence and context.layout.tensor == 1:
         yield RULE.finding(
             context,

@@ -39,7 +39,7 @@ from memcheck.rules.words import multiples
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the sequence length is no multiple of what splits it."""
+    """Yield one finding when the sequence length is no multiple of what splits it."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
         return

@@ -43,7 +43,7 @@ from memcheck.rules.when import pipelined
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for an impossible interleaving."""
+    """Yield one finding for an impossible interleaving."""
     job = context.training
     if job is None or job.layout.pipeline == 1:
         return

@@ -41,7 +41,7 @@ DEGREES = ("tensor", "context", "pipeline", "expert", "expert_tensor")
 
 
 def unsupported(context: RuleContext) -> tuple[str, ...]:
-    """The keys of ``parallelism`` that are in use and that the framework does not have."""
+    """Return the keys of ``parallelism`` that are in use and that the framework does not have."""
     framework, layout = context.framework, context.layout
     if framework is None:
         return ()
@@ -52,7 +52,7 @@ def unsupported(context: RuleContext) -> tuple[str, ...]:
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per key, unless the framework was not named (MEM403 says so then)."""
+    """Yield one finding per key, unless the framework was not named (MEM403 says so then)."""
     framework = context.framework
     if framework is None or context.plan.training is None or context.plan.training.framework is None:
         return

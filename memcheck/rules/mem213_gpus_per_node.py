@@ -35,7 +35,7 @@ from memcheck.rules.types import HEURISTIC, REVIEW, Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for an implausibly large node."""
+    """Yield one finding for an implausibly large node."""
     usual, stated = context.resolved.gpu.gpus_per_node, context.layout.gpus_per_node
     if not usual or stated <= max(8, 2 * usual):
         return

@@ -37,7 +37,7 @@ from memcheck.rules.words import divisors, listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a group that cannot be formed or that shards nothing."""
+    """Yield one finding for a group that cannot be formed or that shards nothing."""
     layout, group = context.layout, context.plan.parallelism.shard_group
     if group is None or context.training is None:
         return

@@ -41,7 +41,7 @@ from memcheck.rules.words import listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a stage that the framework does not have."""
+    """Yield one finding for a stage that the framework does not have."""
     framework, stage = context.framework, context.layout.zero_stage
     if framework is None or stage in framework.parallelism.zero_stages:
         return

@@ -42,7 +42,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a pipeline that waits more than it should."""
+    """Yield one finding for a pipeline that waits more than it should."""
     job = context.training
     if job is None or job.layout.pipeline == 1 or job.layout.pipeline_schedule not in SCHEDULES:
         return

@@ -45,7 +45,7 @@ from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for the layer that is padded most."""
+    """Yield one finding for the layer that is padded most."""
     job, model = context.training, context.architecture
     layer = padded_layer(job, model) if job is not None and model is not None else None
     if job is None or layer is None:
@@ -61,6 +61,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _help(context: RuleContext, job: TrainingJob, layer: PaddedLayer) -> str:
+    """Say how to avoid the padding of experts to equal shards."""
     if job.layout.expert > 1:
         return f"choose degrees that divide the {layer.experts} experts of a rank evenly"
     most = ranks_without_padding(job, layer)

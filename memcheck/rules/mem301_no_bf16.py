@@ -38,7 +38,7 @@ from memcheck.rules.when import no_bf16
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a bf16 recipe on a GPU that is known to lack it."""
+    """Yield one finding for a bf16 recipe on a GPU that is known to lack it."""
     job, gpu = context.training, context.resolved.gpu
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params) or not lacks_bf16(gpu):
         return

@@ -37,7 +37,7 @@ from memcheck.rules.when import fp8
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for an fp8 recipe on a GPU that is known to lack it."""
+    """Yield one finding for an fp8 recipe on a GPU that is known to lack it."""
     job, gpu = context.training, context.resolved.gpu
     if job is None or job.recipe.recipe != "fp8-mixed" or not lacks_fp8(gpu):
         return

@@ -41,7 +41,7 @@ WIDEST_HEAD = 256
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for the first reason why the kernel refuses."""
+    """Yield one finding for the first reason why the kernel refuses."""
     job, framework, gpu = context.training, context.framework, context.resolved.gpu
     if job is None or framework is None or job.attention != "flash":
         return

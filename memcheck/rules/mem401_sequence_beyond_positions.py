@@ -40,7 +40,7 @@ from memcheck.rules.when import beyond_positions
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the sequence exceeds the positions."""
+    """Yield one finding when the sequence exceeds the positions."""
     model, job = context.architecture, context.job
     if model is None or not beyond_positions(context):
         return

@@ -38,7 +38,7 @@ from memcheck.rules.words import multiples
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when whole passes do not make up the global batch."""
+    """Yield one finding when whole passes do not make up the global batch."""
     job, stated = context.training, context.plan.training
     if job is None or stated is None or stated.global_batch_size is None:
         return

@@ -44,7 +44,7 @@ HARMLESS = frozenset({"context"})
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding naming every degree that asks for the answer."""
+    """Yield one finding naming every degree that asks for the answer."""
     stated = context.plan.training
     if stated is None or stated.framework is not None:
         return

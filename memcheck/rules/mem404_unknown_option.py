@@ -43,7 +43,7 @@ MOST = 4
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per unknown option, and one for all that another framework has."""
+    """Yield one finding per unknown option, and one for all that another framework has."""
     framework, stated = context.framework, context.plan.training
     if framework is None or stated is None:
         return
@@ -72,7 +72,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _foreign(context: RuleContext, framework: str, names: list[str], owners: list[str]) -> Finding:
-    """Options that all belong to another framework: one mistake, about the framework.
+    """Return options that all belong to another framework: one mistake, about the framework.
 
     Where the config that they come from was found to disagree about it, this is a note of that error.
     """

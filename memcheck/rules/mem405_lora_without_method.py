@@ -35,7 +35,7 @@ from memcheck.rules.when import idle_adapters
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for settings that nothing uses."""
+    """Yield one finding for settings that nothing uses."""
     stated, job = context.plan.training, context.training
     if stated is None or job is None or stated.lora is None or job.method != "full":
         return

@@ -38,7 +38,7 @@ WORDS = {bool: "true or false", int: "a whole number from 0", float: "a number f
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per value of the wrong kind."""
+    """Yield one finding per value of the wrong kind."""
     framework, job = context.framework, context.training
     if framework is None or job is None:
         return
@@ -64,7 +64,7 @@ def _is_negative(name: str, value: object) -> bool:
 
 
 def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
-    """``isinstance``, except that true is no number, a tuple is a list, and a list holds no mappings."""
+    """Return ``isinstance``, except that true is no number, a tuple is a list, and a list holds no mappings."""
     if isinstance(value, bool):
         return bool in types
     if isinstance(value, tuple):

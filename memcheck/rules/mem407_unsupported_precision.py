@@ -38,7 +38,7 @@ from memcheck.rules.words import listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a recipe that the framework does not offer."""
+    """Yield one finding for a recipe that the framework does not offer."""
     framework, job = context.framework, context.training
     if framework is None or job is None or job.recipe.recipe in framework.precisions.recipes:
         return

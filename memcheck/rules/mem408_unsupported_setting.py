@@ -57,7 +57,7 @@ FOUR_BITS = ("nf4", "fp4")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per setting that the framework does not offer, and per key that it has nothing for."""
+    """Yield one finding per setting that the framework does not offer, and per key that it has nothing for."""
     framework, job, stated = context.framework, context.training, context.plan.training
     if framework is None or job is None or stated is None:
         return
@@ -91,7 +91,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _base(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
-    """What a quantised base does not go with."""
+    """Yield what a quantised base does not go with."""
     held = job.base_format.removesuffix("-single")
     at = stated(context.document, "/training/base", "/training/method")
     trainer = context.plan.training.trainer if context.plan.training is not None else None
@@ -114,7 +114,7 @@ def _base(context: RuleContext, framework: Framework, job: TrainingJob) -> Itera
 
 
 def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
-    """Ways to make and save the model that this stack does not have."""
+    """Yield ways to make and save the model that this stack does not have."""
     title, initialization, checkpoint = framework.title, job.initialization, job.checkpoint
     related = (("the framework", "/training/framework"), ("the method", "/training/method"))
     places = ("device", *ON_HOST) if shards_parameters(job.layout, framework) else ("device",)
@@ -135,7 +135,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
 
 
 def _lacking(context: RuleContext, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
-    """One finding per key that the framework has nothing for and that says something."""
+    """Yield one finding per key that the framework has nothing for and that says something."""
     for key, instead in framework.lacks.items():
         if deviates(context.plan, job, framework, key):
             yield RULE.finding(

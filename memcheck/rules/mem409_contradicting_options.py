@@ -54,7 +54,7 @@ DISTRIBUTED = ("overlap_param_gather", "use_precision_aware_optimizer")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per option that contradicts the plan."""
+    """Yield one finding per option that contradicts the plan."""
     job = context.training
     if job is None:
         return
@@ -71,7 +71,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
-    """Option, the plan's key, what the option implies for it, what the plan resolved to."""
+    """Yield option, the plan's key, what the option implies for it, what the plan resolved to."""
     stage, options = job.layout.zero_stage, dict(job.options)
     if "recompute_granularity" in options:
         mode = options["recompute_granularity"]
@@ -116,7 +116,7 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
 
 
 def _hidden_routing(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
-    """What Megatron asserts of a job that hides the routing of one micro-batch under the computation of another.
+    """Yield what Megatron asserts of a job that hides the routing of one micro-batch under the computation of another.
 
     Yields the option, the pointer of the contradicting key, the value that it needs, and the value that it has.
     """
@@ -132,7 +132,9 @@ def _hidden_routing(job: TrainingJob) -> Iterator[tuple[str, str, object, object
 
 
 def _recompute(job: TrainingJob, chosen: object) -> Iterator[tuple[str, str, object, object]]:
-    """torchtitan's word for selective recompute: ``op``, or every how many blocks one is recomputed as a whole."""
+    """Yield torchtitan's word for selective recompute: ``op``, or every how many blocks one is recomputed as a
+    whole.
+    """
     if chosen is None:
         return
     c, key = job.checkpointing, "/training/activation_checkpointing"

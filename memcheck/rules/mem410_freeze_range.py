@@ -39,7 +39,7 @@ RANGE = r"layers:(\d+)-(\d+)"
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per range that is empty or leaves the model."""
+    """Yield one finding per range that is empty or leaves the model."""
     job, layers = context.training, context.layers
     if job is None:
         return

@@ -39,7 +39,7 @@ from memcheck.rules.when import recipe_ignored
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when the recipe's name and what it computes in disagree."""
+    """Yield one finding when the recipe's name and what it computes in disagree."""
     job = context.training
     if job is None or not job.recipe.recipe.endswith("-mixed") or job.recipe.compute != "fp32":
         return

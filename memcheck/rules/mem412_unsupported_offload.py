@@ -41,7 +41,7 @@ from memcheck.rules.when import offloads
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per offload that cannot be had."""
+    """Yield one finding per offload that cannot be had."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
         return
@@ -57,6 +57,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _reason(job: TrainingJob, framework: Framework, what: str, place: str) -> tuple[str, str] | None:
+    """Return why an offload cannot be had, and what to do; None if it can."""
     stage, name = job.layout.zero_stage, framework.name
     if place == "none" or job.optimizer.name.startswith("paged-"):
         return None

@@ -68,7 +68,7 @@ RECOMPUTED = ("core_attn", "gdn_norm_out", "layernorm", "mla_up_proj", "mlp", "m
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per name that nothing in the model has."""
+    """Yield one finding per name that nothing in the model has."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
         return
@@ -86,6 +86,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _recomputed(context: RuleContext, job: TrainingJob, framework: Framework) -> Iterator[Finding]:
+    """Yield findings on modules to recompute that the model does not have."""
     place = "/training/activation_checkpointing/modules"
     parts = framework.checkpointed_parts
     if job.checkpointing.modules and framework.selective_recompute != "modules" and not parts:
@@ -111,7 +112,7 @@ def _recomputed(context: RuleContext, job: TrainingJob, framework: Framework) ->
 
 
 def _unpriced_head(job: TrainingJob, framework: Framework) -> str:
-    """Where adapters of the head have no memory model; empty where they have one."""
+    """Say where adapters of the head have no memory model; empty where they have one."""
     if not framework.adapters.head:
         return f"under {framework.name}"
     if job.loss.kind not in PRICED_LOSSES:
@@ -124,7 +125,7 @@ def _unpriced_head(job: TrainingJob, framework: Framework) -> str:
 
 
 def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
-    """A pattern that reaches the head, and where that has no memory model."""
+    """Yield a pattern that reaches the head, and where that has no memory model."""
     if why:
         help = "leave it out of the pattern, or train a whole copy of it: `lora.modules_to_save: [lm_head]`"
         place = "/training/lora/target_modules"
@@ -132,6 +133,8 @@ def _with_head(context: RuleContext, why: str) -> Iterator[Finding]:
 
 
 def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora: Lora) -> Iterator[Finding]:
+    """Yield findings on LoRA targets that no module of the model has."""
+
     def matches(name: str, module: str) -> bool:
         return adapts(Adapter(rank=lora.rank, targets=name, dtype=lora.dtype, quantized=False), module)
 
@@ -157,7 +160,7 @@ def _adapted(context: RuleContext, job: TrainingJob, framework: Framework, lora:
 
 
 def _refused_by_peft(context: RuleContext, lora: Lora) -> Iterator[Finding]:
-    """Targets that peft finds and stops at."""
+    """Yield targets that peft finds and stops at."""
     a = context.architecture
     if a is None or a.model_type not in REFUSED_FAMILIES:
         return
@@ -194,6 +197,8 @@ def _adapted_parameters(context: RuleContext, targets: tuple[str, ...]) -> Itera
 
 
 def _frozen(context: RuleContext, freeze: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield findings on frozen names that no module of the model has."""
+
     def matches(name: str, module: str) -> bool:
         return is_frozen(module, (name,))
 
@@ -231,7 +236,9 @@ def _missing(
 
 
 def _modules(context: RuleContext, *, linear: bool) -> tuple[str, ...]:
-    """Paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly known."""
+    """Return paths inside the blocks; ``linear``: of linear layers only. None for a model that is only roughly
+    known.
+    """
     blocks = context.architecture.blocks if context.architecture is not None else ()
     tensors = [tensor for block, _ in blocks for tensor in block_tensors(block)]
     if linear and context.architecture is not None:

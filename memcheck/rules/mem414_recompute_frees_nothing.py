@@ -53,7 +53,7 @@ WORTH_NAMING = 2**20
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for core attention that is recomputed although its kernel keeps no scores."""
+    """Yield one finding for core attention that is recomputed although its kernel keeps no scores."""
     job, framework = context.training, context.framework
     if job is None or framework is None or context.architecture is None or framework.selective_recompute != "modules":
         return
@@ -86,7 +86,7 @@ def recomputed(job: TrainingJob) -> tuple[str, ...]:
 
 
 def without_core_attention(job: TrainingJob, modules: tuple[str, ...]) -> TrainingJob:
-    """The job with the other modules recomputed as before."""
+    """Return the job with the other modules recomputed as before."""
     others = tuple(m for m in modules if m != "core_attn")
     dropped = ("recompute_granularity", "recompute_modules", "moe_layer_recompute")
     options = tuple(o for o in job.options if o[0] not in dropped)
@@ -95,6 +95,7 @@ def without_core_attention(job: TrainingJob, modules: tuple[str, ...]) -> Traini
 
 
 def _cost(context: RuleContext, job: TrainingJob, modules: tuple[str, ...]) -> str:
+    """Say how many more bytes the plan needs with the recomputation; an empty text below ``WORTH_NAMING``."""
     if miscounted(context):  # a layout of other GPUs has no estimate
         return ""
     gpu, overhead = context.resolved.gpu, context.resolved.overhead

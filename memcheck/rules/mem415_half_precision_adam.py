@@ -41,7 +41,7 @@ MOMENTS = ("adam", "adamw")
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for moments that fp16 cannot hold."""
+    """Yield one finding for moments that fp16 cannot hold."""
     job = context.training
     if job is None or job.optimizer.name not in MOMENTS or job.optimizer.implementation == "fused":
         return

@@ -77,7 +77,7 @@ OF_A_STEP = (
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per stated key that changes nothing."""
+    """Yield one finding per stated key that changes nothing."""
     job, framework = context.training, context.framework
     if job is None or framework is None:
         yield from _serving(context)
@@ -91,7 +91,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
-    """Whether the value is another one than the job would have without the key."""
+    """Say whether the value is another one than the job would have without the key."""
     if (key not in PRECISION and key != "parallelism.gradient_sync") or context.framework is None:
         return True
     if key in DROPPED:
@@ -102,6 +102,7 @@ def _counts(context: RuleContext, job: TrainingJob, key: str) -> bool:
 
 
 def _finding(context: RuleContext, key: str, why: str) -> Finding:
+    """Return the finding for a key without effect. ``why``: as a clause."""
     pointer = "/" + key.replace(".", "/")
     return RULE.finding(
         context,
@@ -113,6 +114,7 @@ def _finding(context: RuleContext, key: str, why: str) -> Finding:
 
 
 def _serving(context: RuleContext) -> Iterator[Finding]:
+    """Yield findings for keys of a training step in a plan that serves a model."""
     for name in OF_A_STEP:
         key = f"parallelism.{name}"
         if getattr(context.plan.parallelism, name) not in (None, 0, 1, False):
@@ -126,6 +128,7 @@ def _reshard(job: TrainingJob) -> str:
 
 
 def _sync(job: TrainingJob) -> str:
+    """Say why ``gradient_sync`` has no effect; an empty text if it has one."""
     layout = job.layout
     if layout.data * layout.context == 1:
         return "there is one replica, and nothing to reduce"
@@ -143,6 +146,7 @@ def _view(job: TrainingJob) -> str:
 
 
 def _schedule(job: TrainingJob) -> str:
+    """Say why ``pipeline_schedule`` has no effect; an empty text if it has one."""
     usual = "interleaved-1f1b" if job.layout.virtual_stages > 1 else "1f1b"
     if job.layout.pipeline > 1 or job.layout.pipeline_schedule == usual:
         return ""
@@ -150,6 +154,7 @@ def _schedule(job: TrainingJob) -> str:
 
 
 def _reduce(job: TrainingJob) -> str:
+    """Say why the dtype of reductions has no effect; an empty text if it has one."""
     if uses_fsdp(job):
         return ""
     several = job.layout.data * job.layout.context > 1
@@ -157,6 +162,7 @@ def _reduce(job: TrainingJob) -> str:
 
 
 def _gradients(job: TrainingJob) -> str:
+    """Say why the dtype of gradients has no effect; an empty text if it has one."""
     if job.framework.own_gradients:
         return "a gradient buffer is as wide as the parameters, fp32, or wider" if job.recipe.params == "fp32" else ""
     if job.method != "full":
@@ -165,6 +171,7 @@ def _gradients(job: TrainingJob) -> str:
 
 
 def _states(job: TrainingJob) -> str:
+    """Say why the dtype of optimizer states has no effect; an empty text if it has one."""
     if keeps_full_states(job.optimizer, job.framework):
         return f"bitsandbytes' {job.optimizer.name} keeps its states in fp32"
     if job.optimizer.name in LOW_BITS:
@@ -185,6 +192,7 @@ def _imbalance(job: TrainingJob) -> str:
 
 
 def _expert_tensor(job: TrainingJob) -> str:
+    """Say why ``expert_tensor`` has no effect; an empty text if it has one."""
     model = job.architecture
     if isinstance(model, Architecture) and not any(isinstance(block.mlp, Moe) for block, _ in model.blocks):
         return "the model has no experts"

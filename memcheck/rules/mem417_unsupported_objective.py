@@ -53,7 +53,7 @@ OBJECTIVE, HEAD = "/training/objective", "/training/head"
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per key that the objective or the framework contradicts."""
+    """Yield one finding per key that the objective or the framework contradicts."""
     framework, job, stated = context.framework, context.training, context.plan.training
     if framework is None or job is None or stated is None:
         return
@@ -88,6 +88,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _trainer(context: RuleContext, framework: Framework, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
+    """Yield findings on a trainer or objective that the framework does not have."""
     name, who = job.objective.name, stated.trainer.name if stated.trainer else None
     related = (("the framework", "/training/framework"),)
     if who is not None and who not in framework.trainers:
@@ -109,7 +110,7 @@ def _trainer(context: RuleContext, framework: Framework, job: TrainingJob, state
 
 
 def _head(context: RuleContext, framework: Framework, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
-    """Findings on a head that contradicts the objective or the framework."""
+    """Yield findings on a head that contradicts the objective or the framework."""
     kind, name = job.head.kind, job.objective.name
     if kind == "lm":
         if stated.head is not None and stated.head.labels is not None:
@@ -136,7 +137,7 @@ def _head(context: RuleContext, framework: Framework, job: TrainingJob, stated: 
 
 
 def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
-    """Padding, and the pass between steps."""
+    """Yield padding, and the pass between steps."""
     related = (("the framework", "/training/framework"),)
     if job.sequences != "packed":
         what = unmodelled(job.sequences, context.architecture, framework, job.attention, job.layout.context)
@@ -164,7 +165,7 @@ def _around(context: RuleContext, framework: Framework, job: TrainingJob) -> Ite
 
 
 def _in_backward(context: RuleContext, framework: Framework, job: TrainingJob) -> Iterator[Finding]:
-    """What a step in backward excludes."""
+    """Yield what a step in backward excludes."""
     if not job.optimizer.in_backward:
         return
     cases = (
@@ -184,6 +185,7 @@ def _in_backward(context: RuleContext, framework: Framework, job: TrainingJob) -
 
 
 def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
+    """Yield findings on a reference model that the objective or the framework contradicts."""
     name, reference = job.objective.name, stated.reference
     if reference is None:
         return
@@ -210,7 +212,7 @@ def _reference(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> 
 
 
 def _own(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
-    """What a second model under a recipe of the framework's own excludes."""
+    """Yield what a second model under a recipe of the framework's own excludes."""
     kept = job.auxiliary_models and job.layout.zero_stage == 3 and not job.layout.reshard_after_forward
     if kept:
         message = "memcheck has no memory model of a second model that stays gathered after its forward"
@@ -224,7 +226,7 @@ def _own(context: RuleContext, job: TrainingJob) -> Iterator[Finding]:
 
 
 def _teacher(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> Iterator[Finding]:
-    """What a teacher contradicts, or a missing one."""
+    """Yield what a teacher contradicts, or a missing one."""
     name, related = job.objective.name, (("the objective", OBJECTIVE),)
     place = "/training/teacher"
     if stated.teacher is not None and name not in DISTILLED:
@@ -249,7 +251,7 @@ def _teacher(context: RuleContext, job: TrainingJob, stated: TrainingSpec) -> It
 
 
 def _layout(context: RuleContext, job: TrainingJob, who: str) -> Iterator[Finding]:
-    """Combinations whose loss has no memory model."""
+    """Yield combinations whose loss has no memory model."""
     layout = job.layout
     cases = (
         (layout.tensor > 1, "tensor parallelism", "/parallelism/tensor"),

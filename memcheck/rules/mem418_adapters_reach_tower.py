@@ -42,7 +42,7 @@ from memcheck.rules.types import REVIEW, Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for targets that reach other parts than the language model without a word of it."""
+    """Yield one finding for targets that reach other parts than the language model without a word of it."""
     job, a = context.training, context.architecture
     if job is None or a is None or a.vision is None or job.lora is None or job.lora.parts:
         return

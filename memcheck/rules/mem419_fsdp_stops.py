@@ -58,7 +58,7 @@ from memcheck.rules.when import wraps_layers
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding per reason."""
+    """Yield one finding per reason."""
     job, model, framework = context.training, context.architecture, context.framework
     if job is None or model is None or framework is None or framework.own_engine:
         return

@@ -52,7 +52,7 @@ RATES = {
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for each figure that is more than the catalog's."""
+    """Yield one finding for each figure that is more than the catalog's."""
     if context.resolved.gpu.from_catalog:
         return
     stated = context.plan.hardware.gpu

@@ -38,7 +38,7 @@ from memcheck.rules.words import percent, shown
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for each limit that is milder, and one for an overhead."""
+    """Yield one finding for each limit that is milder, and one for an overhead."""
     limits, stated = context.limits, context.stated
     if limits is None:
         return

@@ -38,7 +38,7 @@ from memcheck.rules.words import listed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for a GPU that is none of those allowed."""
+    """Yield one finding for a GPU that is none of those allowed."""
     governance, gpu = context.governance, context.resolved.gpu
     if governance is None or not governance.allowed_gpus:
         return
@@ -55,7 +55,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def names_of(entry: str) -> tuple[str, ...]:
-    """What an allowed name stands for: the catalog's names for it, or itself."""
+    """Return what an allowed name stands for: the catalog's names for it, or itself."""
     try:
         return (find_gpu(entry).name,)
     except AmbiguousNameError as error:

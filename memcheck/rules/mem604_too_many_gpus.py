@@ -35,7 +35,7 @@ from memcheck.rules.when import governed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for more GPUs than allowed."""
+    """Yield one finding for more GPUs than allowed."""
     governance, layout = context.governance, context.layout
     if governance is None or governance.max_gpus is None or layout.world_size <= governance.max_gpus:
         return

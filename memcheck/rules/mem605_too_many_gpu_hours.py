@@ -40,7 +40,7 @@ from memcheck.timing.step import step_time
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for too many hours, or for hours that cannot be known."""
+    """Yield one finding for too many hours, or for hours that cannot be known."""
     governance, job, training = context.governance, context.training, context.plan.training
     if governance is None or governance.max_gpu_hours is None or job is None or training is None:
         return

@@ -38,7 +38,7 @@ from memcheck.rules.when import governed
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding when only the upper end of the interval is above the limit."""
+    """Yield one finding when only the upper end of the interval is above the limit."""
     governance, estimate = context.governance, context.estimate
     if governance is None or not governance.require_interval or estimate is None:
         return

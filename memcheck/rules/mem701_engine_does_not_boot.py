@@ -42,7 +42,7 @@ from memcheck.rules.words import gib
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding if the engine does not boot at any point of the terms' intervals."""
+    """Yield one finding if the engine does not boot at any point of the terms' intervals."""
     answer = context.estimate.engine if context.estimate is not None else None
     if answer is None or answer.answer != "does_not_boot" or answer.refusal is None:
         return

@@ -58,7 +58,7 @@ SETTLE = {
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding if the engine boots at one end of the intervals and not at the other."""
+    """Yield one finding if the engine boots at one end of the intervals and not at the other."""
     answer = context.estimate.engine if context.estimate is not None else None
     if answer is None or answer.answer != "depends" or not answer.depends_on:
         return
@@ -87,7 +87,7 @@ def check(context: RuleContext) -> Iterator[Finding]:
 
 
 def _length(context: RuleContext) -> int:
-    """Tokens of the longest request."""
+    """Return tokens of the longest request."""
     answer = context.estimate.engine if context.estimate is not None else None
     if answer is None:
         return 0

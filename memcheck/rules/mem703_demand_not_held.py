@@ -37,7 +37,7 @@ from memcheck.rules.when import overcrowded
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding: the requests are too long, or too many."""
+    """Yield one finding: the requests are too long, or too many."""
     answer = context.estimate.engine if context.estimate is not None else None
     if answer is None or answer.pool is None or answer.settings.demand is None or answer.demand_held:
         return

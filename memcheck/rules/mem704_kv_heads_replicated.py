@@ -39,7 +39,7 @@ from memcheck.rules.when import serves_divided
 
 
 def check(context: RuleContext) -> Iterator[Finding]:
-    """One finding for the smallest number of key/value heads below the tensor degree."""
+    """Yield one finding for the smallest number of key/value heads below the tensor degree."""
     job = context.job
     settings = job.engine if isinstance(job, InferenceJob) else None
     heads = min(kv_head_counts(context), default=0)

@@ -17,7 +17,7 @@ def kv_head_counts(context: RuleContext) -> tuple[int, ...]:
 
 
 def moes(context: RuleContext) -> tuple[Moe, ...]:
-    """The distinct routed mixtures of the model."""
+    """Return the distinct routed mixtures of the model."""
     model = context.architecture
     return tuple(b.mlp for b, _ in model.blocks if isinstance(b.mlp, Moe)) if model else ()
 

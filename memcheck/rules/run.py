@@ -22,7 +22,7 @@ Asked = Gated | Rule
 def make_context(
     plan: Plan, document: Document, resolved: Resolved, *, fail_above: float, warn_above: float
 ) -> RuleContext:
-    """What the rules look at. The plan's own policy goes before the configured thresholds."""
+    """Return what the rules look at. The plan's own policy goes before the configured thresholds."""
     policy = plan.policy
     job = resolved.job
     return RuleContext(
@@ -59,7 +59,7 @@ class Standing(Record):
 def check_layout(
     context: RuleContext, rules: Sequence[Asked] = CHECKS, standing: Standing | None = None
 ) -> tuple[list[Finding], bool]:
-    """The findings that need no estimate, and whether the job could start as written.
+    """Return the findings that need no estimate, and whether the job could start as written.
 
     ``standing``: :func:`check_standing` of a plan that differs in its batch alone, if it is known.
     """
@@ -108,7 +108,7 @@ _gate: list[Checks] = []
 
 
 def _layout_checks(rules: Sequence[Asked]) -> list[Checks]:
-    """Checks that need no estimate: those that read no batch, and those that do."""
+    """Return checks that need no estimate: those that read no batch, and those that do."""
     if rules is CHECKS and _gate:
         return _gate
     found: list[Checks] = [[], []]
@@ -125,7 +125,7 @@ POLICY = "MEM6"
 
 
 def is_legal(context: RuleContext, allowed: frozenset[str], standing: Standing) -> bool:
-    """Whether no rule that needs no estimate finds an error, or anything with a code that is not ``allowed``.
+    """Say whether no rule that needs no estimate finds an error, or anything with a code that is not ``allowed``.
 
     The verdict of :func:`check_layout`, for a search that throws the findings away: it stops at the first one.
     ``standing``: :func:`check_standing` of a plan that differs in its batch alone. What a plan may say says nothing of
@@ -142,7 +142,7 @@ def is_legal(context: RuleContext, allowed: frozenset[str], standing: Standing) 
 
 
 def check_memory(context: RuleContext, rules: Sequence[Asked] = CHECKS) -> list[Finding]:
-    """The findings about an estimate."""
+    """Return the findings about an estimate."""
     if context.estimate is None:
         return []
     return [f for rule in rules if rule.check is not None and rule.needs_estimate for f in rule.check(context)]

@@ -62,7 +62,9 @@ STEP = 8
 
 
 def with_longest(context: RuleContext, answer: Estimate) -> Estimate:
-    """The estimate with the longest row that fits; as it is, where rows are full or even a short one does not fit."""
+    """Return the estimate with the longest row that fits; as it is, where rows are full or even a short one does not
+    fit.
+    """
     job = context.training
     if job is None or not rows_have_limit(context):
         return answer
@@ -80,7 +82,7 @@ def with_longest(context: RuleContext, answer: Estimate) -> Estimate:
 
 
 def _fits(context: RuleContext, tokens: int) -> bool:
-    """Whether the whole interval of the need fits if no row is longer."""
+    """Say whether the whole interval of the need fits if no row is longer."""
     plan = context.plan
     training = plan.training
     if training is None:

@@ -27,7 +27,8 @@ PROFILES = (GATE, REVIEW, RESEARCH)
 
 
 def place(document: Document, pointer: str) -> Location:
-    """A location on one line: the value if it fits on one, else its key, else the nearest key above that is written.
+    """Return a location on one line: the value if it fits on one, else its key, else the nearest key above that is
+    written.
 
     Reports underline what they are given, and GitHub drops columns of regions over several lines.
     """
@@ -49,7 +50,7 @@ def place(document: Document, pointer: str) -> Location:
 
 
 def stated(document: Document, *pointers: str) -> str:
-    """The first of several pointers that the plan writes, or the first one."""
+    """Return the first of several pointers that the plan writes, or the first one."""
     for pointer in pointers:
         if is_written(document, pointer):
             return pointer
@@ -57,7 +58,7 @@ def stated(document: Document, *pointers: str) -> str:
 
 
 def is_written(document: Document, pointer: str) -> bool:
-    """Whether a key has a place of its own, in the plan or in the config that it is taken from.
+    """Say whether a key has a place of its own, in the plan or in the config that it is taken from.
 
     What a config leaves to its framework has a mark as well: the place where the config is named.
     """
@@ -161,7 +162,7 @@ class Rule(Record):
     """Silent until the plan or the configuration asks for it."""
 
     def explain(self) -> str:
-        """The rule's page in Markdown."""
+        """Return the rule's page in Markdown."""
         title, _, body = self.doc.strip().partition("\n")
         head = f"# {self.code} {self.name}\n\n{title.strip()}\n\n"
         facts = [
@@ -188,7 +189,7 @@ class Rule(Record):
         related: tuple[tuple[str, str], ...] = (),
         severity: str = "",
     ) -> Finding:
-        """A finding of this rule. ``related`` are labels with pointers; those not in the plan are left out."""
+        """Return a finding of this rule. ``related`` are labels with pointers; those not in the plan are left out."""
         document = context.document
         others = tuple((label, place(document, p)) for label, p in related if p != pointer and is_written(document, p))
         return Finding(

@@ -39,7 +39,7 @@ def locked(context: RuleContext) -> bool:
 
 
 def strained(context: RuleContext) -> bool:
-    """Whether the need is above the threshold for warnings, or its interval ends above the limit."""
+    """Say whether the need is above the threshold for warnings, or its interval ends above the limit."""
     estimate = context.estimate
     if estimate is not None and estimate.engine is not None:  # its share is its own limit
         return estimate.engine.answer != "does_not_boot" and gpu_fit(estimate, context.fail_above) == TOO_LARGE
@@ -49,13 +49,13 @@ def strained(context: RuleContext) -> bool:
 
 
 def engine_fails(context: RuleContext) -> bool:
-    """Whether the plan's serving engine does not boot."""
+    """Say whether the plan's serving engine does not boot."""
     answer = context.estimate.engine if context.estimate is not None else None
     return answer is not None and answer.answer == "does_not_boot"
 
 
 def boot_depends(context: RuleContext) -> bool:
-    """Whether it is open if the plan's serving engine boots."""
+    """Say whether it is open if the plan's serving engine boots."""
     answer = context.estimate.engine if context.estimate is not None else None
     return answer is not None and answer.answer == "depends"
 
@@ -66,7 +66,9 @@ def limited_rows(context: RuleContext) -> bool:
 
 
 def rows_have_limit(context: RuleContext) -> bool:
-    """Whether ``sequence_length`` is only a limit of the rows: they are not packed, and the longest is not stated."""
+    """Say whether ``sequence_length`` is only a limit of the rows: they are not packed, and the longest is not
+    stated.
+    """
     job, training = context.training, context.plan.training
     if job is None or training is None or training.longest_row is not None:
         return False
@@ -74,7 +76,7 @@ def rows_have_limit(context: RuleContext) -> bool:
 
 
 def wasteful(context: RuleContext) -> bool:
-    """Whether the need is below the least use that the plan or the configuration asks for."""
+    """Say whether the need is below the least use that the plan or the configuration asks for."""
     estimate, least = context.estimate, context.waste_below
     return estimate is not None and least is not None and estimate.utilization < least
 
@@ -90,31 +92,31 @@ def foreign_card(context: RuleContext) -> bool:
 
 
 def miscounted(context: RuleContext) -> bool:
-    """Whether the product of the degrees of parallelism is not the number of GPUs."""
+    """Say whether the product of the degrees of parallelism is not the number of GPUs."""
     layout = context.layout
     return layout.tensor * layout.context * layout.pipeline * layout.data != layout.world_size
 
 
 def serves(context: RuleContext) -> bool:
-    """Whether a serving engine divides the model by its own rules, and says what it refuses."""
+    """Say whether a serving engine divides the model by its own rules, and says what it refuses."""
     job = context.job
     return isinstance(job, InferenceJob) and job.engine is not None
 
 
 def overcrowded(context: RuleContext) -> bool:
-    """Whether the plan states requests that a serving engine shall hold at once, and it does not."""
+    """Say whether the plan states requests that a serving engine shall hold at once, and it does not."""
     answer = None if context.estimate is None else context.estimate.engine
     return answer is not None and answer.demand_held is False
 
 
 def serves_divided(context: RuleContext) -> bool:
-    """Whether a serving engine divides layers over several GPUs."""
+    """Say whether a serving engine divides layers over several GPUs."""
     job = context.job
     return isinstance(job, InferenceJob) and job.engine is not None and job.engine.tensor > 1
 
 
 def split(context: RuleContext) -> bool:
-    """Whether a layer is divided over ranks."""
+    """Say whether a layer is divided over ranks."""
     layout = context.layout
     if serves(context):
         return False
@@ -132,7 +134,7 @@ def pipelined(context: RuleContext) -> bool:
 
 
 def staged(context: RuleContext) -> bool:
-    """Whether the plan has pipeline stages, or framework options, which may be about stages."""
+    """Say whether the plan has pipeline stages, or framework options, which may be about stages."""
     layout, job = context.layout, context.training
     if serves(context):
         return False
@@ -142,13 +144,13 @@ def staged(context: RuleContext) -> bool:
 
 
 def idle_stage(context: RuleContext) -> bool:
-    """Whether the plan has a ZeRO stage without other ranks to divide the states over."""
+    """Say whether the plan has a ZeRO stage without other ranks to divide the states over."""
     layout = context.layout
     return layout.zero_stage != 0 and (layout.data * layout.context <= 1 or layout.shard_group <= 1)
 
 
 def unknown_stage(context: RuleContext) -> bool:
-    """Whether the plan has a ZeRO stage that its framework does not have."""
+    """Say whether the plan has a ZeRO stage that its framework does not have."""
     framework = context.framework
     return framework is not None and context.layout.zero_stage not in framework.parallelism.zero_stages
 
@@ -164,7 +166,7 @@ def states_group(context: RuleContext) -> bool:
 
 
 def wraps_layers(context: RuleContext) -> bool:
-    """Whether a step of FSDP may fail: by two dtypes in a unit, a head after the model, or Adafactor."""
+    """Say whether a step of FSDP may fail: by two dtypes in a unit, a head after the model, or Adafactor."""
     job, layout = context.training, context.layout
     if job is None or layout.zero_stage < 2 or layout.shard_group <= 1:
         return False
@@ -173,7 +175,7 @@ def wraps_layers(context: RuleContext) -> bool:
 
 
 def shards_experts(context: RuleContext) -> bool:
-    """Whether the parameters of experts are divided over ranks."""
+    """Say whether the parameters of experts are divided over ranks."""
     layout, model = context.layout, context.architecture
     if layout.zero_stage < 2 or layout.shard_group <= 1 or model is None:
         return False
@@ -181,7 +183,7 @@ def shards_experts(context: RuleContext) -> bool:
 
 
 def beyond_positions(context: RuleContext) -> bool:
-    """Whether the sequence is longer than the model's positions. Reads the batch."""
+    """Say whether the sequence is longer than the model's positions. Reads the batch."""
     model, job = context.architecture, context.job
     length = job.context_length if isinstance(job, InferenceJob) else job.sequence_length
     limit = model.max_position_embeddings if model is not None else 0
@@ -191,25 +193,25 @@ def beyond_positions(context: RuleContext) -> bool:
 
 
 def states_global_batch(context: RuleContext) -> bool:
-    """Whether the plan states a global batch, in sequences."""
+    """Say whether the plan states a global batch, in sequences."""
     stated = context.plan.training
     return stated is not None and stated.global_batch_size is not None
 
 
 def no_framework(context: RuleContext) -> bool:
-    """Whether the plan trains and does not state its framework."""
+    """Say whether the plan trains and does not state its framework."""
     stated = context.plan.training
     return stated is not None and stated.framework is None
 
 
 def states_options(context: RuleContext) -> bool:
-    """Whether there are framework options, stated or derived from other keys."""
+    """Say whether there are framework options, stated or derived from other keys."""
     stated, job = context.plan.training, context.training
     return bool(stated is not None and stated.options) or bool(job is not None and job.options)
 
 
 def unknown_options(context: RuleContext) -> bool:
-    """Whether the plan states an option that the framework does not have."""
+    """Say whether the plan states an option that the framework does not have."""
     stated, framework = context.plan.training, context.framework
     if framework is None or stated is None or not stated.options:
         return False
@@ -217,7 +219,7 @@ def unknown_options(context: RuleContext) -> bool:
 
 
 def restates(context: RuleContext) -> bool:
-    """Whether an option says what a key of the plan says, or asks for a value of one."""
+    """Say whether an option says what a key of the plan says, or asks for a value of one."""
     job = context.training
     return job is not None and any(name in RESTATING for name, _ in job.options)
 
@@ -243,7 +245,7 @@ RESTATING = frozenset(
 
 
 def names_modules(context: RuleContext) -> bool:
-    """Whether the plan names modules: to adapt, to freeze, to recompute, or in an option."""
+    """Say whether the plan names modules: to adapt, to freeze, to recompute, or in an option."""
     job = context.training
     return job is not None and (
         job.lora is not None or bool(job.freeze or job.checkpointing.modules) or states_options(context)
@@ -251,31 +253,31 @@ def names_modules(context: RuleContext) -> bool:
 
 
 def freezes(context: RuleContext) -> bool:
-    """Whether parts of the model are frozen."""
+    """Say whether parts of the model are frozen."""
     job = context.training
     return job is not None and bool(job.freeze)
 
 
 def idle_adapters(context: RuleContext) -> bool:
-    """Whether the plan has settings of adapters under full training."""
+    """Say whether the plan has settings of adapters under full training."""
     stated, job = context.plan.training, context.training
     return stated is not None and stated.lora is not None and job is not None and job.method == "full"
 
 
 def offloads(context: RuleContext) -> bool:
-    """Whether the optimizer or parameters are offloaded from the GPU."""
+    """Say whether the optimizer or parameters are offloaded from the GPU."""
     job = context.training
     return job is not None and (job.optimizer.offload != "none" or job.parameter_offload != "none")
 
 
 def unknown_recipe(context: RuleContext) -> bool:
-    """Whether the plan has a recipe of precision that its framework does not offer."""
+    """Say whether the plan has a recipe of precision that its framework does not offer."""
     framework, job = context.framework, context.training
     return framework is not None and job is not None and job.recipe.recipe not in framework.precisions.recipes
 
 
 def recipe_ignored(context: RuleContext) -> bool:
-    """Whether a mixed recipe computes in fp32."""
+    """Say whether a mixed recipe computes in fp32."""
     job = context.training
     return job is not None and job.recipe.compute == "fp32" and job.recipe.recipe.endswith("-mixed")
 
@@ -287,7 +289,7 @@ def flash(context: RuleContext) -> bool:
 
 
 def no_bf16(context: RuleContext) -> bool:
-    """Whether the plan trains in bf16 on a GPU that is known to lack it."""
+    """Say whether the plan trains in bf16 on a GPU that is known to lack it."""
     job = context.training
     if job is None or "bf16" not in (job.recipe.compute, job.recipe.params):
         return False
@@ -295,13 +297,13 @@ def no_bf16(context: RuleContext) -> bool:
 
 
 def fp8(context: RuleContext) -> bool:
-    """Whether the plan trains in fp8."""
+    """Say whether the plan trains in fp8."""
     job = context.training
     return job is not None and job.recipe.recipe == "fp8-mixed"
 
 
 def unoffered(context: RuleContext) -> bool:
-    """Whether the plan has a setting that its framework may not have."""
+    """Say whether the plan has a setting that its framework may not have."""
     framework, job = context.framework, context.training
     if framework is None or job is None:
         return False
@@ -318,7 +320,7 @@ def unoffered(context: RuleContext) -> bool:
 
 
 def may_idle(context: RuleContext) -> bool:
-    """Whether a key of the plan may have no effect: one that needs conditions, or any plan of inference."""
+    """Say whether a key of the plan may have no effect: one that needs conditions, or any plan of inference."""
     job, found = context.training, keys_that_may_idle(context.plan)
     if job is None or found != [RESHARD] or job.layout.zero_stage != 3:
         return job is None or bool(found)
@@ -326,7 +328,7 @@ def may_idle(context: RuleContext) -> bool:
 
 
 def objective(context: RuleContext) -> bool:
-    """Whether training is more than next-token prediction over packed rows with a step after backward."""
+    """Say whether training is more than next-token prediction over packed rows with a step after backward."""
     job, stated = context.training, context.plan.training
     if job is None or stated is None:
         return False
@@ -347,7 +349,7 @@ PRECISION = ("reduce", "gradients", "optimizer_states", "master")
 
 
 def keys_that_may_idle(plan: Plan) -> list[str]:
-    """The keys that a plan states and that count under conditions; most state none."""
+    """Return the keys that a plan states and that count under conditions; most state none."""
     p, t = plan.parallelism, plan.training
     found = []
     if p.reshard_after_forward is False:
@@ -396,7 +398,7 @@ class Gated(Record):
         return found
 
     def check(self, context: RuleContext) -> Iterable[Finding]:
-        """The rule's findings."""
+        """Return the rule's findings."""
         if not self.when(context):
             return ()
         check = _checks.get(self.module)

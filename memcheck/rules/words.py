@@ -26,7 +26,7 @@ def component(name: str) -> str:
 
 
 def listed(words: Iterable[object], last: str = "and") -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     items = [str(w) for w in words]
     if len(items) < 2:
         return "".join(items)
@@ -34,7 +34,7 @@ def listed(words: Iterable[object], last: str = "and") -> str:
 
 
 def shown(value: object) -> str:
-    """A value as the plan writes it, cut where it is long."""
+    """Return a value as the plan writes it, cut where it is long."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = repr(list(value) if isinstance(value, tuple) else value)
@@ -42,18 +42,18 @@ def shown(value: object) -> str:
 
 
 def divisors(number: int, most: int) -> tuple[int, ...]:
-    """The divisors of a number up to ``most``, ascending."""
+    """Return the divisors of a number up to ``most``, ascending."""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return tuple(d for d in sorted({*small, *(number // d for d in small)}) if d <= most)
 
 
 def multiples(number: int, of: int) -> str:
-    """The nearest multiples of ``of`` around a number that is none: ``24 or 32``."""
+    """Return the nearest multiples of ``of`` around a number that is none: ``24 or 32``."""
     below = number // of * of
     return f"{below} or {below + of}" if below else str(of)
 
 
 def close_to(word: str, known: Iterable[str]) -> str:
-    """A did-you-mean for a misspelt word, or an empty string."""
+    """Return a did-you-mean for a misspelt word, or an empty string."""
     found = closest(word, known, 3)
     return f"did you mean {listed((f'`{f}`' for f in found), 'or')}?" if found else ""

@@ -120,6 +120,7 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
     ``hidden``: width of the residual stream. ``shape``: the settings of the job. ``trained``: the base weights of the
     layer get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
     """
+    # time by pass: forward, gradients of inputs, gradients of weights, and what backward recomputes
     forward, inputs, weights, recomputed = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
     linear = products(block, shape, trained=trained)
     operand_bytes = 1 if shape.fp8 else shape.item_bytes
@@ -140,12 +141,12 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
     forward.flops += core.flops
     inputs.arithmetic += core.backward_seconds
     inputs.bytes(core.backward_bytes)
-    inputs.flops += 2.0 * core.flops
+    inputs.flops += 2.0 * core.flops  # the backward of attention has twice the products of its forward
     exchanges, recomputed_exchanges, recomputed_routed = _recompute(block, shape, linear, forward, core, recomputed)
     if shape.recompute_modules:
         _recomputed_elementwise(block, hidden, shape, routed_tokens, recomputed)
     dense, dense_trained, experts, experts_trained = _counts(block, shape, trained=trained)
-    if not input_grad:
+    if not input_grad:  # nothing below the layer is trained: autograd computes no gradients of its inputs
         inputs = Tally(rates)
         if not trained and shape.adapter is None:
             recomputed = Tally(rates)

@@ -147,7 +147,7 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
             outputs, inputs = local[-2:]
             if tensor.transposed:
                 outputs, inputs = inputs, outputs
-            if tensor.group == "experts" and isinstance(module, Moe):
+            if tensor.group == "experts" and isinstance(module, Moe):  # one product per expert, of its tokens
                 rows, batch = _expert_tokens(module, settings, tokens), local[0] if len(local) == 3 else 1
                 shares_input = False
                 cast_inputs, cast_outputs = rows * inputs * batch, rows * outputs * batch

@@ -97,9 +97,11 @@ def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, floa
     ``width``: elements per token of the up product. Elements have two bytes.
     """
     if mlp.gated:
+        # fused: reads gate and up, writes the product; backward reads these and the gradient, writes two gradients.
+        # Else the activation reads and writes, and the product reads two tensors and writes one; so does backward.
         return (6.0 * width, 10.0 * width) if fused else (10.0 * width, 16.0 * width)
-    pieces = 8 if mlp.activation == "gelu_new" and not fused else 1
-    return 4.0 * width * pieces, 6.0 * width * pieces
+    operators = 8 if mlp.activation == "gelu_new" and not fused else 1  # NewGELUActivation's elementwise operators
+    return 4.0 * width * operators, 6.0 * width * operators
 
 
 def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
@@ -128,7 +130,7 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
         if "moe" in modules or "moe_act" in modules:
             experts += _activation(mlp, mlp.width, fused=fused)[0]
         if "moe" in modules:
-            experts += 4.0 * hidden * 2
+            experts += 4.0 * hidden * 2  # dispatch and combine: each reads and writes the token
     return Traffic((stream, 0.0), (inner, 0.0), (experts, 0.0))
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def with_remedies(findings: list[Finding], context: RuleContext) -> list[Finding]:
-    """Findings about an amount of memory with what would end them: see :mod:`memcheck.what_if.search.attach`."""
+    """Return findings about an amount of memory with what would end them: see :mod:`memcheck.what_if.search.attach`."""
     from memcheck.what_if.search.attach import attach
 
     return attach(findings, context)
 
 
 def make_dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
-    """What reports to pass on show of one plan: see :mod:`memcheck.what_if.dossier`."""
+    """Return what reports to pass on show of one plan: see :mod:`memcheck.what_if.dossier`."""
     from memcheck.what_if.dossier import dossier
 
     return dossier(context, answer, gate)

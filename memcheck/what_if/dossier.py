@@ -18,13 +18,13 @@ from memcheck.what_if.points import Evaluator, Point
 
 
 def dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:
-    """Everything beyond the estimate that the plan itself decides."""
+    """Return everything beyond the estimate that the plan itself decides."""
     basis, cases = interval_basis(context.job)
     return Dossier(ranks=rank_devices(context, answer), gpus=on_gpus(context, answer, gate), basis=basis, cases=cases)
 
 
 def rank_devices(context: RuleContext, answer: Estimate) -> tuple[RankDevice, ...]:
-    """What every pipeline rank holds; on the worst one they are those of the estimate."""
+    """Return what every pipeline rank holds; on the worst one they are those of the estimate."""
     job, gpu, overhead = context.job, context.resolved.gpu, context.resolved.overhead
     found = []
     for rank in answer.ranks:
@@ -46,7 +46,7 @@ def on_gpus(context: RuleContext, answer: Estimate, gate: Gate) -> tuple[OnGpu, 
 
 
 def each_gpu(context: RuleContext, answer: Estimate, gate: Gate) -> Iterator[OnGpu]:
-    """The plan on its own GPU, then on each of the data centre's, one after the other.
+    """Yield the plan on its own GPU, then on each of the data centre's, one after the other.
 
     What is wrong with the plan itself keeps no figures back: they are those of the plan once it is mended.
     """
@@ -83,7 +83,7 @@ def _first(there: Point) -> str:
 
 
 def on_gpu(name: str, there: Point, here: Point) -> OnGpu:
-    """The plan with another GPU, as ``memcheck compare`` has it."""
+    """Return the plan with another GPU, as ``memcheck compare`` has it."""
     gpu = find_gpu(name)
     found = OnGpu(name, gpu.memory_bytes, bf16_tflops=gpu.bf16_tflops)
     if not there.estimated:

@@ -126,7 +126,7 @@ class Evaluator:
         return len(self._frames)
 
     def point(self, changes: Mapping[str, object]) -> Point:
-        """The plan with these values."""
+        """Return the plan with these values."""
         plan, findings = self._variants.read(changes)
         errors = [finding for finding in findings if finding.severity == "error"]
         if plan is None or errors:
@@ -158,7 +158,7 @@ def _problems(findings: list[Finding]) -> tuple[PointProblem, ...]:
 def _priced(
     changes: Mapping[str, object], plan: Plan, resolved: Resolved, answer: Estimate, fail_above: float
 ) -> Point:
-    """The point with its memory and its time."""
+    """Return the point with its memory and its time."""
     verdict = gpu_fit(answer, fail_above)
     capacity = host_capacity(plan.hardware.host_memory_gib)
     problems: tuple[PointProblem, ...] = ()
@@ -193,6 +193,7 @@ def _tokens(answer: Estimate) -> int | None:
 
 
 def _timed(resolved: Resolved) -> tuple[StepTime | None, str]:
+    """Return the time of a step, or None and why there is none."""
     job = resolved.job
     try:
         if isinstance(job, InferenceJob):
@@ -203,6 +204,7 @@ def _timed(resolved: Resolved) -> tuple[StepTime | None, str]:
 
 
 def _size(resolved: Resolved, step: StepTime | None) -> Size:
+    """Return the GPUs and batch sizes of a plan, and the share of its step that is recomputed."""
     job = resolved.job
     gpus = job.layout.world_size
     if not isinstance(job, TrainingJob):
@@ -263,7 +265,7 @@ COLUMNS = (
 
 
 def record(point: Point) -> dict[str, Any]:
-    """The point for JSON: null where there is nothing."""
+    """Return the point for JSON: null where there is nothing."""
     size = point.size
     return {
         "verdict": point.verdict,
@@ -294,7 +296,7 @@ def record(point: Point) -> dict[str, Any]:
 
 
 def step(time: StepTime) -> dict[str, Any]:
-    """The modelled time of one step as JSON: seconds by part, rates, and what the model assumes."""
+    """Return the modelled time of one step as JSON: seconds by part, rates, and what the model assumes."""
     return {
         "seconds": _figure(time.seconds),
         "compute_seconds": _figure(time.compute_seconds),
@@ -313,7 +315,7 @@ def step(time: StepTime) -> dict[str, Any]:
 
 
 def cells(point: Point) -> list[object]:
-    """The point for a table: one value per column of ``COLUMNS``, empty where there is none."""
+    """Return the point for a table: one value per column of ``COLUMNS``, empty where there is none."""
     codes = " ".join(point.codes)
     if not point.estimated:
         return [point.verdict, codes, *("",) * (len(COLUMNS) - 2)]

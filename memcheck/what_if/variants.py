@@ -43,7 +43,7 @@ class SharedFrame:
         self._estimator: Estimator | None = None
 
     def standing(self, context: RuleContext) -> Standing:
-        """What the rules say of every batch; ``context``: of any point."""
+        """Return what the rules say of every batch; ``context``: of any point."""
         if self._standing is None:
             self._standing = check_standing(context)
         return self._standing
@@ -59,7 +59,9 @@ class SharedFrame:
         return self._estimator
 
     def least_host_bytes(self, job: TrainingJob | InferenceJob) -> int:
-        """What a node's memory holds at least of one of them; 0 where none that keeps nothing there has shown it."""
+        """Return what a node's memory holds at least of one of them; 0 where none that keeps nothing there has shown
+        it.
+        """
         if self._estimator is None or isinstance(job, InferenceJob) or self.known.overhead.kind == "flat":
             return 0
         moments = self._estimator.hosts.get((job.gradient_accumulation_steps > 1, 0), ())
@@ -79,7 +81,7 @@ class Frames:
         return len(self._known)
 
     def of(self, plan: Plan) -> SharedFrame:
-        """The point's frame. Sections are known by identity, because :class:`Variants` makes each of them once.
+        """Return the point's frame. Sections are known by identity, because :class:`Variants` makes each of them once.
 
         Raises:
             ResolutionError: as :func:`memcheck.job.resolve.framed`.
@@ -96,7 +98,9 @@ class Frames:
         return found
 
     def _model(self, model: ModelSpec) -> Architecture | Rough | None:
-        """What the section says, read once: what is known of a model is found by its identity. None: it cannot be."""
+        """Return what the section says, read once: what is known of a model is found by its identity. None: it cannot
+        be.
+        """
         found = self._models.get(id(model))
         if found is None:
             try:
@@ -109,7 +113,7 @@ class Frames:
         return found[1]
 
     def _without_batch(self, training: TrainingSpec) -> str:
-        """The section as it is written, but for its batch."""
+        """Return the section as it is written, but for its batch."""
         found = self._trained.get(id(training))
         if found is None:
             if len(self._trained) >= REMEMBERED:
@@ -136,7 +140,7 @@ class Variants:
         """By the keys and values as they are written, because 1 and true are one key of a dictionary."""
 
     def read(self, changes: Mapping[str, object]) -> Reading:
-        """The plan with dotted keys set to other values, and what is wrong with it."""
+        """Read the plan with dotted keys set to other values, and what is wrong with it."""
         base = self._base
         if base is None:
             return self._whole(with_changes(self.document, changes))
@@ -152,7 +156,7 @@ class Variants:
         return base._replace(**parts), self._findings
 
     def _section(self, name: str, items: list[tuple[str, object]]) -> object:
-        """The typed section with its values set; None if the document is not valid with them."""
+        """Return the typed section with its values set; None if the document is not valid with them."""
         key = repr(items)
         if key in self._sections:
             return self._sections[key]

@@ -174,9 +174,10 @@ WHY = "the released checkpoint's processor; the model's own preprocessor_config.
 
 
 def process(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
-    """Count a picture's padded rows and its image tokens, those of unpadded patches.
+    """Count the patches and image tokens of a picture; padding gives patches and no tokens.
 
-    A picture above the processor's limit becomes tiles and a thumbnail. ``height``, ``width``: pixels.
+    A picture with more than twice the processor's maximum of pixels becomes tiles and a thumbnail. ``height``,
+    ``width``: in pixels.
     """
     no_clips(frames)
     no_limits(limits)

@@ -171,7 +171,7 @@ class EngineStep(DataParallel):
             recorder.mark("backward", "the rank's own gradients")
         if last:
             recorder.release("communication_buffers", b.all_reduce)
-        if self.stage == 2 and not first and self._starts_partition(first):
+        if self.stage == 2 and not first and self._starts_partition(first):  # the sum replaces the earlier partition
             recorder.release("gradients", b.partition)
         if self.stage == 2 or last:
             recorder.release("communication_buffers", self._buckets)

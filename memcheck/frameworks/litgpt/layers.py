@@ -134,6 +134,9 @@ def _window_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | No
 
 
 def _repeated(tape: Tape, x: Value, heads: int) -> Value:
+    """Repeat keys or values for every query head: [batch, heads, sequence, head_dim]; a single head by
+    ``repeat_interleave``.
+    """
     if x.shape[1] > 1:
         return repeat_kv(tape, x, heads)
     shape, dtype = x.shape, x.dtype

@@ -236,6 +236,7 @@ def adapted_column(ctx: Context, x: Value, projection: Projection, label: str, s
 
 
 def _adapter(ctx: Context) -> Adapter:
+    """Return the job's LoRA adapter, which the caller knows to exist."""
     adapter = ctx.setting.adapter
     if adapter is None:
         raise UnsupportedError("no adapters here")

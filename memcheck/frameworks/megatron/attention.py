@@ -35,8 +35,9 @@ def self_attention(
     )
     qkv = column(ctx, x, qkv_projection, "linear_qkv", spec)
     del x
-    if attention.kv_heads < ctx.tp:
+    if attention.kv_heads < ctx.tp:  # several tensor ranks share a key-value head
         qkv = _gather_qkv(tape, qkv, qkv_width)
+    # split into queries, gates, keys and values: views, of which some are copied
     rows = qkv.shape[0]
     gates: tuple[Value, ...] = ()
     kv_shapes = (rows, local_kv_heads * attention.head_dim), (rows, local_kv_heads * attention.head_dim)
@@ -60,6 +61,7 @@ def self_attention(
     qkv_output = q, key  # Attention.forward's qkv_output, to its end, as its query, key and value are
     if rotates:
         q, key = rotary(ctx, q, attention.rotary_dim), rotary(ctx, key, attention.rotary_dim)
+    # q, k and v are still views of one tensor, so that the kernel writes their gradients into one
     packed = not rotates and local_heads == local_kv_heads and attention.query_norm is None
     kernel = Kernel(
         heads=local_heads,

@@ -152,6 +152,7 @@ def bridged_experts(ctx: Context, x: Value, base: Value, weight: Parameter) -> V
 
 
 def _adapter(ctx: Context) -> Adapter:
+    """Return the job's LoRA adapter, which the caller knows to exist."""
     adapter = ctx.setting.adapter
     if adapter is None:
         raise UnsupportedError("no adapters here")

@@ -242,6 +242,7 @@ def _all_to_all_backward(tape: Tape, x: Value) -> Callable[[Storage], list[Stora
     shape, dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: reorder, exchange the gradient with an all-to-all, and reorder again."""
         ordered = tape.new(shape, dtype, "reorder for all-to-all")
         received = tape.new(shape, dtype, "all-to-all backward")
         out = tape.new(shape, dtype, "reorder after all-to-all")

@@ -25,6 +25,7 @@ def states_floor(job: TrainingJob, architecture: Architecture) -> int:
         id(block): tuple(block_tensors(block, job, architecture.hidden_size)) for block, _ in architecture.blocks
     }
     chunks_by_rank = stages(architecture.num_layers, job)
+    # what each pipeline rank has, so that equal ranks are computed once
     contents = []
     for chunks in chunks_by_rank:
         described = [

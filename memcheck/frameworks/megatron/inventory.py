@@ -141,6 +141,7 @@ def _ledger(
     groups: dict[tuple[str, str, str], list[int]] = {}
 
     def add_group(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
+        """Add bytes to the row of equal tensors; rows without bytes are left out."""
         if n_bytes:
             group = groups.setdefault((label, shape, component), [0, 0])
             group[0] += times

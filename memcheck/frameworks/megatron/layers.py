@@ -140,6 +140,7 @@ def megatron_layers(ctx: Context, blocks: tuple[Block, ...], x: Value, *, recomp
         return x
 
     def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
+        """Run the unit's layers one after the other."""
         y = t[0]
         for block in blocks:
             y = megatron_block(ctx, block, y)

@@ -314,6 +314,7 @@ def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Va
     del rowwise_input
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX if the input needs a gradient, and dW; in fp8 both read a cast of the output gradient."""
         cast = gradient_in_fp8(ctx, grad, label)
         dx = tape.new(x_shape, dtype, label + " dX") if needs_input_grad else None
         dw = _weight_gradient(ctx, weight, label)

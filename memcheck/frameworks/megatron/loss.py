@@ -58,6 +58,7 @@ def _on_fp32_copy(tape: Tape, logits: Value, *, compiled: bool) -> Value:
     out = tape.value(rows, "fp32", "loss")
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: the gradient is written over the saved fp32 copy, and cast to the logits' dtype."""
         narrow = tape.new(shape, "bf16", "grad_input.to(bf16)") if compiled and dtype != "bf16" else None
         if dtype == "fp32" and narrow is None:
             return [kept[0]]

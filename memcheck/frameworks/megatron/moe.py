@@ -415,6 +415,7 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
     fused_wgrad = fuses_wgrad(ctx.setting)
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX and dW of all experts at once; dW is added to main_grad if that is fused."""
         cast = gradient_in_fp8(ctx, grad, label)
         dx = tape.new(x_shape, dtype, label + " dX")
         dw = tape.new(weight.shape, weight.dtype, label + " dW") if not fused_wgrad and weight.requires_grad else None
@@ -440,6 +441,7 @@ def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) 
     dense = Mlp(moe.shared.width, moe.gated, moe.activation, bias=False, tensors=())
 
     def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
+        """Run the shared experts, on all tokens if they gather these themselves, and gate their output."""
         gathers_itself = overlaps_shared_experts(ctx) and scatters(ctx)
         out = (
             _on_all_tokens(ctx, dense, t[0]) if gathers_itself else mlp(ctx, dense, t[0], None, "mlp.shared_experts")[0]

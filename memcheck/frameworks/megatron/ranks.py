@@ -314,7 +314,7 @@ class _RankBuilder:
         all_units = [unit for units_of_chunk in units for unit in units_of_chunk]
         unit_runs = runs_of(all_units)
         tuples_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-        for unit, times in unit_runs:
+        for unit, times in unit_runs:  # equal layers share one tuple of tensors
             _, count = tuples_by_id.get(id(unit.tensors), (unit.tensors, 0))
             tuples_by_id[id(unit.tensors)] = unit.tensors, count + times
         tensors = [(t, count) for tensors_of_unit, count in tuples_by_id.values() for t in tensors_of_unit]

@@ -108,6 +108,7 @@ class Discarded:
         ctx, recomputed = self.ctx, self.recomputed
 
         def again(specs: list[tuple[Storage | None, tuple[int, ...], str, bool]] = specs) -> None:
+            """Run the function again with a graph, and keep its outputs and the leaves at its inputs."""
             leaves = [Leaf() if spec[3] else None for spec in specs]
             values = tuple(Value(spec[0], spec[1], spec[2], leaf) for spec, leaf in zip(specs, leaves, strict=True))
             component, tape.component = tape.component, "activations"
@@ -132,6 +133,7 @@ class Discarded:
             resize(storage, 0)
 
         def run(grad: Storage) -> list[Storage | None]:
+            """Backward hook: recompute the outputs, and give their storages memory again."""
             recompute()
             for storage, n_bytes in outputs:
                 resize(storage, n_bytes)
@@ -172,6 +174,8 @@ def _join_backward(owner: Discarded, outs: tuple[Value, ...], inputs: tuple[Valu
         carrier.origin.view_gradients = []
 
     def output_node(i: int, output: Value) -> Value:
+        """Record one output as a node that stores its gradient when it arrives."""
+
         def collect(grad: Storage) -> list[Storage | None]:
             arrived[i] = grad
             return [grad]

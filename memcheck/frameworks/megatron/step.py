@@ -265,6 +265,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     The record holds numbers of sizes, not bytes. Its instants are "init", then "forward", "loss" and "backward" of the
     passes, then "optimizer". Cached by form and schedule.
     """
+    # number the sizes of the units' memory curves, in the order of the chunks
     size_index, peak_index = 1, 0
     unit_groups: list[_UnitGroup] = []
     chunks: list[list[_UnitGroup]] = []
@@ -279,6 +280,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
                 size_index += sum(extra)
             unit_groups.append(_UnitGroup(kind, curve, extra_sizes, times))
             chunks[-1].append(unit_groups[-1])
+    # number the sizes of tensors that are exchanged between pipeline stages
     size_indices = accumulate(form.edges, initial=size_index)
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
     forward_only, input_gradient, output_gradient, cached_output, held_input = (
@@ -298,6 +300,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     prefetched = [units[0].extra.forward for units in chunks if units]
     first_equal: dict[tuple[UnitsForm, ...], int] = {}
     kinds = tuple([first_equal.setdefault(forms, index) for index, forms in enumerate(form.chunks)])
+    # record the moment between steps, then each pass that may have the highest peak, then the optimizer
     recorder = Recorder()
     _hold_idle(recorder, chunks, edges, kinds)
     for prefetched_parameters in prefetched:
@@ -335,7 +338,7 @@ def _hold_in_flight(
     if not moment.first:
         idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.of.chunk]
         _hold_idle(recorder, chunks, edges, [kinds[i] for i in idle])
-    if moment.waits == WARM_INPUT and edges.keeps_warm_input:
+    if moment.waits == WARM_INPUT and edges.keeps_warm_input:  # the input that was received last in the warm-up
         recorder.hold("communication_buffers", edges.held_input, 2)
     if not moment.of.forward:
         recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
@@ -344,6 +347,7 @@ def _hold_in_flight(
     elif len(chunks) == 1 and not moment.first:
         # the last backward's graph lives until the variable of its output is assigned; its leaf is the received input
         recorder.hold("communication_buffers", edges.held_input)
+    # saved activations of the micro-batches in flight; equal chunks are counted together
     counts: dict[int, int] = {}
     for kind, count in zip(kinds, moment.counts, strict=True):
         if count:

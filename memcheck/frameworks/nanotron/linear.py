@@ -170,6 +170,7 @@ def _async_row_product(ctx: Context, x: Value, weight: Parameter, name: str, *, 
         del partial
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: dX, then dW, for which a strided input is copied."""
         dx = tape.new(shape, dtype, name + " dX")
         contiguous_input = tape.new(shape, dtype, name + " input") if strided else None
         dw = tape.new(weight.shape, weight.dtype, name + " dW")

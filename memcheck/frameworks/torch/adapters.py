@@ -81,12 +81,14 @@ def adapted_block(
 def layer_adapters(
     component: object, tensor: ParameterTensor, shape: tuple[int, ...], adapter: Adapter
 ) -> list[LocalTensor]:
-    """Return the adapters of one linear layer of local ``shape``; those of an indexer get no gradient."""
+    """List the LoRA tensors of one linear layer on one rank; an empty list if peft does not wrap it.
+
+    ``tensor``: its weight, of which the rank has ``shape``. ``component``: the attention or MLP that it belongs to.
+    """
     if not _adaptable(component, adapter, tensor.name):
         return []
-    return [
-        adapter_tensor._replace(trained=not tensor.fixed) for adapter_tensor in adapter_tensors(tensor, shape, adapter)
-    ]
+    trained = not tensor.fixed  # no gradient reaches an indexer's layers, nor their adapters
+    return [adapter_tensor._replace(trained=trained) for adapter_tensor in adapter_tensors(tensor, shape, adapter)]
 
 
 def named_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:

@@ -181,6 +181,7 @@ def _backward(
     def saved_or_recomputed(name: str, columns: int) -> Storage:
         return saved.pop(name) if name in saved else new(columns, f"{name}, again")
 
+    # the MLP, of which up is recomputed if it was not saved
     norm1_gradient, norm2_gradient = weight_gradient(0), weight_gradient(1)
     projected = saved_or_recomputed("wo", sizes.hidden)
     hidden = saved_or_recomputed("hidden", sizes.hidden)
@@ -201,6 +202,7 @@ def _backward(
     residual_gradient = new(sizes.hidden, "norm backward")
     box.clear()
     del through_w1, through_w3, projected
+    # attention, from the output projection to the joined q, k and v
     wo_gradient = weight_gradient(3)
     attention_gradient = new(sizes.query, "wo dX")
     q = saved_or_recomputed("q", sizes.query)

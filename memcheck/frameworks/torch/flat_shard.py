@@ -105,6 +105,7 @@ class FlatShardHooks(FullyShardHooks):
         return NOTHING if after.reduce_output else after.gathered
 
     def _gather(self, group: Group, instant: str, name: str) -> None:
+        """All-gather the group's flat parameter; its input is freed once the gathered one exists."""
         self.recorder.hold(BUFFERS, group.flat)
         self.recorder.hold(BUFFERS, group.gathered)
         self.recorder.mark(instant, f"all-gather of {name}")
@@ -401,10 +402,11 @@ def is_stepped(job: TrainingJob, tensor: LocalTensor) -> bool:
         return any(word in tensor.name for word in ADAPTERS) or (tensor.trained and is_saved(tensor.name))
     if tensor.part in job.freeze and job.lora is None:
         return False
-    if tensor.waits == "beside" and job.lora is None:
+    if tensor.waits == "beside" and job.lora is None:  # it does not run, and is in the root's flat parameter
         return True
     if not tensor.trained or not job.freeze:
         return tensor.trained
+    # a trained tensor of a plan that freezes others: the word of `freeze` that would name it decides
     freeze_word, architecture = _freeze_word(tensor), job.architecture
     if tensor.name.startswith("embed_tokens") and isinstance(architecture, Architecture):
         return not is_table_frozen(job, architecture) and "language" not in job.freeze

@@ -18,7 +18,7 @@ from memcheck.models.types import Architecture, Block
 
 
 def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:
-    """Return the bytes of the forward pass without gradients that each micro-batch runs before its own; None: no such.
+    """Return what an additional forward pass without gradients allocates in each micro-batch; None if there is none.
 
     Its model is a reference or teacher (``auxiliary_models``), or the trained model with its adapters disabled.
     ``base``: the setting of the trained model.
@@ -46,8 +46,9 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         liger=base.liger if is_trained_model else None,
     )
     checked = checked_architecture(alone(job, companion), run_architecture) if companion else run_architecture
+    # the layers' peak without graphs, and autocast's copies of the weights
     layers, cast_bytes = passing(checked, setting)
-    gathered = 0
+    gathered = 0  # bytes of gathered parameters that are live beyond one layer
     if uses_fsdp(job):
         wrapped = companion is not None and is_wrapped(job, companion)
         gathered = gathered_whole(job, companion) if companion is not None and wrapped else 0
@@ -75,6 +76,7 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
         dtype=dtype,
         trained=trained,
     )
+    # hidden states of the embedding and of all layers, which TRL's older code asks for
     states = (run_architecture.num_layers + 1) * rounded_bytes(
         (setting.batch * setting.sequence, run_architecture.hidden_size), dtype
     )

@@ -251,7 +251,7 @@ def fsdp_group(
     flat = gathered = cast = copied = reduce_in = reduce_out = sharded = accumulated = alone = last = 0
     divided = largest_unsharded_cast = 0
     for t, shards in tensors:
-        if leaves_whole_experts and t.expert and shards == 1:
+        if leaves_whole_experts and t.expert and shards == 1:  # only its gradient is counted
             alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
             continue
         shard = shard_numel(t, shards)
@@ -261,6 +261,7 @@ def fsdp_group(
         else:
             stored_bytes = DTYPE_BYTES[t.dtype or recipe.params]
             element_bytes = compute_bytes if t.dtype is None or casts_every_tensor else DTYPE_BYTES[t.dtype]
+        # the all-gather's output is one flat tensor, which is copied out into one tensor per parameter
         unsharded_bytes = rounded(padded_numel * element_bytes)
         gathered += unsharded_bytes
         is_cast = element_bytes != stored_bytes
@@ -270,7 +271,7 @@ def fsdp_group(
             copied += unsharded_bytes if t.divided else 0
         elif is_cast:
             largest_unsharded_cast = max(largest_unsharded_cast, unsharded_bytes)
-        if t.trained:
+        if t.trained:  # the reduce-scatter reads one flat tensor, and writes another of this rank's shards
             reduce_in += padded_numel * reduce_bytes
             divided += padded_numel * reduce_bytes if divides_gradients and shards == 1 else 0
             reduce_out += shard * reduce_bytes

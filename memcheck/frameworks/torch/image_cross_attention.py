@@ -101,12 +101,16 @@ def reading_unit(
 
 @lru_cache(maxsize=512)
 def reading_curve(vision: Vision, setting: Setting, reading: Reading, inventory: bool) -> Curve:
-    """Replay the projector and ``_prepare_cross_attention_mask`` of modeling_mllama.py."""
+    """Replay the projector and ``_prepare_cross_attention_mask`` of modeling_mllama.py; return the memory curve.
+
+    ``reading``: sizes of the text that reads the pictures, and whether its layers save or recompute what they read.
+    """
     dtype = setting.autocast_dtype or setting.param_dtype
     mask_shape = (reading.batch, reading.sequence, reading.rows)
     is_aligned = setting.autocast_dtype is None and not reading.rows % MASK_ALIGNMENT
 
     def run(ctx: Context, x: Value) -> Value:
+        """Run the projector, and allocate the mask of pictures as its function does, step by step."""
         tape = ctx.tape
         y = tower_forward(vision.kind).project(ctx, vision, x)
         repeated = tape.new(mask_shape, "int64", "repeat_interleave")

@@ -104,6 +104,7 @@ def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_ba
     )
     most_in_flight = sum(all_passes[0].others) + 1
     all_in_flight = most_in_flight == micro_batches * chunks
+    # of each chunk: the first pass, the middle ones with the most micro-batches in flight, and the last
     passes_by_kind: list[list[ChunkPass]] = [[], [], []]
     for chunk in reversed(range(chunks)):
         passes_of_chunk = [chunk_pass for chunk_pass in all_passes if chunk_pass.chunk == chunk]

@@ -37,6 +37,7 @@ def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) 
     groups: dict[tuple[str, str, str], list[int]] = {}  # (label, shape and dtype, component): count and bytes
 
     def put(inventory: Inventory, times: int) -> None:
+        """Add each tensor of a unit, ``times`` times, to the row of tensors with its label, shape and dtype."""
         for label, shape, dtype, n_bytes, component, copies in inventory if times else ():
             key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
             count_and_bytes = groups.setdefault(key, [0, 0])

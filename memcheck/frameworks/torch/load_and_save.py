@@ -49,7 +49,11 @@ class Whole(Record):
 
 
 def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ...]) -> tuple[Instant, ...]:
-    """Return the instants of a step with those of loading, saving and evaluation, as far as the job has them."""
+    """Add the instants of loading, evaluation and saving to those of a step, as far as the job has them.
+
+    ``resident``: the rank's tensors. ``steps``: the instants of a step. A replicated model is loaded and saved without
+    further memory on the GPU.
+    """
     sharded = shards_parameters(job.layout, job.framework)
     loads = job.framework.puts_whole_model_on_gpu(job.initialization.place) if sharded else ""
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
@@ -155,7 +159,11 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
 
 
 def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
-    """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns."""
+    """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns.
+
+    The layers run first, whose peak is ``layers``; then the head runs on the last hidden state. FSDP's root group, the
+    embedding and the head, is gathered all the time.
+    """
     base = base_setting(job, architecture, None)._replace(needs_input_gradient=False)
     layers, cast_bytes = passing(architecture, base)
     tape = Tape(autocast=base.autocast_dtype)
@@ -187,6 +195,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
         gathered = group.gathered
         layers += layer_gathers(job, architecture, base)
         layers = max(layers, group.flat)
+    # replay: the root's parameters stay, the layers' peak is over when the head runs
     gathered_root = tape.new((gathered,), "int8", "gathered parameters of the root") if gathered else None
     before = tape.new((layers,), "int8", "layers")
     del before

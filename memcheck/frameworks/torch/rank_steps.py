@@ -324,6 +324,7 @@ def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSi
     outside = [run.unit.kind not in wrapped or run.unit.kind in own_modules for run in units.runs]
     root_tensors = [tensors for of_root, (tensors, _) in zip(outside, units.held.runs, strict=True) if of_root]
     trains = rooted and any(t.trained for tensors in root_tensors for t in tensors)  # type: ignore[attr-defined]
+    # equal layers share one tuple of tensors, and so their groups' sizes
     for run, reduced, of_root, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
         kind = run.unit.kind
         if id(tensors) not in groups_by_tensors or reduced:

@@ -300,6 +300,7 @@ def recorded(
     sizes outside units (``outside``), then FSDP groups (``groups``). Equal forms share the program, which is evaluated
     with the bytes of each rank.
     """
+    # number the sizes of the memory curves
     place, high = 1, 0
     runs: list[NamedRun] = []
     for form in forms:
@@ -313,6 +314,7 @@ def recorded(
                 later_curve, place, high = named_curve(form.later_form, place, high)
             unit = NamedUnit(form.kind, name, first_curve, later_curve, form.reduced, form.adapted)
         runs.append(NamedRun(unit, form.times, form.layer))
+    # number the sizes outside units, then those of the FSDP groups
     step_sizes: list[StepSizes] = []
     for present in outside:
         step_sizes.append(_named_sizes(present, place))
@@ -329,6 +331,7 @@ def recorded(
     unit_groups, root = [NO_UNIT_GROUPS] * len(runs), NO_GROUP
     if groups:
         unit_groups, root = named_groups[:-1], named_groups[-1].whole
+    # record the step: interleaved pipeline stages, pairs of micro-batches, or one stage
     recorder = Recorder()
     if options.schedule.passes:
         from memcheck.frameworks.torch.interleaved import record_chunks

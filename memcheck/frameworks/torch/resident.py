@@ -134,6 +134,7 @@ def state_bytes(job: TrainingJob, tensors: Iterable[LocalTensor]) -> StateBytes:
         if not is_updated(job, t):
             continue
         own_dtype = None if masters_all else t.dtype
+        # elements that this rank has: ZeRO-1 divides the optimizer's states alone, ZeRO-2 also gradients
         gradient_numel = optimizer_numel = parameter_numel
         if shards.gradients != shards.parameters:
             gradient_numel = optimizer_numel = shard_numel_of(job, t, shards.gradients, shards.flat)
@@ -338,7 +339,7 @@ def _temporaries(
         trained = updated_pieces(job, units_and_counts, upper_bound=job.optimizer.implementation == "for-loop")
     if job.framework.masters_adapters:
         trained = [(t._replace(dtype=None), numel) for t, numel in trained]
-    if partition is not None:
+    if partition is not None:  # whole tensors, the rank's share of ZeRO-1
         trained = [(t, t.numel) for t in partition[0]]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     if own_adafactor(job):

@@ -102,6 +102,7 @@ def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> Padded
     """
 
     def gathered_bytes(tensors_and_shards: list[tuple[LocalTensor, int]]) -> int:
+        """Return the bytes of the gathered parameters of one FSDP2 group."""
         group = fsdp_group(
             tensors_and_shards, job.recipe, casts_every_tensor=False, accumulation_dtype=job.recipe.reduce
         )

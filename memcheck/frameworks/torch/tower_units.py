@@ -141,6 +141,7 @@ def side_units(
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
+    # parts of the tower that run or exist, and whose output nothing reads
     runs, pooled = told_apart(idle_units(job, architecture, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
@@ -160,6 +161,7 @@ def side_units(
     hooked = (
         vision.hooked or (tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None)
     ) and is_hooked(job, architecture)
+    # the stem: patch embedding and positions
     stem_setting, layer_setting = _flattened(job, vision, tower)
     has_graph = stem_setting.trained or layer_setting.trained or _adapted(vision, tower) or hooked
     is_leaf = hooked and not (stem_setting.trained or reaches(tower, as_block(vision.stem)))
@@ -167,6 +169,7 @@ def side_units(
     index, deepstack_layers, stem_position = 0, list(vision.deepstack), len(runs)
     runs.append((stem, 1, 0))
     input_needs_grad = stem_setting.trained or hooked or reaches(tower, as_block(vision.stem))
+    # the layers, equal consecutive ones as one unit
     for block_kind, (block, count_of_block) in enumerate(vision.blocks):
         layers_left = count_of_block
         if block_kind == 1 and vision.between:
@@ -181,7 +184,7 @@ def side_units(
             is_first_without_graph = not (index or output_needs_grad) and not tower_forward(vision.kind).loops
             count = 1 if output_needs_grad != input_needs_grad or is_first_without_graph else layers_left
             if deepstack_layers and deepstack_layers[0] < index + count:
-                count = deepstack_layers[0] + 1 - index
+                count = deepstack_layers[0] + 1 - index  # a merger runs after this layer (Qwen3-VL's deepstack)
             unit = unit._replace(kind="tower", name=f"vision layer {index}")
             unit = _entered(unit) if is_first_without_graph else unit
             runs.append((unit if block_kind or output_needs_grad else _listed(vision, unit), count, index))
@@ -194,6 +197,7 @@ def side_units(
                 )  # fmt: skip
                 runs.append((_merger_unit(job, vision, merger_setting, number, adds=adds, inventory=inventory), 1, 0))
                 deepstack_layers.pop(0)
+    # the projector, or what the text's cross-attention reads
     runs += pooled
     runs += _passing(job, vision, layer_setting._replace(needs_input_gradient=input_needs_grad), index, inventory)
     projector = _ending(vision, tower, projector)._replace(
@@ -439,6 +443,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     lingers: list[int] = []
 
     def run(ctx: Context, x: Value) -> Value:
+        """Run the projector, and put its image tokens into the text embeddings."""
         features = tower_forward(vision.kind).project(ctx, vision, x)
         features = Value(features.storage, (end.tokens, end.shape[1]), features.dtype, features.origin)
         if features.dtype != stream:  # `image_features.to(inputs_embeds.dtype)`, which has a variable, too

@@ -176,6 +176,7 @@ def _add_to_others(ctx: Context, corrected: Value, first: Value, streams: int) -
     others_shape = ((streams - 1) * first_shape[0], *first_shape[1:])
 
     def slice_add_backward(grad: Storage) -> list[Storage | None]:
+        """Backward of an in-place addition to a slice (CopySlices): copies of the whole and of the slice, and a sum."""
         result = tape.new(all_shape, dtype, "CopySlices")
         other_streams = tape.new(others_shape, dtype, "CopySlices")
         total = tape.new(first_shape, dtype, "sum")

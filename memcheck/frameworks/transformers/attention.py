@@ -140,6 +140,7 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     tape = ctx.tape
     tensors = linear_tensors(attention.tensors)
     heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    # whether the head view of q and k is copied before a norm or a kernel, which depends on what reads it
     copies = not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
     gate = None
     query_norm, key_norm = attention.query_norm, attention.key_norm

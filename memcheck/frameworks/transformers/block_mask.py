@@ -27,10 +27,12 @@ def attend_to_blocks(ctx: Context, attention: Attention, indexer: BlockIndexer, 
     for tensor in (t for t in attention.tensors if t.fixed):
         ctx.constant(tensor)
     dtype = q.dtype
+    # the indexer scores every key for each of its heads
     queries = tape.new((ctx.batch, sequence, indexer.heads * indexer.head_dim), "fp32", "index queries in fp32")
     scores = tape.new((ctx.batch, indexer.heads, sequence, sequence), "fp32", "index scores")
     masked = tape.new((ctx.batch, indexer.heads, sequence, sequence), "fp32", "masked index scores")
     del queries, scores, masked
+    # the chosen blocks become an additive mask with a value for every pair of tokens and every head
     shape = (ctx.batch, heads, sequence, sequence)
     chosen_blocks = tape.new((ctx.batch, indexer.heads, sequence, sequence), "bool", "chosen keys")
     chosen_keys, kept_keys = tape.new(shape, "bool", "chosen keys of every head"), tape.new(shape, "bool", "kept keys")

@@ -209,6 +209,9 @@ def _overlap_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
     both_halves = Value(out.storage, shape, dtype)
 
     def second_half_backward(grad: Storage) -> list[Storage | None]:
+        """Backward of an assignment to a slice (CopySlices): copies of the whole and of the half, and the source's
+        gradient.
+        """
         target_grad = tape.new(shape, dtype, "CopySlices")
         half_grad = tape.new(half, dtype, "CopySlices")
         source_grad = tape.new(source_shape, dtype, "slice backward")

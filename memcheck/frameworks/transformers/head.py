@@ -159,6 +159,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         hidden_box = [hidden_states]
         del hidden_states, normed
         return task_loss(ctx, head.task, hidden_box, trained=head.trained)
+    # the head's weight, [vocab / tp, hidden]: the embedding's if it is tied
     shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     shape = (shard, head.projection or ctx.hidden)
     weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
@@ -173,6 +174,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         hidden_box = [hidden_states]
         del hidden_states, normed
         return _loss_of_hidden_states(ctx, head, hidden_box, weights)
+    # losses that compute logits in pieces, or never all of them
     chunked = layers.loss_in_pieces(ctx, head, hidden_states, weights)
     if chunked is not None:
         return chunked
@@ -182,7 +184,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     del hidden_states
     if head.loss.shifts == "rebound":
         logits = cast(tape, logits, "fp32", "logits.float()")
-    if head.objective.loss_after_model:
+    if head.objective.loss_after_model:  # the trainer computes the loss, from the model's output
         outputs_box = [logits, normed]
         del logits, normed
         return _trainer_loss(ctx, head, [_model_output(ctx, head, outputs_box)])

@@ -17,9 +17,10 @@ def saving(job: TrainingJob, whole: ModelStateBytes) -> Saving:
 
 
 def _gathered(job: TrainingJob, unsharded: ModelStateBytes) -> Saving:
-    """Return what rank 0 holds on the host while it writes a full state dict.
+    """Return the host memory of rank 0 while it writes a full state dict: a label, and bytes by component.
 
-    Without sharding the state dict is there already, and only safetensors copies the tensors of a file.
+    ``unsharded``: bytes of the whole model's states. Without sharding the state dict refers to existing tensors, and
+    only safetensors copies the tensors of one file at a time (``SHARD_BYTES``).
     """
     if job.checkpoint.offload == "none":
         return NO_SAVING

@@ -201,6 +201,7 @@ def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:
 
 
 def _rotary(tape: Tape, attention: LatentAttention, q: Value, k: Value, stream: str) -> tuple[Value, Value]:
+    """Rotate queries and keys by the model's kind of rotation: complex numbers, pairs of neighbours, or halves."""
     if isinstance(attention, ComplexLatentAttention):
         return rotate_complex(tape, q, k)
     rotate = rotate_pairs if attention.rotary_interleaved else rotate_half

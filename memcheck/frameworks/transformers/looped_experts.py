@@ -51,6 +51,7 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
             "name no stacked experts in lora.target_parameters",
             "/training/lora/target_parameters",
         )
+    # the stacked weights on this rank, which each iteration indexes
     shapes = dict.fromkeys(up_tensors, (experts_per_rank, outputs, hidden))
     weights = expert_weights(ctx, moe, {**shapes, down_tensor: (local_experts, hidden, width)})
     stacks = [weights(t) for t in up_tensors]
@@ -78,6 +79,7 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
         del inner
         total = _weighted(tape, total, out, scores, row_index)
         del out, row_index
+    # identity experts, which return their input (LongCat Flash)
     turns = min(identities, MOST)
     rows = Dim(-(-tokens * moe.experts_per_token * identities // (moe.experts * max(1, turns))), "T*K/E")
     for _ in range(turns):

@@ -259,6 +259,7 @@ def _segment_sum(tape: Tape, decay: Value, shape: tuple[int, ...]) -> Value:
     summed = tape.value(shape, dtype, "cumsum")
 
     def cumsum_backward(grad: Storage) -> list[Storage | None]:
+        """Backward of a cumulative sum: flip, sum, flip."""
         flipped, summed_grad = tape.new(shape, dtype, "flip"), tape.new(shape, dtype, "cumsum")
         input_grad = tape.new(shape, dtype, "flip")
         del flipped, summed_grad

@@ -230,6 +230,7 @@ def _fused_function(
     ]
 
     def fused_backward(grad: Storage) -> list[Storage | None]:
+        """Backward: recompute the convolution, and allocate the gradients of the input and of the parameters."""
         recomputed = tape.new((rows, width), dtype, "recomputed convolution")
         result = tape.new(shape, dtype, mixer.kind + " backward")
         del recomputed

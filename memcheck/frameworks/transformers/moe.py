@@ -273,6 +273,7 @@ def expert_weights(
     adapters = {t.name: factors_of(ctx, moe, t, ctx.setting.param_dtype) for t in shapes}
 
     def merged_weight(tensor: ParameterTensor) -> Value:
+        """Return a stacked weight, or, if it has adapters, a new tensor of their sum."""
         weight, factors = ctx.tape.parameter(ctx.parameter(tensor.name, shapes[tensor])), adapters[tensor.name]
         if factors is None:
             return weight

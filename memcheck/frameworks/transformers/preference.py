@@ -131,13 +131,17 @@ def _dpo_trl_024(
 
 
 def _trl_024_pass(ctx: Context, box: list[Outputs], batch: Batch) -> Value:
-    """Compute the log-probability of every token, and copy the chosen rows' logits for the metrics."""
+    """Compute the log-probability of every token as TRL 0.24: [rows, completion tokens].
+
+    It also copies the logits of the chosen rows, the first half of the batch, for its metrics. ``box``: a list with the
+    only reference to the model's outputs.
+    """
     tape = ctx.tape
     outputs = box.pop()
     logits = outputs.logits.view(*batch.whole)
     scores = selective_log_softmax(tape, logits)
-    chosen = tape.new((batch.rows // 2 * batch.completion, batch.vocab), logits.dtype, "completion logits")
-    del chosen, outputs
+    chosen_logits = tape.new((batch.rows // 2 * batch.completion, batch.vocab), logits.dtype, "completion logits")
+    del chosen_logits, outputs
     return scores
 
 

@@ -28,6 +28,7 @@ def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
     promoted_dtype = promote(dtype, stream)
     needs_grad = x.origin is not None
     parts = []
+    # each expression allocates two products and their sum
     for name in ("first * cos - second * sin", "second * cos + first * sin"):
         with_cos = tape.new(half, promoted_dtype, "mul")
         with_sin = tape.new(half, promoted_dtype, "mul")

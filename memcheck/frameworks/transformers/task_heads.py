@@ -121,6 +121,7 @@ def _late_mean(ctx: Context, logits: Value) -> Value:
 
 
 def _score(ctx: Context, task: TaskHead, *, trained: bool) -> Weights:
+    """Register the weight and bias of the matrix from hidden states to labels, [labels, hidden]."""
     s = ctx.setting
     weight = Parameter("score", (task.labels, ctx.hidden), s.param_dtype, trained, has_grad=s.has_grad)
     bias = Parameter("score.bias", (task.labels,), s.param_dtype, trained, has_grad=s.has_grad) if task.bias else None

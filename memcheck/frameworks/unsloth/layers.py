@@ -50,8 +50,10 @@ def recomputing(layer: Block, mode: str) -> tuple[Forward, bool]:
 
 
 def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value:
-    """Apply Fast_RMS_Layernorm: it keeps its input and a figure per row. Backward writes over its gradient, but for
-    Gemma's.
+    """Run unsloth's Fast_RMS_Layernorm, or transformers' norm where it does not run: [tokens, hidden].
+
+    It saves its input and one fp32 number per row. Backward writes the input's gradient over the incoming one, except
+    for Gemma's norms.
     """
     if spec is None or ctx.setting.style.modeling_files or not spec.kind.startswith("rmsnorm"):
         return normalise(ctx, spec, x, name)
@@ -103,7 +105,10 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
 
 
 def _feed_forward(ctx: Context, config: Mlp, x: Value) -> Value:
-    """Run LoRA_MLP where every matrix has an adapter, else transformers' code."""
+    """Run the MLP: unsloth's LoRA_MLP if all three matrices have plain adapters, else transformers' code.
+
+    ``x``: [tokens, hidden], as is the result.
+    """
     tensors = linear_tensors(config.tensors)
     if (
         not config.gated

@@ -58,9 +58,10 @@ def _into_input(tape: Tape, x: Value, layers: Sequence[Weights]) -> None:
 
 
 def qkv(ctx: Context, x: Value, layers: Sequence[Weights]) -> list[Value]:
-    """Compute LoRA_QKV: q, k and v, each [tokens, outputs], of ``x`` [tokens, hidden]. It saves x alone.
+    """Compute LoRA_QKV: q, k and v, each [tokens, outputs], of ``x`` [tokens, hidden]. It saves only ``x``.
 
-    Backward waits for all three gradients, and writes the input's gradient over the input.
+    ``layers``: the three matrices with their adapters. Backward runs once all three gradients exist, and writes the
+    input's gradient over the saved input.
     """
     tape = ctx.tape
     outputs = [
@@ -69,6 +70,9 @@ def qkv(ctx: Context, x: Value, layers: Sequence[Weights]) -> list[Value]:
     storage, bare, dtype = x.storage, Value(None, x.shape, x.dtype), x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: cast the adapters, allocate their gradients, and write the input's gradient into the saved
+        input.
+        """
         casts = _narrow(tape, layers, dtype, "adapter, cast")
         gradients = _narrow(tape, layers, dtype, "adapter gradient")
         _into_input(tape, bare, layers)
@@ -85,9 +89,10 @@ def qkv(ctx: Context, x: Value, layers: Sequence[Weights]) -> list[Value]:
 
 
 def swiglu(ctx: Context, x: Value, layers: Sequence[Weights]) -> Value:
-    """Compute LoRA_MLP of ``x`` [tokens, hidden]: it saves x, gate and up, [tokens, width] each.
+    """Compute LoRA_MLP of ``x`` [tokens, hidden]: it saves ``x``, and gate and up, [tokens, width] each.
 
-    Backward makes one more such tensor, writes over gate and up, and puts the input's gradient over the input.
+    ``layers``: gate, up and down with their adapters. Backward allocates one more [tokens, width], writes over gate and
+    up, and writes the input's gradient over the saved input.
     """
     tape = ctx.tape
     gate, up = (
@@ -100,6 +105,9 @@ def swiglu(ctx: Context, x: Value, layers: Sequence[Weights]) -> Value:
     former = isinstance(ctx.setting.style, FormerStyle)
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: allocate the gradient of the activation and of the adapters; the input's overwrites the saved
+        input.
+        """
         casts = _narrow(tape, layers, dtype, "adapter, cast")
         weight = _dequantized(tape, layers[2], dtype) if former else None
         inner_gradient = tape.new(width, dtype, "gradient of swiglu")
@@ -114,12 +122,16 @@ def swiglu(ctx: Context, x: Value, layers: Sequence[Weights]) -> Value:
 
 
 def output(ctx: Context, x: Value, layer: Weights) -> Value:
-    """Compute LoRA_W, the output projection of attention: it saves ``x`` [tokens, inputs]."""
+    """Compute LoRA_W, the output projection of attention: it saves ``x`` [tokens, inputs].
+
+    ``layer``: the matrix with its adapter.
+    """
     tape = ctx.tape
     out = _forward(ctx, x, layer, "o_proj")
     shape, dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:
+        """Backward: allocate the adapters' gradients, dequantise the weight, and allocate the input's gradient."""
         del grad
         casts = _narrow(tape, (layer,), dtype, "adapter, cast")
         gradients = _narrow(tape, (layer,), dtype, "adapter gradient")

@@ -28,9 +28,11 @@ def pieces_of(tokens: int, vocabulary: int) -> int:
 
 
 def fused_loss(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Value:
-    """Compute UnslothFusedLoss of ``hidden`` [tokens, hidden], whose forward makes the gradients piece by piece.
+    """Compute UnslothFusedLoss of ``hidden`` [tokens, hidden]: its forward computes the gradients, piece by piece of
+    tokens.
 
     Each piece is one compiled graph: its logits stay in the head's dtype, and Inductor writes their gradient over them.
+    ``weights``: of the head.
     """
     tape, weight = ctx.tape, weights.weight
     dtype, trained = weight.dtype, weight.requires_grad

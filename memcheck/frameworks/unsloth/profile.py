@@ -85,9 +85,11 @@ class Unsloth(trainer.Trainer):
 
 
 def _loss(version: str | None, *, own: bool) -> str:
-    """Return the kind of loss of a release: in pieces (``chunked``), in one (``fused-linear``), or of whole logits.
+    """Return the kind of loss that a release computes.
 
-    Cut cross-entropy makes no logits at all, so that pieces are an upper bound of it. ``own``: in a class of unsloth's.
+    ``chunked``: in pieces of tokens; ``fused-linear``: in one; ``in-place`` or ``standard``: of all logits. Newer
+    releases may use cut cross-entropy, which makes no logits; ``chunked`` is an upper bound of it. ``own``: the model's
+    class is unsloth's.
     """
     if is_before(version, CUT_SINCE):
         return "in-place" if own else "standard"

@@ -40,18 +40,17 @@ def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, ada
 
 
 def _dequantized(architecture: Architecture, setting: Setting) -> int:
-    """Return the bytes of the largest matrix of a layer in 16 bits, with its constants in fp32."""
+    """Return the bytes of the buffer for a dequantised matrix, as large as the largest of any layer; 0 without
+    quantisation.
+
+    It is in 16 bits; its quantisation constants, one per block, are in fp32.
+    """
     adapter = setting.adapter
     if adapter is None or not adapter.quantized:
         return 0
-    largest = max(
-        (
-            tensor.shape[0] * tensor.shape[1]
-            for block, _ in architecture.blocks
-            for part in (block.mixer, block.mlp)
-            if isinstance(part, (Attention, Mlp))
-            for tensor in linear_tensors(part.tensors)
-        ),
-        default=0,
-    )
+    largest = 0
+    for block, _ in architecture.blocks:
+        for component in (block.mixer, block.mlp):
+            if isinstance(component, (Attention, Mlp)):
+                largest = max([largest, *(tensor.count for tensor in linear_tensors(component.tensors))])
     return rounded(largest * ITEM_BYTES[setting.param_dtype]) + rounded(4 * largest // BLOCK)

@@ -20,6 +20,7 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _dense(config: ConfigReader, size: StackDimensions) -> Architecture:
+    """Build HunYuan's decoder without experts: equal pre-norm layers with a gated MLP."""
     config.ignore("eod_token_id")
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
     block = pre_norm_block(size.hidden, _attention(config, size), mlp)

@@ -58,7 +58,7 @@ class ComparedPoint(Record):
 
 
 def per_million_tokens(price_per_gpu_hour: float | None, tokens_per_second_per_gpu: float) -> float | None:
-    """What a million tokens cost: the price of an hour of all GPUs times the hours that the tokens take."""
+    """Return what a million tokens cost: the price of an hour of all GPUs times the hours that the tokens take."""
     if price_per_gpu_hour is None or not tokens_per_second_per_gpu:
         return None
     return price_per_gpu_hour / PER_HOUR / tokens_per_second_per_gpu * TOKENS
@@ -111,7 +111,7 @@ class ComparedPlan(Record):
 
 
 def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> GpuComparison:
-    """Every plan on its own GPU and on each of ``gpus``; on ``gpus`` alone when they were named, in their order.
+    """Return every plan on its own GPU and on each of ``gpus``; on ``gpus`` alone when they were named, in their order.
 
     GPUs with a price in the configuration are among them, unless GPUs were named. Speeds are relative to the first row
     that has one: the first plan on its own GPU, or on the first GPU named.
@@ -148,14 +148,14 @@ def compare(subjects: Sequence[ComparedPlan], gpus: Sequence[str] | None) -> Gpu
 
 
 def _relative(point: Point, reference: Point) -> float | None:
-    """Tokens per second and GPU over the reference's: jobs of different size compare by what a GPU does."""
+    """Return tokens per second and GPU over the reference's: jobs of different size compare by what a GPU does."""
     if point.step is None or reference.step is None:
         return None
     return point.step.tokens_per_second_per_gpu / reference.step.tokens_per_second_per_gpu
 
 
 def _written_gpu(document: Document) -> str:
-    """The GPU as the file has it, for plans that cannot be resolved."""
+    """Return the GPU as the file has it, for plans that cannot be resolved."""
     values = document.values
     hardware = values.get("hardware") if isinstance(values, dict) else None
     gpu = hardware.get("gpu") if isinstance(hardware, dict) else None
@@ -165,7 +165,7 @@ def _written_gpu(document: Document) -> str:
 
 
 def _by_name(document: Document) -> bool:
-    """Whether the plan names its GPU, and states no figures of its own for it."""
+    """Say whether the plan names its GPU, and states no figures of its own for it."""
     values = document.values
     hardware = values.get("hardware") if isinstance(values, dict) else None
     return isinstance(hardware, dict) and isinstance(hardware.get("gpu"), str)

@@ -58,7 +58,7 @@ def full(comparison: GpuComparison, screen: Screen) -> str:
 
 
 def markdown(comparison: GpuComparison, screen: Screen | None = None) -> str:
-    """The table for GitHub, its legend and its notes; the screen plays no part."""
+    """Return the table for GitHub, its legend and its notes; the screen plays no part."""
     lines = drawn(document(comparison), "plan")
     told = notes(comparison.failing_first)
     lines += ["", *(f"- {escape(note.text)}" for note in told)] if told else []
@@ -66,7 +66,9 @@ def markdown(comparison: GpuComparison, screen: Screen | None = None) -> str:
 
 
 def json(comparison: GpuComparison, screen: Screen | None = None) -> str:
-    """``schemas/compare.schema.json``, version 1: fields may be added, never removed. The screen plays no part."""
+    """Return ``schemas/compare.schema.json``, version 1: fields may be added, never removed. The screen plays no
+    part.
+    """
     found = {
         "compare": 1,
         "memcheck": comparison.version,
@@ -77,6 +79,7 @@ def json(comparison: GpuComparison, screen: Screen | None = None) -> str:
 
 
 def _row(row: ComparedPoint) -> dict[str, object]:
+    """Return one row of a comparison as JSON values."""
     speed = row.relative_speed
     return {
         "plan": row.plan,
@@ -92,7 +95,7 @@ def _row(row: ComparedPoint) -> dict[str, object]:
 
 
 def spreadsheet(comparison: GpuComparison, screen: Screen | None = None) -> str:
-    """A line of names, then one line per plan and GPU; the screen plays no part."""
+    """Return a line of names, then one line per plan and GPU; the screen plays no part."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEADS)
@@ -113,7 +116,7 @@ FORMATS: dict[str, Callable[[GpuComparison, Screen], str]] = {
 
 
 def document(comparison: GpuComparison) -> Comparison:
-    """GPUs by quantities; of each plan, those on which it fails come first."""
+    """Return GPUs by quantities; of each plan, those on which it fails come first."""
     several = comparison.plans > 1
     own = any(row.as_written for row in comparison.rows)
     serves = any(row.point.kv_tokens is not None for row in comparison.rows)
@@ -150,7 +153,7 @@ def _only(shown: list[int], every: tuple[_Figure, ...]) -> tuple[_Figure, ...]:
 
 
 def verdict(point: Point) -> str:
-    """``fits``, ``uncertain``, ``does not fit``, or the code of what is wrong."""
+    """Return ``fits``, ``uncertain``, ``does not fit``, or the code of what is wrong."""
     if point.verdict == ILLEGAL:
         return point.codes[0] if point.codes else "illegal"
     return WORDS[point.verdict]
@@ -162,7 +165,7 @@ def tokens(point: Point) -> str:
 
 
 def figures(row: ComparedPoint, *, priced: bool) -> tuple[str, ...]:
-    """A text per quantity; ``priced``: with the price."""
+    """Return a text per quantity; ``priced``: with the price."""
     point, size, cost = row.point, row.point.size, row.price_per_million_tokens
     price = (NONE if cost is None else f"{cost:,.3g}",) if priced else ()
     if not point.estimated:
@@ -182,7 +185,7 @@ def figures(row: ComparedPoint, *, priced: bool) -> tuple[str, ...]:
 
 
 def values(row: ComparedPoint, *, priced: bool) -> tuple[float | None, ...]:
-    """A number per quantity: bytes, shares, TFLOPS, money; None where there is none."""
+    """Return a number per quantity: bytes, shares, TFLOPS, money; None where there is none."""
     point, step, size = row.point, row.point.step, row.point.size
     known: tuple[float | None, ...] = (
         (
@@ -201,7 +204,7 @@ def values(row: ComparedPoint, *, priced: bool) -> tuple[float | None, ...]:
 
 
 def legend(comparison: GpuComparison) -> tuple[ColumnNote, ...]:
-    """What the columns mean that are shown."""
+    """Return what the columns mean that are shown."""
     notes = [
         ColumnNote("batch: sequences per GPU and pass (per step).", ("batch",)),
         ColumnNote("recompute: arithmetic that it adds.", ("recompute",)),
@@ -221,7 +224,7 @@ def legend(comparison: GpuComparison) -> tuple[ColumnNote, ...]:
 
 
 def notes(rows: tuple[ComparedPoint, ...]) -> list[Prose]:
-    """What the table leaves out: why rows are illegal or untimed and what was assumed, each once."""
+    """Return what the table leaves out: why rows are illegal or untimed and what was assumed, each once."""
     found: dict[str, list[ComparedPoint]] = {}
     for row in rows:
         step = row.point.step
@@ -234,7 +237,7 @@ def notes(rows: tuple[ComparedPoint, ...]) -> list[Prose]:
 
 
 def places(about: list[ComparedPoint], rows: tuple[ComparedPoint, ...]) -> str:
-    """The rows of a note in as few words as possible: all, GPUs, plans, or both."""
+    """Return the rows of a note in as few words as possible: all, GPUs, plans, or both."""
     if len(about) == len(rows):
         return "every row" if len(rows) > 1 else about[0].gpu
     named = {row.gpu for row in about}

@@ -41,7 +41,7 @@ class Budget:
             raise BudgetSpentError
 
     def part(self, share: float = 1.0, by: float = 1.0) -> BudgetPart:
-        """A share of what is left for what is done inside, which ends without an error when it is used up.
+        """Return a share of what is left for what is done inside, which ends without an error when it is used up.
 
         ``by``: the share of all steps by which it ends.
         """
@@ -57,6 +57,7 @@ class BudgetPart:
         self._budget, self._share, self._by = budget, share, by
 
     def __enter__(self) -> None:
+        """Limit the time and the steps that are left to this part's share of them."""
         budget = self._budget
         self._before = before, most = budget.until, budget.most
         budget.most = min(most, int(budget.steps * self._by))
@@ -67,6 +68,7 @@ class BudgetPart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        """Restore the limits; a part that is used up ends without an error."""
         self._budget.until, self._budget.most = self._before
         return isinstance(error, BudgetSpentError)
 
@@ -133,7 +135,7 @@ class Effort:
 
 
 def _runs(blocks: tuple[tuple[Block, int], ...]) -> list[int]:
-    """How many layers follow each other that differ in no more than the window of their attention."""
+    """Return how many layers follow each other that differ in no more than the window of their attention."""
     found: list[int] = []
     before: Block | None = None
     for block, times in blocks:
@@ -151,7 +153,7 @@ ONE_RANK = Layout()
 
 
 def _units_of(job: TrainingJob) -> tuple[object, ...]:
-    """The job without what its units do not depend on, for the most part."""
+    """Return the job without what its units do not depend on, for the most part."""
     layout = job.layout
     alone = ONE_RANK._replace(
         tensor=layout.tensor,

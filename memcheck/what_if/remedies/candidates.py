@@ -35,7 +35,7 @@ SAME = "same"
 
 
 def annotated(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """One alternative per value that frees more than the plan's own; a kind of change for each key.
+    """Yield one alternative per value that frees more than the plan's own; a kind of change for each key.
 
     Keys that this job does not read are left out: to price a plan that they do not change takes as long as any other.
     """
@@ -54,7 +54,7 @@ def annotated(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
 
 
 def _has(framework: Framework, key: str) -> bool:
-    """Whether the framework reads the key, and its memory has a model."""
+    """Say whether the framework reads the key, and its memory has a model."""
     if not key.startswith(OPTIONS):
         return key not in framework.lacks
     name = key.removeprefix(OPTIONS)
@@ -62,7 +62,7 @@ def _has(framework: Framework, key: str) -> bool:
 
 
 def _now(context: RuleContext, key: str) -> object:
-    """What the plan states, else what was assumed; None where neither says anything."""
+    """Return what the plan states, else what was assumed; None where neither says anything."""
     stated = written(context.document, key)
     if stated is not None:
         return stated
@@ -70,7 +70,9 @@ def _now(context: RuleContext, key: str) -> object:
 
 
 def _lower(now: object, values: tuple[tuple[object, str], ...]) -> list[tuple[object, str]]:
-    """The values after the plan's own; of a number, those below it, and none where a word stands for the number."""
+    """Return the values after the plan's own; of a number, those below it, and none where a word stands for the
+    number.
+    """
     if type(values[0][0]) is int and now is not None:
         return [each for each in values if isinstance(now, int) and each[0] < now]  # type: ignore[operator]
     known = [value for value, _ in values]
@@ -173,7 +175,7 @@ FREE = ("attention", "implementation", "kernels", "allocator", "logits", "bucket
 
 
 def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Everything that needs no other GPU; illegal ones are sorted out when they are priced."""
+    """Yield everything that needs no other GPU; illegal ones are sorted out when they are priced."""
     yield from loading_and_saving(
         context, job
     )  # first: what decides a moment that is too much is what a finding points at
@@ -191,6 +193,7 @@ def same_hardware(context: RuleContext, job: TrainingJob) -> Iterator[CandidateC
 
 
 def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield fused attention and optimizer kernels, Liger's kernels, and growing allocator segments."""
     framework = context.framework
     if job.attention == "eager":
         for kernel in _fused_attention(job):
@@ -209,14 +212,14 @@ def _kernels(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange
 
 
 def _fused_attention(job: TrainingJob) -> tuple[str, ...]:
-    """Kernels that keep no matrix of attention: scores that are capped are computed by two of them alone."""
+    """Return kernels that keep no matrix of attention: scores that are capped are computed by two of them alone."""
     a = job.architecture
     capped = isinstance(a, Architecture) and any(getattr(block.mixer, "softcap", False) for block, _ in a.blocks)
     return ("flash", "flex") if capped else ("sdpa",)
 
 
 def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
-    """Norms and gated layers in Liger's kernels, where they have a model for all of the model's."""
+    """Yield norms and gated layers in Liger's kernels, where they have a model for all of the model's."""
     a = job.architecture
     if job.compile or job.liger or job.layout.tensor > 1:
         return
@@ -226,6 +229,7 @@ def _liger(job: TrainingJob) -> Iterator[CandidateChange]:
 
 
 def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield losses that keep fewer bytes of logits: chunked, fused with the head, or on shards of the vocabulary."""
     framework = context.framework
     losses = framework.losses.kinds if framework else ()
     if job.loss.kind == "vocab-parallel" and job.layout.tensor > 1:
@@ -257,6 +261,7 @@ def _loss(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
 
 
 def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield higher ZeRO stages, larger sharding groups, and settings that free unsharded tensors earlier."""
     layout, framework = job.layout, context.framework
     ranks = layout.data * layout.context
     if ranks == 1 or framework is None:
@@ -281,7 +286,7 @@ def _sharding(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChang
 
 
 def _unpadded(job: TrainingJob) -> Iterator[CandidateChange]:
-    """Fewer shards, where FSDP2 pads experts to as many."""
+    """Yield fewer shards, where FSDP2 pads experts to as many."""
     a = job.architecture
     layer = padded_layer(job, a) if isinstance(a, Architecture) and job.layout.expert == 1 else None
     if layer is None:
@@ -301,6 +306,7 @@ def _micro_batch(job: TrainingJob) -> Iterator[CandidateChange]:
 
 
 def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield more activation checkpointing: selective, then of every block."""
     framework, mode = context.framework, job.checkpointing.mode
     if framework is None or mode == "full":
         if framework is not None:
@@ -317,7 +323,7 @@ def _recompute(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
 
 
 def _more_recompute(framework: Framework, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Every block instead of some, and what checkpoints keep in host memory."""
+    """Yield every block instead of some, and what checkpoints keep in host memory."""
     key, now = "training.activation_checkpointing.", job.checkpointing
     if now.mode != "none" and now.every_n_layers > 1:
         title = f"recompute every block, not one of each {now.every_n_layers}"
@@ -330,6 +336,7 @@ def _more_recompute(framework: Framework, job: TrainingJob) -> Iterator[Candidat
 
 
 def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield the optimizer with 8-bit states, if there is one."""
     smaller = EIGHT_BIT.get(job.optimizer.name)
     if smaller is None or context.framework is None or not context.framework.optimizers.bitsandbytes:
         return
@@ -339,7 +346,7 @@ def _optimizer(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
 
 
 def _precision(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Fewer bytes of states and activations; a rule decides whether the GPU and the framework have it."""
+    """Yield fewer bytes of states and activations; a rule decides whether the GPU and the framework have it."""
     smaller = {"fp32": (("bf16-mixed", NUMERICS), ("bf16-pure", METHOD)), "bf16-mixed": (("bf16-pure", METHOD),)}
     for recipe, cost in smaller.get(job.recipe.recipe, ()) if context.framework is not None else ():
         title = f"train in {recipe} instead of {job.recipe.recipe}"
@@ -347,7 +354,7 @@ def _precision(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChan
 
 
 def _sequence_length(job: TrainingJob) -> Iterator[CandidateChange]:
-    """Shorter sequences, as many of them: another training."""
+    """Yield shorter sequences, as many of them: another training."""
     length = job.sequence_length
     if isinstance(job.architecture, Architecture) and job.architecture.encoder and job.architecture.encoder.length:
         return  # its rows are as many whatever the plan says
@@ -359,6 +366,7 @@ def _sequence_length(job: TrainingJob) -> Iterator[CandidateChange]:
 
 
 def _offload(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield optimizer states, or also parameters, in host memory."""
     framework = context.framework
     if framework is None:
         return
@@ -378,12 +386,13 @@ FOUR_BITS = ("nf4", "fp4")
 
 
 def base_stated(context: RuleContext) -> bool:
-    """Whether the plan says what its frozen base is held in."""
+    """Say whether the plan says what its frozen base is held in."""
     training = context.plan.training
     return training is not None and training.base is not None
 
 
 def _adapters(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
+    """Yield LoRA in place of full training, and a base in 4 bits."""
     framework = context.framework
     if framework is None or job.freeze:
         return
@@ -404,7 +413,7 @@ LARGEST_MICRO_BATCH = 64
 
 
 def either_way(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Changes that may need more memory and save time: other micro-batches, less recompute, nothing offloaded."""
+    """Yield changes that may need more memory and save time: other micro-batches, less recompute, nothing offloaded."""
     for exponent in range(LARGEST_MICRO_BATCH.bit_length()):
         size = 1 << exponent
         if size != job.micro_batch_size:
@@ -429,7 +438,7 @@ LEAST_CONTEXT = 1024
 
 
 def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
-    """More tensor ranks; fewer sequences at a time; smaller weights, a smaller cache; shorter contexts.
+    """Yield more tensor ranks; fewer sequences at a time; smaller weights, a smaller cache; shorter contexts.
 
     With fewer sequences at a time, every request is answered as before: it costs time alone. Shorter contexts refuse
     requests, and cost as much as another training does. A serving engine has limits of its own in their place.
@@ -454,7 +463,7 @@ def serving(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange
 
 
 def _stored(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
-    """Fewer bits of the weights and of the cache, as far as the GPU multiplies them or a kernel unpacks them."""
+    """Yield fewer bits of the weights and of the cache, as far as the GPU multiplies them or a kernel unpacks them."""
     gpu = context.resolved.gpu
     short, byte = "fp16" if lacks_bf16(gpu) else "bf16", "int8" if lacks_fp8(gpu) else "fp8"
     four = ("fp4", "int4") if (compute_capability(gpu) or 0) >= BLACKWELL else ("int4",)
@@ -474,6 +483,7 @@ def _stored(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange
 
 
 def _tensor(job: InferenceJob) -> Iterator[CandidateChange]:
+    """Yield larger tensor degrees of a served model, each twice the one before; more GPUs in a node if need be."""
     layout = job.layout
     degree = layout.tensor * 2
     while degree <= MOST_RANKS:

@@ -60,7 +60,7 @@ class CandidateChange(Record):
 
 
 def join(*candidates: CandidateChange) -> CandidateChange:
-    """One change that sets the keys of several changes."""
+    """Return one change that sets the keys of several changes."""
     parts = tuple(part for each in candidates for part in (each.parts or (each,)))
     if len(parts) == 1:
         return parts[0]
@@ -123,7 +123,9 @@ class Priced(Record):
 
 
 def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Sequence parallelism; a larger tensor degree within the node; context, pipeline and expert degrees; schedules."""
+    """Yield sequence parallelism; a larger tensor degree within the node; context, pipeline and expert degrees;
+    schedules.
+    """
     framework, layout = context.framework, job.layout
     if framework is None:
         return
@@ -161,7 +163,7 @@ def degrees(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]
 
 
 def _parts_of_experts(job: TrainingJob) -> Iterator[CandidateChange]:
-    """Larger expert-tensor degrees within a node."""
+    """Yield larger expert-tensor degrees within a node."""
     layout, width = job.layout, width_of(job.architecture)
     degree = layout.expert_tensor * 2
     while degree <= layout.gpus_per_node and width % degree == 0:
@@ -171,7 +173,7 @@ def _parts_of_experts(job: TrainingJob) -> Iterator[CandidateChange]:
 
 
 def _schedules(framework: Framework, layout: Layout) -> Iterator[CandidateChange]:
-    """Schedules of a pipeline that keep fewer micro-batches in flight, and more stages on each rank."""
+    """Yield schedules of a pipeline that keep fewer micro-batches in flight, and more stages on each rank."""
     if layout.pipeline == 1:
         return
     one: dict[str, object] = {} if layout.virtual_stages == 1 else {"parallelism.virtual_stages": 1}
@@ -187,14 +189,14 @@ def _schedules(framework: Framework, layout: Layout) -> Iterator[CandidateChange
 
 
 def experts_of(model: Architecture | Rough) -> int:
-    """Experts of the largest mixture; 1 without any."""
+    """Return experts of the largest mixture; 1 without any."""
     if not isinstance(model, Architecture):
         return 1
     return max((block.mlp.experts for block, _ in model.blocks if isinstance(block.mlp, Moe)), default=1)
 
 
 def width_of(model: Architecture | Rough) -> int:
-    """Width of one expert of the first mixture; 1 without any."""
+    """Return width of one expert of the first mixture; 1 without any."""
     if not isinstance(model, Architecture):
         return 1
     return next((block.mlp.width for block, _ in model.blocks if isinstance(block.mlp, Moe)), 1)
@@ -213,7 +215,7 @@ ABOUT = 0.98
 
 
 def larger_gpus(context: RuleContext) -> Iterator[CandidateChange]:
-    """GPUs of the same maker with more memory, one of each size, in nodes that are at least as large."""
+    """Yield GPUs of the same maker with more memory, one of each size, in nodes that are at least as large."""
     now, estimate = context.resolved.gpu, context.estimate
     least = now.memory_bytes * 1.05
     if estimate is not None:
@@ -241,14 +243,14 @@ def _same_kind(gpu: GpuSize, now: Gpu) -> bool:
 
 
 def _relative_time(gpu: GpuSize, now: Gpu) -> float:
-    """How much longer a step takes by the rates of bf16 arithmetic; negative = faster."""
+    """Return how much longer a step takes by the rates of bf16 arithmetic; negative = faster."""
     if not gpu.bf16_tflops or not now.bf16_tflops:
         return 0.0
     return round(now.bf16_tflops / gpu.bf16_tflops - 1, 3)
 
 
 def more_nodes(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Twice and four times the nodes, when a ZeRO stage makes the shards smaller; the global batch stays."""
+    """Yield twice and four times the nodes, when a ZeRO stage makes the shards smaller; the global batch stays."""
     layout = job.layout
     if not layout.zero_stage or layout.shard_group < layout.data * layout.context:
         return
@@ -273,7 +275,7 @@ QUANTISED = {
 
 
 def loading_and_saving(context: RuleContext, job: TrainingJob) -> Iterator[CandidateChange]:
-    """Candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
+    """Yield candidates for the moments before and after the steps that exceed the memory of a GPU or of a node."""
     moments, framework = critical(context), context.framework
     if framework is None:
         return
@@ -311,6 +313,7 @@ def _keeping(job: TrainingJob, framework: Framework) -> Iterator[CandidateChange
 
 
 def _saving(job: TrainingJob, framework: Framework) -> Iterator[CandidateChange]:
+    """Yield changes that need less memory while a checkpoint is saved."""
     checkpoint = job.checkpoint
     if checkpoint.offload == "none":
         title = "gather to the memory of rank 0's node, tensor by tensor"
@@ -326,7 +329,7 @@ def _saving(job: TrainingJob, framework: Framework) -> Iterator[CandidateChange]
 
 
 def _evaluating(evaluation: Evaluation) -> Iterator[CandidateChange]:
-    """Smaller batches of the evaluation, which move no result."""
+    """Yield smaller batches of the evaluation, which move no result."""
     size = evaluation.micro_batch_size
     while size > 1:
         size //= 2
@@ -335,7 +338,9 @@ def _evaluating(evaluation: Evaluation) -> Iterator[CandidateChange]:
 
 
 def critical(context: RuleContext) -> set[str]:
-    """The instant of the GPU's peak, others that exceed the limit, and those for which a node has too little memory."""
+    """Return the instant of the GPU's peak, others that exceed the limit, and those for which a node has too little
+    memory.
+    """
     estimate = context.estimate
     if estimate is None:
         return set()

@@ -23,7 +23,7 @@ BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4.5, "in
 
 
 def less(number: int, least: int) -> Iterator[int]:
-    """Three quarters of it and half of it, and so on: the most first."""
+    """Yield three quarters of it and half of it, and so on: the most first."""
     half = number
     while half > least:
         half //= 2
@@ -33,7 +33,7 @@ def less(number: int, least: int) -> Iterator[int]:
 
 
 def engine_changes(context: RuleContext, job: InferenceJob) -> Iterator[CandidateChange]:
-    """Single changes of the keys of ``inference``, by kind; each is priced by the engine's own arithmetic.
+    """Yield single changes of the keys of ``inference``, by kind; each is priced by the engine's own arithmetic.
 
     A larger share, smaller passes and fewer sequences at once serve the same requests. Shorter requests and fewer bits
     do not. CUDA graphs that nobody can size are left out with ``enforce_eager``.
@@ -59,7 +59,9 @@ def engine_changes(context: RuleContext, job: InferenceJob) -> Iterator[Candidat
 
 
 def _shares(settings: EngineSettings, answer: EngineAnswer | None) -> Iterator[CandidateChange]:
-    """The share that one request needs by the expected figures, then larger ones; smaller ones where it is not free."""
+    """Yield the share that one request needs by the expected figures, then larger ones; smaller ones where it is not
+    free.
+    """
     share = settings.share
     if share is None or answer is None:
         return
@@ -77,7 +79,7 @@ def _shares(settings: EngineSettings, answer: EngineAnswer | None) -> Iterator[C
 
 
 def _ranks(context: RuleContext, settings: EngineSettings) -> Iterator[CandidateChange]:
-    """More tensor-parallel ranks: on the GPUs of the plan, else on more of them."""
+    """Yield more tensor-parallel ranks: on the GPUs of the plan, else on more of them."""
     layout = context.layout
     degree = settings.tensor * 2
     while degree <= MOST_RANKS:
@@ -92,7 +94,7 @@ def _ranks(context: RuleContext, settings: EngineSettings) -> Iterator[Candidate
 
 
 def _stored(context: RuleContext, settings: EngineSettings) -> Iterator[CandidateChange]:
-    """An fp8 cache, and fewer bits of the weights, as far as the GPU multiplies them or a kernel unpacks them."""
+    """Yield an fp8 cache, and fewer bits of the weights, as far as the GPU multiplies them or a kernel unpacks them."""
     gpu = context.resolved.gpu
     if settings.kv_cache != "fp8" and not lacks_fp8(gpu):
         change: dict[str, object] = {"inference.kv_cache": "fp8"}
@@ -107,7 +109,7 @@ def _stored(context: RuleContext, settings: EngineSettings) -> Iterator[Candidat
 
 
 def _lengths(settings: EngineSettings, answer: EngineAnswer | None) -> Iterator[CandidateChange]:
-    """Shorter requests: the longest that fits by the expected figures, then three quarters, half and so on."""
+    """Yield shorter requests: the longest that fits by the expected figures, then three quarters, half and so on."""
     now = settings.length or settings.longest
     fits = answer.longest // LEAST_LENGTH * LEAST_LENGTH if answer is not None else 0
     for tokens in dict.fromkeys((*([fits] if LEAST_LENGTH <= fits < now else []), *less(now, LEAST_LENGTH))):

@@ -43,13 +43,13 @@ class Clock(Record):
     """Seconds per token of the plan as written; None where there is no model."""
 
     def step(self, resolved: Resolved) -> StepTime | None:
-        """The step of a plan; None where there is no model of it (unknown rates)."""
+        """Return the step of a plan; None where there is no model of it (unknown rates)."""
         job = resolved.job
         same = resolved.gpu.name == self.gpu and self.stand_in is not None
         return _step(job, self.stand_in if same and self.stand_in is not None else resolved.gpu)
 
     def slowdown(self, resolved: Resolved) -> float | None:
-        """Relative time per token: 0.33 is a third slower."""
+        """Return relative time per token: 0.33 is a third slower."""
         foreign = resolved.gpu.name != self.gpu
         if self.written is None or (foreign and self.stand_in is not None and self.stand_in.name != self.gpu):
             return None
@@ -58,7 +58,7 @@ class Clock(Record):
 
 
 def clock_of(resolved: Resolved) -> Clock:
-    """The clock of one plan's search. A GPU without rates is timed as one of its architecture that has them."""
+    """Return the clock of one plan's search. A GPU without rates is timed as one of its architecture that has them."""
     job, gpu = resolved.job, resolved.gpu
     for stand_in in _relatives(gpu):
         step = _step(job, stand_in)
@@ -68,7 +68,7 @@ def clock_of(resolved: Resolved) -> Clock:
 
 
 def _relatives(gpu: Gpu) -> Iterator[Gpu]:
-    """The GPU itself, then the catalog's of its architecture."""
+    """Yield the GPU itself, then the catalog's of its architecture."""
     yield gpu
     for each in gpu_sizes() if gpu.arch is not None else ():
         if each.arch == gpu.arch:
@@ -76,6 +76,7 @@ def _relatives(gpu: Gpu) -> Iterator[Gpu]:
 
 
 def _step(job: TrainingJob | InferenceJob, gpu: Gpu) -> StepTime | None:
+    """Return the time of a step; None if it is not modelled."""
     try:
         if isinstance(job, TrainingJob):
             return step_time(job, gpu)
@@ -92,7 +93,7 @@ SECTION = "parallelism."
 
 
 def unread(document: Document, job: TrainingJob, changes: Mapping[str, object]) -> dict[str, object]:
-    """The neutral value of each key that says something, and that the changed plan would not read."""
+    """Return the neutral value of each key that says something, and that the changed plan would not read."""
     lacks = job.framework.lacks
     telling = [
         key
@@ -106,7 +107,7 @@ def unread(document: Document, job: TrainingJob, changes: Mapping[str, object]) 
 
 
 def _changed(job: TrainingJob, changes: Mapping[str, object]) -> TrainingJob:
-    """The job with the changes of its layout, as far as they decide whether a key is read."""
+    """Return the job with the changes of its layout, as far as they decide whether a key is read."""
     fields = {key.removeprefix(SECTION): value for key, value in changes.items() if key.startswith(SECTION)}
     known = {name: value for name, value in fields.items() if name in Layout._fields and value != "auto"}
     layout: Layout = job.layout._replace(**known)  # type: ignore[arg-type]
@@ -201,12 +202,14 @@ class Pricer:
         return LayoutTally(**self.counts)
 
     def price(self, candidate: CandidateChange, *, prune: bool = True) -> Priced | None:
-        """The candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not fit."""
+        """Return the candidate with its estimate; None when it is illegal, or, to ``prune``, when its states do not
+        fit.
+        """
         legal = self.look(candidate)
         return None if legal is None else self.price_legal(legal, prune=prune)
 
     def look(self, candidate: CandidateChange) -> LegalChange | None:
-        """The candidate as it would be written; None when it is illegal."""
+        """Return the candidate as it would be written; None when it is illegal."""
         changes = self.complete(candidate)
         found = None if changes is None else self._legal(changes)
         if changes is None or found is None:
@@ -215,7 +218,7 @@ class Pricer:
         return LegalChange(candidate, changes, *found)
 
     def price_legal(self, legal: LegalChange, *, prune: bool = True) -> Priced | None:
-        """A legal candidate with its estimate; None where, to ``prune``, its states do not fit."""
+        """Return a legal candidate with its estimate; None where, to ``prune``, its states do not fit."""
         key = _key(legal)
         if key in self._known and (prune or self._known[key] is not None):
             self.counts["repeated"] += 1
@@ -243,7 +246,7 @@ class Pricer:
             self.budget.effort.estimate(legal.resolved.job)
 
     def fits(self, priced: Priced) -> bool:
-        """Whether the changed plan stays within what the policy allows, on the GPU and on the host."""
+        """Say whether the changed plan stays within what the policy allows, on the GPU and on the host."""
         answer = priced.estimate
         runs = gpu_fit(answer, self.context.fail_above) in RUNS and (priced.sure or not self.sure)
         return runs and on_host(answer.host_bytes_per_node, self._host)
@@ -263,7 +266,7 @@ class Pricer:
         return answer.utilization
 
     def complete(self, candidate: CandidateChange) -> dict[str, object] | None:
-        """The candidate's changes as they would be written, with those that follow; None if they cannot be made.
+        """Return the candidate's changes as they would be written, with those that follow; None if they cannot be made.
 
         The global batch stays: micro-batches are accumulated as often as the number of data-parallel ranks and the
         size of the micro-batch ask for.
@@ -289,7 +292,7 @@ class Pricer:
         return any(key == kept or key.startswith(f"{kept}.") for key in changes for kept in self.keep)
 
     def _is_so(self, key: str, value: object) -> bool:
-        """Whether the plan says so already, by a value or by silence."""
+        """Say whether the plan says so already, by a value or by silence."""
         now = written(self.document, key)
         framework = self.context.framework
         if key == SYNC and now is None and framework is not None:
@@ -305,7 +308,9 @@ class Pricer:
         return self._least_bytes(resolved) + beside > int(resolved.gpu.memory_bytes * self.limit)
 
     def least(self, candidate: CandidateChange) -> float | None:
-        """A lower bound of how full the changed plan's GPU is, by the states that rest; None where it is illegal."""
+        """Return a lower bound of how full the changed plan's GPU is, by the states that rest; None where it is
+        illegal.
+        """
         found = self.legal(candidate)
         if found is None:
             self.counts["illegal"] += 1
@@ -316,7 +321,7 @@ class Pricer:
             return 0.0  # pricing it says why
 
     def _least_bytes(self, resolved: Resolved) -> int:
-        """What is needed at least; 0 where no bound is known."""
+        """Return what is needed at least; 0 where no bound is known."""
         job, gpu = resolved.job, resolved.gpu
         if isinstance(job, InferenceJob):
             return 0
@@ -329,17 +334,17 @@ class Pricer:
         return floor + extra.fragmentation - extra.cache + extra.context_and_nccl
 
     def legal(self, candidate: CandidateChange) -> Resolved | None:
-        """The changed plan's job, or None."""
+        """Return the changed plan's job, or None."""
         changes = self.complete(candidate)
         return None if changes is None else self.resolved(changes)
 
     def resolved(self, changes: dict[str, object]) -> Resolved | None:
-        """The job of the changed plan, unless it breaks a rule that was not broken yet."""
+        """Return the job of the changed plan, unless it breaks a rule that was not broken yet."""
         found = self._legal(changes)
         return None if found is None else found[0]
 
     def _legal(self, changes: dict[str, object]) -> tuple[Resolved, SharedFrame] | None:
-        """The changed plan's job, if it is legal, with what it shares with plans of other batches."""
+        """Return the changed plan's job, if it is legal, with what it shares with plans of other batches."""
         self.budget.check()
         if self.budget.effort is not None:
             self.budget.effort.look()
@@ -384,7 +389,9 @@ class Pricer:
         return known._replace(candidate=legal.candidate, changes=legal.changes, resolved=legal.resolved)
 
     def slowdown(self, candidate: CandidateChange, resolved: Resolved) -> float | None:
-        """Relative time per token against the plan as written; where serving is not timed, what the candidate says."""
+        """Return relative time per token against the plan as written; where serving is not timed, what the candidate
+        says.
+        """
         if self.context.training is None and self.clock.written is None:
             return candidate.slowdown
         known = self._times.get(id(resolved))
@@ -396,14 +403,16 @@ class Pricer:
 
 
 def _key(legal: LegalChange) -> tuple[object, ...]:
-    """The job and the GPU that a price follows from. The architecture is left out: all plans share it, and its hash is
-    slow.
+    """Return the job and the GPU that a price follows from. The architecture is left out: all plans share it, and its
+    hash is slow.
     """
     return legal.resolved.job[1:], legal.resolved.gpu.name
 
 
 def _following(context: RuleContext, changes: dict[str, object]) -> dict[str, object] | None:
-    """What follows from changes of degrees and batch: accumulation, stated data-parallel ranks, sharding groups."""
+    """Return what follows from changes of degrees and batch: accumulation, stated data-parallel ranks, sharding
+    groups.
+    """
     layout, document, job = context.layout, context.document, context.training
 
     def now(section: str, name: str) -> int:
@@ -435,7 +444,7 @@ def _following(context: RuleContext, changes: dict[str, object]) -> dict[str, ob
 def _accumulation(
     context: RuleContext, job: TrainingJob, changes: dict[str, object], data: int
 ) -> dict[str, object] | None:
-    """The micro-batches per step that keep the global batch; None when there is no whole number of them."""
+    """Return the micro-batches per step that keep the global batch; None when there is no whole number of them."""
     if STEPS in changes:
         return {}
     written_batch = context.plan.training.global_batch_size if context.plan.training else None
@@ -451,7 +460,8 @@ def _accumulation(
 def _splits(
     context: RuleContext, job: TrainingJob, changes: dict[str, object], following: dict[str, object], data: int
 ) -> bool:
-    """Whether a step of one micro-batch becomes one of several that a framework would reduce with the last one alone.
+    """Say whether a step of one micro-batch becomes one of several that a framework would reduce with the last one
+    alone.
 
     It reduced its only one: so that splitting it saves memory, each of them has to be reduced.
     """

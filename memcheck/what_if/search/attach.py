@@ -46,7 +46,9 @@ class Searches:
         self._found: dict[tuple[object, ...], Search] = {}
 
     def answers(self, question: str, context: RuleContext) -> Search:
-        """The least changes after which a finding is gone, as many as are shown; searched for once per family."""
+        """Return the least changes after which a finding is gone, as many as are shown; searched for once per
+        family.
+        """
         return self.known(question, context) or self.keep(
             question, context, drained(RemedySearch(question, context).steps())
         )
@@ -74,7 +76,8 @@ def attach(findings: list[Finding], context: RuleContext) -> list[Finding]:
 
 
 def _family(context: RuleContext) -> tuple[object, ...]:
-    """What a search is a function of: equal for plans that differ in nothing but their names and how they are written.
+    """Return what a search is a function of: equal for plans that differ in nothing but their names and how they are
+    written.
 
     Values are told apart as they are printed, which tells 1 from 1.0 and from true. The job holds what is read from
     other files.
@@ -92,7 +95,7 @@ def _family(context: RuleContext) -> tuple[object, ...]:
 
 
 def question_of(finding: Finding, context: RuleContext) -> str:
-    """The question that a search answers for a finding; empty where there is none."""
+    """Return the question that a search answers for a finding; empty where there is none."""
     question = "MEM101" if finding.code in TOO_MUCH else UNCERTAIN if finding.code == OPEN_BOOT else finding.code
     if question not in {"MEM101", CLOSE, UNCERTAIN, HOST}:
         return ""
@@ -102,7 +105,7 @@ def question_of(finding: Finding, context: RuleContext) -> str:
 
 
 def _mended(finding: Finding, context: RuleContext, found: dict[str, tuple[tuple[Remedy, ...], bool]]) -> Finding:
-    """One finding with what the search found for its question; ``found`` remembers the answers."""
+    """Return one finding with what the search found for its question; ``found`` remembers the answers."""
     question = question_of(finding, context)
     if not question:
         return finding
@@ -146,7 +149,7 @@ class RemedySearch:
         return sum(self.fit.pricer.counts.values())
 
     def steps(self) -> Steps[Search]:
-        """The search, with control given back after each candidate."""
+        """Return the search, with control given back after each candidate."""
         pricer = self.fit.pricer
         found = yield from self.fit.steps()
         if self._question == HOST:
@@ -172,7 +175,7 @@ def _less_on_the_host(search: Fit, context: RuleContext, found: list[Priced]) ->
 
 
 def _gain(best: Remedy, context: RuleContext, question: str) -> str:
-    """What the cheapest remedy does, in one line."""
+    """Return what the cheapest remedy does, in one line."""
     if context.estimate is None:
         return best.title
     if context.estimate.engine is not None:
@@ -187,7 +190,7 @@ def _gain(best: Remedy, context: RuleContext, question: str) -> str:
 
 
 def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: RuleContext) -> Finding:
-    """The finding with its remedies, at the written key of the cheapest of them that changes one."""
+    """Return the finding with its remedies, at the written key of the cheapest of them that changes one."""
     finding = finding._replace(remedies=remedies, help=help)
     if context.estimate is not None and context.estimate.engine is not None:
         return finding  # at the key that the engine names
@@ -200,7 +203,7 @@ def _with(finding: Finding, remedies: tuple[Remedy, ...], help: str, context: Ru
 
 
 def _decides(key: str, context: RuleContext) -> str:
-    """The pointer of a key, or of the one-word form that it is a field of; empty when the plan writes neither.
+    """Return the pointer of a key, or of the one-word form that it is a field of; empty when the plan writes neither.
 
     Keys that only follow, to keep the global batch and the number of GPUs, are no place to start.
     """

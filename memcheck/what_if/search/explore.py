@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def drained(steps: Steps[Result]) -> Result:
-    """The result of a search, without a pause."""
+    """Return the result of a search, without a pause."""
     found: list[Result] = []
 
     def kept() -> Iterator[None]:
@@ -38,7 +38,7 @@ def drained(steps: Steps[Result]) -> Result:
 
 
 def explore(pricer: Pricer, space: Space) -> Iterator[Priced]:
-    """The plans of the space that fit, in its order. What became of the others is in the pricer's tally."""
+    """Yield the plans of the space that fit, in its order. What became of the others is in the pricer's tally."""
     looked = pricer.tally.considered
     try:
         for candidate in possible(pricer, space):
@@ -66,8 +66,8 @@ def fastest_first(pricer: Pricer, space: Space, enough: int) -> list[Priced]:
 
 
 def fastest_steps(pricer: Pricer, space: Space, enough: int) -> Steps[list[Priced]]:
-    """The fastest plan that fits of each of the ``enough`` fastest splits, without those that change more than a faster
-    one. Only where there are fewer splits come more plans of each.
+    """Return the fastest plan that fits of each of the ``enough`` fastest splits, without those that change more than a
+    faster one. Only where there are fewer splits come more plans of each.
 
     How long a step takes is told sooner than how much memory it needs: all legal plans are timed, and priced from the
     fastest on until enough of them fit.
@@ -141,7 +141,7 @@ def _fitting(pricer: Pricer, each: Timed) -> Priced | None:
 
 
 def possible(pricer: Pricer, space: Space) -> Iterator[CandidateChange]:
-    """The plans of the space, but for branches whose states alone exceed the limit.
+    """Yield the plans of the space, but for branches whose states alone exceed the limit.
 
     The changes of a step do not move the states that rest between steps, so that a layout whose states exceed the
     limit is left out with all of them.

@@ -40,7 +40,7 @@ def milds(part: CandidateChange, kind: str) -> bool:
 
 
 def strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
-    """The most effective change of every kind, and the fastest that has any effect where that is another one."""
+    """Return the most effective change of every kind, and the fastest that has any effect where that is another one."""
     best: dict[str, list[Priced]] = {}
     estimate = pricer.context.estimate
     before = pricer.full(estimate) if estimate else 0.0
@@ -53,7 +53,7 @@ def strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
 
 
 def faster(pool: list[Priced], best: float | None, pricer: Pricer) -> list[Priced]:
-    """The changes of ``pool`` that could be in a pair with a smaller slowdown than ``best``.
+    """Return the changes of ``pool`` that could be in a pair with a smaller slowdown than ``best``.
 
     The slowdown of a pair is taken as the sum of its changes' own. With ``best=None`` all of ``pool`` may.
     """
@@ -113,7 +113,9 @@ class Fit:
         return drained(self.steps())
 
     def steps(self) -> Steps[list[Priced]]:
-        """:meth:`run` in steps: control is given back after each candidate. What fits so far is in :attr:`found`."""
+        """Return :meth:`run` in steps: control is given back after each candidate. What fits so far is in
+        :attr:`found`.
+        """
         self.tried = singles(self.pricer.context)
         priced: list[Priced] = []
         with self.pricer.budget.part(by=SEARCHED):
@@ -126,6 +128,9 @@ class Fit:
         return offered(self.mildest(self.found))
 
     def _search(self, priced: list[Priced]) -> Steps[None]:
+        """Price single changes in their order, until the answers are good enough; put off those that look too
+        expensive.
+        """
         beyond: set[tuple[str, ...]] = set()
         for place, each in enumerate(self.tried):
             if (each.kind, *each.set) in beyond:
@@ -175,7 +180,7 @@ class Fit:
             yield from self._everything(METHOD)
 
     def _is_dearer(self, legal: LegalChange) -> bool:
-        """Whether a change costs no less than one that fits and sets the same keys.
+        """Say whether a change costs no less than one that fits and sets the same keys.
 
         Such a change would not be offered, as long as the other one leaves room where a change that leaves room may be
         offered as well. A thorough search counts every plan that it looked at.
@@ -201,7 +206,8 @@ class Fit:
         return any(least_cost(other) <= floor for other in like)
 
     def _is_no_answer(self, legal: LegalChange) -> bool:
-        """Whether a change of the resident states leaves the plan too large, while its activations stay as they are.
+        """Say whether a change of the resident states leaves the plan too large, while its activations stay as they
+        are.
 
         It may still help together with another change.
         """
@@ -212,7 +218,7 @@ class Fit:
         return alike and self.pricer.is_above(legal.resolved, context.estimate.components_bytes.get("activations", 0))
 
     def _price_single(self, place: int, legal: LegalChange, priced: list[Priced]) -> Steps[Priced | None]:
-        """A single change at its place among the others."""
+        """Return a single change at its place among the others."""
         one = self.pricer.price_legal(legal, prune=False)
         yield
         if one is not None:
@@ -272,7 +278,7 @@ class Fit:
         yield from self._another([each for _, _, _, each in sorted(timed, key=lambda each: each[:3])])
 
     def _another(self, pairs: list[LegalChange]) -> Steps[None]:
-        """A pair without anything of the only change that fits, if one of the fastest such pairs fits.
+        """Return a pair without anything of the only change that fits, if one of the fastest such pairs fits.
 
         Not everybody can make the first change: a reference can be scored before the training only where its data are
         at hand.
@@ -356,7 +362,7 @@ class Fit:
             pricer.sets_only(None)
 
     def _cheapest(self, candidates: list[CandidateChange]) -> Steps[Priced | None]:
-        """The cheapest change that fits, of those that ask for more than time.
+        """Return the cheapest change that fits, of those that ask for more than time.
 
         A gate prices them from the least cost on that they can have, which is told sooner than how much memory they
         need, until none that is left can be cheaper.
@@ -408,8 +414,8 @@ class Fit:
         return drained(self._emptiest(candidates))
 
     def _emptiest(self, candidates: list[CandidateChange]) -> Steps[Priced | None]:
-        """The change under which the fullest memory is least full. One is not priced whose states alone need more than
-        the limit, and more than another change does in all.
+        """Return the change under which the fullest memory is least full. One is not priced whose states alone need
+        more than the limit, and more than another change does in all.
         """
         pricer = self.pricer
         bounds = [(bound, i, c) for i, c in enumerate(candidates) if (bound := pricer.least(c)) is not None]
@@ -446,7 +452,8 @@ class Fit:
         return found
 
     def mildest(self, found: list[Priced]) -> list[Priced]:
-        """The cheapest of each combination of kinds and of keys, without those that only add changes to a cheaper one.
+        """Return the cheapest of each combination of kinds and of keys, without those that only add changes to a
+        cheaper one.
 
         The cheapest that leaves room is among them all the same.
         """

@@ -30,7 +30,7 @@ from memcheck.what_if.search.space import NOTHING, Space, space_of, together
 
 
 def clusters(layout: Layout, most: int, above: int = 0) -> Iterator[tuple[int, int]]:
-    """(nodes, GPUs per node) with more than ``above`` and at most ``most`` GPUs, ascending.
+    """Yield (nodes, GPUs per node) with more than ``above`` and at most ``most`` GPUs, ascending.
 
     Parts of one node by powers of two, then whole nodes by powers of two and, as written, their own number.
     """
@@ -91,7 +91,7 @@ def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
 
 
 def _grow(pricer: Pricer, way: CandidateChange, growth: Growth, beyond: int) -> Priced | None:
-    """The largest value of one way that is more than ``beyond`` steps."""
+    """Return the largest value of one way that is more than ``beyond`` steps."""
     low, high, best = beyond, beyond + 1, None
     while high * growth.step <= MOST:
         priced = _at(pricer, way, growth, high)
@@ -109,6 +109,7 @@ def _grow(pricer: Pricer, way: CandidateChange, growth: Growth, beyond: int) -> 
 
 
 def _at(pricer: Pricer, way: CandidateChange, growth: Growth, count: int) -> Priced | None:
+    """Return the plan with ``count`` steps of growth under the changes ``way``; None if it does not fit."""
     value = count * growth.step
     candidate = _to(pricer, way, growth.key, value)
     priced = pricer.price(join(way, candidate) if way.set else candidate)
@@ -116,7 +117,7 @@ def _at(pricer: Pricer, way: CandidateChange, growth: Growth, count: int) -> Pri
 
 
 def _to(pricer: Pricer, way: CandidateChange, key: str, value: int) -> CandidateChange:
-    """The change of the key; a micro-batch that the global batch cannot hold makes the global batch grow."""
+    """Return the change of the key; a micro-batch that the global batch cannot hold makes the global batch grow."""
     job = pricer.context.training
     words = f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
     if job is None or key != BATCH:
@@ -136,6 +137,7 @@ def _to(pricer: Pricer, way: CandidateChange, key: str, value: int) -> Candidate
 
 
 def _value(priced: Priced, growth: Growth) -> int:
+    """Return the value that a plan has for the key that grows."""
     job = priced.resolved.job
     if growth.setting and isinstance(job, InferenceJob):
         return int(getattr(job.engine, growth.setting))
@@ -143,7 +145,7 @@ def _value(priced: Priced, growth: Growth) -> int:
 
 
 def _data(layout: Layout, way: CandidateChange) -> int:
-    """Data-parallel ranks under the changes of a layout."""
+    """Return data-parallel ranks under the changes of a layout."""
     names = ("tensor", "context", "pipeline")
     degrees = [way.set.get(f"parallelism.{name}", getattr(layout, name)) for name in names]
     return max(1, layout.world_size // math.prod(int(str(degree)) for degree in degrees))
@@ -176,7 +178,8 @@ OF_A_SIZE = 1
 
 
 def search(pricer: Pricer, goal: str, enough: int = 8, prices: Mapping[str, float] = NO_PRICES) -> Answer:
-    """The answer to one goal. ``enough``: when this many of the fastest plans fit, slower ones are not estimated.
+    """Return the answer to one goal. ``enough``: when this many of the fastest plans fit, slower ones are not
+    estimated.
 
     ``prices``: of an hour of each GPU, which the goal ``cheapest`` asks for.
 
@@ -188,6 +191,7 @@ def search(pricer: Pricer, goal: str, enough: int = 8, prices: Mapping[str, floa
 
 
 def _fit(pricer: Pricer, enough: int) -> Answer:
+    """Search for the cheapest changes that fit; if only more GPUs do, also for the smallest cluster."""
     fit = Fit(pricer, thorough=True)
     found = fit.run()
     alone = all(p.resolved.gpu.name != pricer.context.resolved.gpu.name or _more(p, pricer) for p in found)
@@ -203,6 +207,7 @@ def _more(priced: Priced, pricer: Pricer) -> bool:
 
 
 def _throughput(pricer: Pricer, enough: int) -> Answer:
+    """Search for the plans with the most tokens per second on the plan's GPUs."""
     _needs_time(pricer, "throughput")
     space = space_of(pricer.context, UNCHANGED, faster=True)
     found = fastest_first(pricer, space, enough)
@@ -212,6 +217,7 @@ def _throughput(pricer: Pricer, enough: int) -> Answer:
 
 
 def _gpus(pricer: Pricer, enough: int) -> Answer:
+    """Search for the fewest GPUs on which a plan fits, from small clusters to large ones."""
     layout = pricer.context.layout
     values: dict[str, tuple[object, ...]] = {}
     for nodes, gpus_per_node in clusters(layout, layout.world_size):
@@ -253,7 +259,7 @@ def _largest(growth: Callable[[TrainingJob | InferenceJob], Growth]) -> Callable
 
 
 def _smallest(pricer: Pricer) -> Priced | None:
-    """The first fitting plan on ever more GPUs of the same kind; leanest layouts first.
+    """Return the first fitting plan on ever more GPUs of the same kind; leanest layouts first.
 
     What is kept of the hardware is kept for the answer, not for this way out of having none.
     """
@@ -273,6 +279,7 @@ def _smallest(pricer: Pricer) -> Priced | None:
 
 
 def _needs_time(pricer: Pricer, goal: str) -> None:
+    """Refuse a goal that compares times if this plan's step has no modelled time."""
     if pricer.clock.written is None:
         raise UsageError(
             f"--goal {goal} needs the time of a step, which is not modelled for this plan",
@@ -281,7 +288,9 @@ def _needs_time(pricer: Pricer, goal: str) -> None:
 
 
 def _values(candidates: Iterable[CandidateChange], pricer: Pricer) -> dict[str, tuple[object, ...]]:
-    """Every key that the candidates change, with the values that they give it. Keys that must stay are left out."""
+    """Return every key that the candidates change, with the values that they give it. Keys that must stay are left
+    out.
+    """
     found: dict[str, dict[str, object]] = {}
     for candidate in candidates:
         for key, value in candidate.set.items():
@@ -307,6 +316,7 @@ def _batch(job: TrainingJob | InferenceJob) -> Growth:
 
 
 def _sequence(job: TrainingJob | InferenceJob) -> Growth:
+    """Return how a sequence length grows: its key, and the tokens of one step, which all ranks of a group divide."""
     if not isinstance(job, TrainingJob):
         if job.engine is not None:
             return Growth("inference.max_model_len", 1024, "length")
@@ -326,7 +336,7 @@ SEARCHES: dict[str, Callable[[Pricer, int], Answer]] = {
 
 
 def lean(pricer: Pricer, found: Priced) -> Priced:
-    """The plan without each change that saves neither memory nor time nor host memory once the others are made.
+    """Return the plan without each change that saves neither memory nor time nor host memory once the others are made.
 
     A search makes all changes that cost no time together, and one of them may take another's effect away.
     """
@@ -342,7 +352,7 @@ def lean(pricer: Pricer, found: Priced) -> Priced:
 
 
 def _no_worse(one: Priced, other: Priced) -> bool:
-    """Whether a plan needs no more memory and no more time than another, and sets fewer keys."""
+    """Say whether a plan needs no more memory and no more time than another, and sets fewer keys."""
     mine, theirs = one.estimate, other.estimate
     return (
         mine.needed_bytes <= theirs.needed_bytes
@@ -359,7 +369,7 @@ FULL_NODE = 8
 
 
 def money(priced: Priced, pricer: Pricer, prices: Mapping[str, float]) -> float | None:
-    """What a million tokens cost: the price of an hour of all GPUs times the hours that the tokens take.
+    """Return what a million tokens cost: the price of an hour of all GPUs times the hours that the tokens take.
 
     None where the GPU has no price, or no rates from which its time would follow.
     """
@@ -368,7 +378,7 @@ def money(priced: Priced, pricer: Pricer, prices: Mapping[str, float]) -> float 
 
 
 def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[list[Priced], list[CandidateChange]]:
-    """Plans with the same results, those that cost least per token first, and all changes that were tried.
+    """Return plans with the same results, those that cost least per token first, and all changes that were tried.
 
     Of one kind of GPU ever more are taken, until twice in a row more of them cost more per token.
 
@@ -393,7 +403,9 @@ def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[
 
 
 def on_each_card(pricer: Pricer, prices: Mapping[str, float]) -> list[Priced]:
-    """The plan with nothing changed but the GPU, on every GPU that has a price: those that cost least and fit first."""
+    """Return the plan with nothing changed but the GPU, on every GPU that has a price: those that cost least and fit
+    first.
+    """
     found: list[tuple[bool, float, int, Priced]] = []
     for position, gpu in enumerate(prices):
         priced = pricer.price(_card(gpu), prune=False)

@@ -29,7 +29,7 @@ def changed_keys(changes: Mapping[str, object]) -> int:
 
 
 def least_cost(priced: Priced) -> tuple[object, ...]:
-    """The sort key of offered changes: first their cost, then other figures by the kind of cost.
+    """Return the sort key of offered changes: first their cost, then other figures by the kind of cost.
 
     For changes that keep results and hardware: time to a whole percentage, then the number of changed settings. For
     other changes: whether they may fail and the number of changed settings, before GPUs and time. Host memory decides
@@ -44,7 +44,7 @@ def least_cost(priced: Priced) -> tuple[object, ...]:
 
 
 def cost_floor(legal: LegalChange, slowdown: float | None) -> tuple[object, ...]:
-    """The start of the least :func:`least_cost` that an unpriced plan can have."""
+    """Return the start of the least :func:`least_cost` that an unpriced plan can have."""
     asks, keys, job = legal.candidate.cost, changed_keys(legal.changes), legal.resolved.job
     world = job.layout.world_size
     if asks == UNCHANGED:
@@ -80,7 +80,7 @@ class Split(Record):
 
 
 def split_of(layout: Layout) -> Split:
-    """The split of a layout."""
+    """Return the split of a layout."""
     return Split(
         nodes=layout.nodes,
         gpus_per_node=layout.gpus_per_node,
@@ -99,7 +99,7 @@ class ParetoFilter:
         self._kept: list[tuple[set[tuple[str, str]], float, int]] = []
 
     def adds(self, priced: Priced) -> bool:
-        """Whether the plan is no earlier one with more changes; it then counts as an earlier one itself."""
+        """Say whether the plan is no earlier one with more changes; it then counts as an earlier one itself."""
         mine = {(key, str(value)) for key, value in priced.changes.items()}
         time, size = round(priced.slowdown or 0.0, 4), gpus(priced)
         if any(theirs <= mine and slower <= time and fewer <= size for theirs, slower, fewer in self._kept):
@@ -130,7 +130,7 @@ def slow(priced: Priced) -> bool:
 
 
 def offered(found: Sequence[Priced]) -> list[Priced]:
-    """The changes to offer by group, the cheapest first in each, and each with its role.
+    """Return the changes to offer by group, the cheapest first in each, and each with its role.
 
     A change that takes more than twice as long is left out only where a faster one asks for no more: what changes the
     results, or the hardware, is no reason to hide a slow way to run this training on these GPUs.
@@ -149,7 +149,7 @@ def _roles(room: list[int], same: list[int], other: list[int]) -> list[str]:
 
 
 def shown(found: Sequence[Priced], most: int) -> list[Priced]:
-    """At most ``most`` of the priced changes, in their order. Those with a role are preferred."""
+    """Return at most ``most`` of the priced changes, in their order; those with a role are preferred."""
     places = {index for index, p in enumerate(found) if p.role}
     for index in range(len(found)):
         if len(places) >= most:
@@ -159,7 +159,7 @@ def shown(found: Sequence[Priced], most: int) -> list[Priced]:
 
 
 def remedy_of(priced: Priced, document: Document) -> Remedy:
-    """The remedy; its edits are empty where one of them has no certain place."""
+    """Return the remedy; its edits are empty where one of them has no certain place."""
     own, elsewhere = edits_of(priced, document)
     return Remedy(
         title=priced.candidate.title,
@@ -181,7 +181,7 @@ def remedy_of(priced: Priced, document: Document) -> Remedy:
 
 
 def edits_of(priced: Priced, document: Document) -> tuple[tuple[Edit, ...], tuple[FileEdits, ...]]:
-    """Edits of the plan's own file, and of the configs that it takes values from."""
+    """Return edits of the plan's own file, and of the configs that it takes values from."""
     if isinstance(document.values, dict) and "source" in document.values:
         from memcheck.configs.sourced_edits import sourced_edits
 

@@ -51,7 +51,7 @@ def training_layouts(
     faster: bool = False,
     may_set: Callable[[str], bool] | None = None,
 ) -> Iterator[CandidateChange]:
-    """Layouts of the job on its GPUs, or on others, with more sharding before less. Rules decide which are legal.
+    """Yield layouts of the job on its GPUs, or on others, with more sharding before less. Rules decide which are legal.
 
     ``faster``: also those that keep gathered parameters until backward. ``may_set``: no degree is changed whose key it
     refuses.
@@ -83,7 +83,7 @@ def training_layouts(
 
 
 def _experts(framework: Framework, job: TrainingJob, cut: Layout, degrees: Degrees) -> Iterator[Layout]:
-    """Experts dealt out over ranks, each of them whole, or cut over as many ranks as the layers are.
+    """Yield experts dealt out over ranks, each of them whole, or cut over as many ranks as the layers are.
 
     Megatron-LM takes any degree for its experts, and the tensor degree unless told otherwise; torchtitan takes 1 or the
     tensor degree, in releases that have it: those of plans that state it.
@@ -97,7 +97,7 @@ def _experts(framework: Framework, job: TrainingJob, cut: Layout, degrees: Degre
 
 
 def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> set[int]:
-    """Ranks over which an expert may be cut."""
+    """Return ranks over which an expert may be cut."""
     now = job.layout
     if experts_of(job.architecture) == 1:
         return {now.expert_tensor}
@@ -112,7 +112,7 @@ def _parts(framework: Framework, job: TrainingJob, cut: Layout, expert: int) -> 
 
 
 def degrees_of(framework: Framework, job: TrainingJob, layout: Layout) -> Degrees:
-    """What the framework has, within a node for tensor parallelism."""
+    """Return what the framework has, within a node for tensor parallelism."""
     able, now = framework.parallelism.degrees, job.layout
     model = job.architecture
     layers = model.num_layers if isinstance(model, Architecture) else model.layers
@@ -140,7 +140,7 @@ LIMITS = ("tokens", "sequences")
 
 
 def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterator[CandidateChange]:
-    """Tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies.
+    """Yield tensor and pipeline parallelism of a served model; the rest of the GPUs serve copies.
 
     Experts that nothing is said about are cut as the layers are. Where the plan says how they are placed, they stay so,
     are cut like that, or are dealt out over the same ranks.
@@ -172,7 +172,7 @@ def serving_layouts(job: InferenceJob, nodes: int, gpus_per_node: int) -> Iterat
 
 
 def _schedules(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
-    """Pipeline schedules, the one with the least memory first."""
+    """Yield pipeline schedules, the one with the least memory first."""
     if cut.pipeline == 1:
         yield cut._replace(pipeline_schedule="1f1b", virtual_stages=1)
         return
@@ -186,7 +186,7 @@ def _schedules(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layou
 
 
 def _sharded(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]:
-    """ZeRO stages, the most sharding first; over all ranks, over those of a node, over as many as now."""
+    """Yield ZeRO stages, the most sharding first; over all ranks, over those of a node, over as many as now."""
     ranks = cut.data * cut.context
     if ranks == 1:
         yield cut._replace(zero_stage=0, shard_group=1)
@@ -204,7 +204,7 @@ def _sharded(framework: Framework, now: Layout, cut: Layout) -> Iterator[Layout]
 
 
 def _candidate(framework: Framework, now: Layout, cut: Layout) -> CandidateChange:
-    """The layout as changes of the plan's keys: only of those that are not what they are."""
+    """Return the layout as changes of the plan's keys: only of those that are not what they are."""
     changes: dict[str, object] = {}
     for key in ("nodes", "gpus_per_node"):
         _put(changes, f"hardware.{key}", getattr(cut, key), getattr(now, key))
@@ -253,7 +253,7 @@ class Opened:
         self._last: tuple[RuleContext, tuple[CandidateChange, ...]] | None = None
 
     def by_sharding(self, context: RuleContext) -> tuple[CandidateChange, ...]:
-        """The changes, each with the stage that it needs; empty where the plan has the highest stage already."""
+        """Return the changes, each with the stage that it needs; empty where the plan has the highest stage already."""
         if self._last is None or self._last[0] is not context:
             self._last = context, tuple(_found(context))
         return self._last[1]
@@ -263,7 +263,7 @@ OPENED = Opened()
 
 
 def _found(context: RuleContext) -> list[CandidateChange]:
-    """What is offered for the sharded plan alone; nothing where the plan cannot be sharded."""
+    """Return what is offered for the sharded plan alone; nothing where the plan cannot be sharded."""
     job, framework = context.training, context.framework
     if job is None or framework is None or context.estimate is None:
         return []
@@ -322,7 +322,7 @@ class Space(Record):
 
 
 def singles(context: RuleContext) -> list[CandidateChange]:
-    """Single changes, on this hardware and on other."""
+    """Return single changes, on this hardware and on other."""
     job = context.job
     if not isinstance(job, TrainingJob):
         return [*serving(context, job), *larger_gpus(context)]
@@ -336,7 +336,7 @@ def singles(context: RuleContext) -> list[CandidateChange]:
 
 
 def leaves_activations(kind: str, before: TrainingJob, after: TrainingJob) -> bool:
-    """Whether a change of this kind leaves alive at every instant what activations were.
+    """Say whether a change of this kind leaves alive at every instant what activations were.
 
     More nodes do while micro-batches fill the pipeline all the same: a rank of an interleaved schedule has forwards of
     its chunks in flight for fewer than twice as many micro-batches as there are ranks, and a loop holds the output of
@@ -356,7 +356,7 @@ def space_of(
     faster: bool = False,
     keys: Iterable[str] | None = None,
 ) -> Space:
-    """The space around a plan, on as many GPUs as it has or on others.
+    """Return the space around a plan, on as many GPUs as it has or on others.
 
     ``most``: how much may be asked for (UNCHANGED: nothing that changes the results of the training). ``faster``: with
     changes that need more memory, too. ``keys``: only the changes that set nothing but these, or fields of them.
@@ -386,7 +386,7 @@ def space_of(
 
 
 def _within(change: CandidateChange) -> CandidateChange:
-    """The change without the ZeRO stage that it needs, which the layouts hold."""
+    """Return the change without the ZeRO stage that it needs, which the layouts hold."""
     if STAGE not in change.set:
         return change
     return change._replace(set={key: value for key, value in change.set.items() if key != STAGE})
@@ -403,7 +403,7 @@ def _that_set(changes: Iterable[CandidateChange], may_set: Callable[[str], bool]
 
 
 def _knobs(options: list[CandidateChange], opened: list[CandidateChange]) -> list[list[CandidateChange]]:
-    """Alternatives by kind, what is written last: what frees the most memory comes first. Free changes are one.
+    """Return alternatives by kind, what is written last: what frees the most memory comes first. Free changes are one.
 
     ``opened``: changes that only a sharded plan can make. Free ones among them are made together with the other free
     changes, or left out: an unsharded layout cannot make them.
@@ -428,6 +428,6 @@ def _products(knobs: list[list[CandidateChange]]) -> tuple[CandidateChange, ...]
 
 
 def together(*choice: CandidateChange) -> CandidateChange:
-    """The changes among some choices, as one."""
+    """Return the changes among some choices, as one."""
     real = [each for each in choice if each.set]
     return join(*real) if real else NOTHING

@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 def full(answer: Suggestions, screen: Screen) -> str:
-    """The plan, the suggestions, and what was searched, for a terminal."""
+    """Return the plan, the suggestions, and what was searched, for a terminal."""
     plan = answer.plan
     if answer.status != NOT_JUDGED and plan.estimate is not None:
         return text.document(document(answer), screen) + "\n"
@@ -70,7 +70,7 @@ def full(answer: Suggestions, screen: Screen) -> str:
 
 
 def document(answer: Suggestions) -> list[tuple[Block | None, ...]]:
-    """Groups of blocks: the plan, GPUs with a price, the suggestions, and what was searched."""
+    """Return groups of blocks: the plan, GPUs with a price, the suggestions, and what was searched."""
     plan, found = answer.plan, answer.found
     if plan.estimate is None:
         return []
@@ -96,7 +96,7 @@ def document(answer: Suggestions) -> list[tuple[Block | None, ...]]:
 
 
 def ranked(answer: Suggestions, found: tuple[Suggestion, ...], first: int) -> Remedies:
-    """Suggestions as numbered changes; ``first``: the number of the first one, or 0 for no numbers."""
+    """Return suggestions as numbered changes; ``first``: the number of the first one, or 0 for no numbers."""
     steps = tuple(_step(answer, item) for item in found)
     return Remedies("suggestions", "suggestions", steps, layout="ranked", first=first)
 
@@ -106,7 +106,7 @@ def _step(answer: Suggestions, item: Suggestion) -> RemedyStep:
 
 
 def cards(answer: Suggestions) -> tuple[Block, ...]:
-    """The plan as it is written on each GPU that has a price, the cheapest that fits first."""
+    """Return the plan as it is written on each GPU that has a price, the cheapest that fits first."""
     if not answer.cards:
         return ()
     first = answer.cards[0]
@@ -129,7 +129,7 @@ def cards(answer: Suggestions) -> tuple[Block, ...]:
 
 
 def _next(answer: Suggestions) -> str:
-    """How a suggestion gets into the file: which of them memcheck writes, and what to do with the others."""
+    """Return how a suggestion gets into the file: which of them memcheck writes, and what to do with the others."""
     if answer.config:
         return f"memcheck edits plans, not configs. Change the config itself, or write a plan: {import_command(answer)}"
     written = [number for number, item in enumerate(answer.found, 1) if item.remedy.is_edit]
@@ -142,35 +142,35 @@ def _next(answer: Suggestions) -> str:
 
 
 def import_command(answer: Suggestions) -> str:
-    """The commands that make a plan of a config, with the hardware that is stated for it, and edit the plan."""
+    """Return the commands that make a plan of a config, with the hardware that is stated for it, and edit the plan."""
     hardware = "".join(f" --{name.replace('_', '-')} {one_line(str(each))}" for name, each in answer.stated.items())
     path = one_line(answer.plan.path)
     return f"`memcheck import {path}{hardware} --output plan.yaml`, then `memcheck suggest plan.yaml`"
 
 
 def _goal(answer: Suggestions) -> str:
-    """The goal in words."""
+    """Return the goal in words."""
     if answer.goal == "fit" and _uncertain(answer):
         return f"{_passes(answer)}. The least change after which the whole interval fits"
     return f"goal {answer.goal}, {GOALS[answer.goal]}"
 
 
 def _lead(answer: Suggestions) -> Prose:
-    """The result of the search in a sentence."""
+    """Return the result of the search in a sentence."""
     best = "the plan as written is the best of those that fit"
     lead = f"{best}; then" if answer.best_as_written else "each checked again"
     return Prose(f"{_goal(answer)}; {best if answer.best_as_written and not answer.found else lead}")
 
 
 def _fits(answer: Suggestions) -> str:
-    """A sentence for a plan that fits, or for an uncertain plan that no change makes sure."""
+    """Write a sentence for a plan that fits, or for an uncertain plan that no change makes sure."""
     if not _uncertain(answer):
         return "nothing to do: the plan fits"
     return f"{_passes(answer)}. No change was found after which the whole interval fits"
 
 
 def _passes(answer: Suggestions) -> str:
-    """A sentence for a plan that passes with an interval that does not fit."""
+    """Write a sentence for a plan that passes with an interval that does not fit."""
     estimate = answer.plan.estimate
     if estimate is None:
         return ""
@@ -187,7 +187,7 @@ def _uncertain(answer: Suggestions) -> bool:
 
 
 def nothing_fits(answer: Suggestions, listed: Remedies | None) -> list[tuple[Block | None, ...]]:
-    """Sentences for a search that found nothing: how sure that is, and the smallest cluster that would do."""
+    """Write sentences for a search that found nothing: how sure that is, and the smallest cluster that would do."""
     plan, tally = answer.plan, answer.tally
     where = f"{plan.gpus:,} x {plan.gpu}"
     kept = "" if answer.goal == "fit" else " that keeps the results as they are"
@@ -208,7 +208,7 @@ def nothing_fits(answer: Suggestions, listed: Remedies | None) -> list[tuple[Blo
 
 
 def costs(item: Suggestion, answer: Suggestions) -> list[str]:
-    """What a suggestion costs in addition to time."""
+    """Return what a suggestion costs in addition to time."""
     numbers = {
         "none": "same numbers",
         "equivalent": "equivalent numbers",
@@ -239,14 +239,14 @@ def costs(item: Suggestion, answer: Suggestions) -> list[str]:
 
 
 def _serving(item: Suggestion) -> list[str]:
-    """Whether the answers change. One that serves less is not said to have the same results, as in `check`."""
+    """Say whether the answers change. One that serves less is not said to have the same results, as in `check`."""
     if item.numerics == "changes results":
         return ["changes the results"]
     return [] if item.serves else ["same results"]
 
 
 def searched(answer: Suggestions) -> list[Fact]:
-    """The space and what became of its plans."""
+    """Return the space and what became of its plans."""
     tally = answer.tally
     cut = [Fact("not searched", unsearched(answer), "warn")] if answer.budget is not None else []
     if not tally.considered:
@@ -258,7 +258,7 @@ def searched(answer: Suggestions) -> list[Fact]:
 
 
 def became(tally: LayoutTally) -> str:
-    """``19 plans: 2 excluded by a rule, the global batch or --keep, 1 estimated and too large, 16 that fit``."""
+    """Return ``19 plans: 2 excluded by a rule, the global batch or --keep, 1 estimated and too large, 16 that fit``."""
     counts = [
         (tally.illegal, "excluded by a rule, the global batch or --keep"),
         (tally.repeated, "equal to an earlier one"),
@@ -277,12 +277,13 @@ def _verb(word: str, count: int) -> str:
 
 
 def unsearched(answer: Suggestions) -> str:
-    """What a search that was cut short leaves open."""
+    """Return what a search that was cut short leaves open."""
     left = f"{plural(answer.unsearched, 'plan')} more" if answer.unsearched else "further plans"
     return f"{left}, because {answer.budget:g} s were up: there may be better answers; --budget SECONDS gives more time"
 
 
 def _values(values: tuple[object, ...]) -> str:
+    """Return the values of a key as text; long lists are cut in the middle."""
     shown = [clean(value(each)) for each in values]
     if len(shown) > LONG:
         shown = [*shown[: LONG - 1], "...", shown[-1]]
@@ -300,7 +301,7 @@ def json(answer: Suggestions, screen: Screen | None = None) -> str:
 
 
 def as_data(answer: Suggestions) -> dict[str, object]:
-    """Remedies as in the report of ``check``, with what each costs, as plain data."""
+    """Return remedies as in the report of ``check``, with what each costs, as plain data."""
     plan, estimate, tally = answer.plan, answer.plan.estimate, answer.tally
     return {
         "suggest": 1,
@@ -342,7 +343,7 @@ def as_data(answer: Suggestions) -> dict[str, object]:
 
 
 def suggestion(item: Suggestion) -> dict[str, object]:
-    """One remedy and its costs."""
+    """Return one remedy and its costs."""
     return {
         **remedy(item.remedy),
         "numerics": item.numerics,
@@ -355,7 +356,7 @@ def suggestion(item: Suggestion) -> dict[str, object]:
 
 
 def spreadsheet(answer: Suggestions, screen: Screen | None = None) -> str:
-    """The rows under one line of names; the screen plays no part."""
+    """Return the rows under one line of names; the screen plays no part."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()

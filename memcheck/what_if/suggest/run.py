@@ -105,7 +105,7 @@ SECTIONS = ("model", "hardware", "parallelism", "training", "inference")
 
 
 def known_keys() -> tuple[str, ...]:
-    """Dotted keys of what a search may change, sections included."""
+    """Return dotted keys of what a search may change, sections included."""
     schema = load_schema()
     properties = schema["properties"]
     found = [(name, *_below(properties[name], schema, name)) for name in SECTIONS]
@@ -113,6 +113,7 @@ def known_keys() -> tuple[str, ...]:
 
 
 def _below(schema: dict[str, Any], root: dict[str, Any], prefix: str) -> Iterator[str]:
+    """Yield the dotted keys below ``prefix`` in a schema."""
     for branch in branches(schema, root):
         for name, item in branch.get("properties", {}).items():
             key = f"{prefix}.{name}"
@@ -146,7 +147,7 @@ def suggest(
     watch: Callable[[int], None] | None = None,
     budget: float | None = None,
 ) -> Suggestions:
-    """The best ``top`` plans for a goal, each of which passes ``check`` once it is written.
+    """Return the best ``top`` plans for a goal, each of which passes ``check`` once it is written.
 
     ``data`` are the bytes of the document's file. ``watch`` hears how many plans were looked at, now and then.
     ``budget``: seconds after which the search goes no further; None for no end.
@@ -214,7 +215,9 @@ def suggest(
 
 
 def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) -> bool:
-    """Whether the plan passes with the change: as the edited files, or where it has no edits, with its values set."""
+    """Say whether the plan passes with the change: as the edited files, or where it has no edits, with its values
+    set.
+    """
     remedy = suggestion.remedy
     if remedy.is_edit:
         texts = {file.path: edited(read_bytes(file.path), file.edits) for file in remedy.elsewhere}
@@ -232,7 +235,7 @@ def passes(suggestion: Suggestion, document: Document, data: bytes, gate: Gate) 
 
 
 def _context(document: Document, gate: Gate, result: PlanResult) -> RuleContext:
-    """What the rules look at, with the estimate of the plan as written."""
+    """Return what the rules look at, with the estimate of the plan as written."""
     plan, _ = read_plan(document)
     if plan is None:
         raise ValueError("a plan with an estimate can be read")
@@ -243,7 +246,7 @@ def _context(document: Document, gate: Gate, result: PlanResult) -> RuleContext:
 
 
 def _price(suggestion: Suggestion) -> float:
-    """The price of a million tokens in three digits, so that equal prices keep the order of the search."""
+    """Return the price of a million tokens in three digits, so that equal prices keep the order of the search."""
     price = suggestion.price_per_million_tokens
     return float("inf") if price is None else float(f"{price:.3g}")
 
@@ -254,7 +257,7 @@ def _timed(pricer: Pricer) -> str:
 
 
 def _served(before: Job, after: Job) -> str:
-    """What another plan can serve, where that is not the same."""
+    """Return what another plan can serve, where that is not the same."""
     if not isinstance(before, InferenceJob) or not isinstance(after, InferenceJob):
         return ""
     found = []

@@ -30,7 +30,7 @@ class Axis(Record):
 
 
 def axis(written: str) -> Axis:
-    """``KEY=V1,V2,...``; values are read as YAML, as in the plan; ``1..8`` is every whole number from 1 to 8.
+    """Return ``KEY=V1,V2,...``; values are read as YAML, as in the plan; ``1..8`` is every whole number from 1 to 8.
 
     Raises:
         ValueError: not of that form.
@@ -51,6 +51,7 @@ def axis(written: str) -> Axis:
 
 
 def _range(key: str, text: str) -> list[object]:
+    """Return the whole numbers of ``1..8``, or the text itself if it is no range."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return [text]
@@ -66,7 +67,7 @@ class SweepGrid(Record):
     axes: tuple[Axis, ...]
 
     def points(self) -> Iterator[dict[str, object]]:
-        """The changes of every point."""
+        """Yield the changes of every point."""
         keys = [each.key for each in self.axes]
         for values in product(*(each.values for each in self.axes)):
             yield dict(zip(keys, values, strict=True))
@@ -81,7 +82,7 @@ class SweepGrid(Record):
 
 
 def grid(axes: tuple[Axis, ...]) -> SweepGrid:
-    """The grid of several axes.
+    """Return the grid of several axes.
 
     Raises:
         UsageError: no axis, one key twice or inside another, or too many points.
@@ -114,7 +115,7 @@ class Sweep(Record):
 
 
 def sweep(subject: ComparedPlan, grid: SweepGrid, progress: Callable[[int], None] | None = None) -> Sweep:
-    """The plan at every point of the grid. ``progress`` hears how many are done, now and then and at the end."""
+    """Return the plan at every point of the grid. ``progress`` hears how many are done, now and then and at the end."""
     evaluator = Evaluator(subject.document, subject.gate)
     points = []
     with uncollected():

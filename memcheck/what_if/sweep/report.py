@@ -36,14 +36,14 @@ def full(sweep: Sweep, screen: Screen, most: int = MOST_ROWS) -> str:
 
 
 def json(sweep: Sweep, screen: Screen | None = None) -> str:
-    """``schemas/sweep.schema.json``, version 1: fields may be added, never removed. A point is a line."""
+    """Return ``schemas/sweep.schema.json``, version 1: fields may be added, never removed. A point is a line."""
     head = dumps(summary(sweep), indent=1).removesuffix("\n}")
     points = ",\n  ".join(dumps({"set": dict(point.set), **record(point)}) for point in sweep.points)
     return f'{head},\n "points": [\n  {points}\n ]\n}}\n'
 
 
 def summary(sweep: Sweep) -> dict[str, object]:
-    """The JSON object of a sweep without its points."""
+    """Return the JSON object of a sweep without its points."""
     return {
         "sweep": 1,
         "memcheck": sweep.version,
@@ -55,7 +55,7 @@ def summary(sweep: Sweep) -> dict[str, object]:
 
 
 def spreadsheet(sweep: Sweep, screen: Screen | None = None) -> str:
-    """A line of names, then the points in the grid's order; the screen plays no part."""
+    """Return a line of names, then the points in the grid's order; the screen plays no part."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     keys = [each.key for each in sweep.axes]
@@ -72,7 +72,7 @@ def _plain(item: object) -> object:
 
 
 def html(sweep: Sweep, screen: Screen | None = None) -> str:
-    """A complete page with the heat maps; the screen plays no part."""
+    """Return a complete page with the heat maps; the screen plays no part."""
     axes = tuple((each.key, len(each.values)) for each in sweep.axes)
     told = tuple(section for section in (fastest(sweep), refusals(sweep)) if section is not None)
     return page_of(sweep.plan, sweep.path, f"{counts(sweep)}.", axes, grids(sweep), told, version=sweep.version)
@@ -82,7 +82,7 @@ FORMATS: dict[str, Callable[[Sweep, Screen], str]] = {"full": full, "csv": sprea
 
 
 def points_table(sweep: Sweep, most: int = MOST_ROWS) -> Table:
-    """A row per point; of many points the fastest that fit."""
+    """Return a row per point; of many points the fastest that fit."""
     shown, left = chosen(sweep, most)
     keys = tuple(each.key for each in sweep.axes)
     letters = tuple(chr(ord("a") + index % 26) for index in range(len(keys)))
@@ -114,7 +114,7 @@ def headline(sweep: Sweep) -> str:
 
 
 def counts(sweep: Sweep) -> str:
-    """``96 points: 40 fit, 6 uncertain, 30 do not fit, 20 illegal``."""
+    """Return ``96 points: 40 fit, 6 uncertain, 30 do not fit, 20 illegal``."""
     found = (
         (sweep.count(FITS), "fits" if sweep.count(FITS) == 1 else "fit"),
         (sweep.count(UNCERTAIN), "uncertain"),
@@ -129,7 +129,7 @@ def counts(sweep: Sweep) -> str:
 
 
 def chosen(sweep: Sweep, most: int) -> tuple[list[Point], int]:
-    """The rows to show, in the grid's order, and how many are left out.
+    """Return the rows to show, in the grid's order, and how many are left out.
 
     Of too many points, the fastest that fit; where none does, those that need the least.
     """
@@ -159,7 +159,7 @@ def reasons(sweep: Sweep) -> dict[str, tuple[int, str]]:
 
 
 def short_keys(keys: tuple[str, ...]) -> list[str]:
-    """Keys without their section where that leaves them apart."""
+    """Return keys without their section where that leaves them apart."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
 
@@ -170,6 +170,7 @@ def _tokens(point: Point) -> str:
 
 
 def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:
+    """Return one point as texts: the values of its axes, the verdict, and its figures."""
     values = [clean(value(point.set[each.key])) for each in sweep.axes]
     if not point.estimated:
         return (*values, verdict(point), *(NONE,) * (len(FIGURES) - 1))
@@ -186,7 +187,9 @@ def _row(sweep: Sweep, point: Point) -> tuple[str, ...]:
 
 
 def grids(sweep: Sweep) -> tuple[Grid, ...]:
-    """A heat map for every combination of the outer axes: the last axis is the columns, the one before it the rows."""
+    """Return a heat map for every combination of the outer axes: the last axis is the columns, the one before it the
+    rows.
+    """
     axes = sweep.axes
     columns = axes[-1] if len(axes) > 1 else Axis("", ("",))
     rows, outer = axes[-2] if len(axes) > 1 else axes[0], axes[:-2]
@@ -217,7 +220,7 @@ def grids(sweep: Sweep) -> tuple[Grid, ...]:
 
 
 def grid_cell(point: Point) -> GridCell:
-    """The share of the memory with a sign for its verdict; the code of the rule where a point is refused."""
+    """Return the share of the memory with a sign for its verdict; the code of the rule where a point is refused."""
     problems = [f"{problem.code} {problem.message}" for problem in point.problems]
     if not point.estimated:
         return GridCell(point.codes[0] if point.codes else "illegal", "refused", detail="; ".join(problems))
@@ -232,7 +235,7 @@ def grid_cell(point: Point) -> GridCell:
 
 
 def grid_tone(point: Point) -> str:
-    """The verdict on a point, with the degree where it fits or does not fit."""
+    """Return the verdict on a point, with the degree where it fits or does not fit."""
     used = point.utilization
     plain = {ILLEGAL: "refused", UNCERTAIN: "uncertain", ABOVE: "above-limit", HOST: "host-too-small"}
     if point.verdict in plain:
@@ -243,7 +246,7 @@ def grid_tone(point: Point) -> str:
 
 
 def fastest(sweep: Sweep) -> Section | None:
-    """The fastest points that fit; None where no point has a time and fits."""
+    """Return the fastest points that fit; None where no point has a time and fits."""
     ranked = sorted((p for p in sweep.points if p.verdict == FITS and p.step is not None), key=speed, reverse=True)
     if not ranked:
         return None
@@ -258,7 +261,7 @@ def fastest(sweep: Sweep) -> Section | None:
 
 
 def refusals(sweep: Sweep) -> Section | None:
-    """Why points fail, by the code of the rule; None where no rule refuses a point."""
+    """Say why points fail, by the code of the rule; None where no rule refuses a point."""
     found = reasons(sweep)
     rows = tuple(Fact(f"{code} ({count:,})", message) for code, (count, message) in found.items())
     return Section("refusals", "Why points fail", (Facts(rows),)) if rows else None

@@ -66,6 +66,7 @@ def verdict(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Tr
 def _of_version(
     a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
 ) -> EngineAnswer:
+    """Say whether the engine boots with one version of vLLM."""
     require_modelled(a, version, settings.pipeline)
     early = refused(a, settings, version, card.arch)
     ways = settings if early is None else settings._replace(tensor=1, pipeline=1)
@@ -76,6 +77,7 @@ def _of_version(
 
 
 def _build(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version) -> _Built:
+    """Compute the cache groups of every pipeline rank, and the terms of its memory, for one version."""
     layers, block = layer_caches(a, settings, version, card.arch)
     groups = grouped(layers, version)
     cuts = stages(len(layers), settings.pipeline)
