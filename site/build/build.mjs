@@ -77,5 +77,7 @@ await build({
 });
 
 step("budget");
-holdBudget(measured(products, chunks));
+const bytes = measured(products, chunks);
+writeFileSync(path.join(MADE, "measured.json"), JSON.stringify(bytes));
+holdBudget(bytes);
 step("done");

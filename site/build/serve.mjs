@@ -20,13 +20,13 @@ const TYPES = {
 };
 const TEXT = new Set(Object.keys(TYPES).filter((suffix) => suffix !== ".wasm"));
 
-/** Serve a folder; resolves to its address and what closes it. `asked` gets the path of each request. */
-export function serve({ folder = DIST, port = 0, asked = () => {}, headers = {} } = {}) {
+/** Serve a folder; resolves to its address and what closes it. `asked` gets the path of each request, and what `missing` matches is not there. */
+export function serve({ folder = DIST, port = 0, asked = () => {}, headers = {}, missing = /^$/u } = {}) {
   const server = http.createServer((request, response) => {
     const wanted = decodeURIComponent(new URL(request.url ?? "/", "http://127.0.0.1").pathname);
     asked(wanted);
     const file = path.join(folder, wanted.endsWith("/") ? `${wanted}index.html` : wanted);
-    if (!file.startsWith(folder + path.sep) || !existsSync(file) || !statSync(file).isFile()) {
+    if (missing.test(wanted) || !file.startsWith(folder + path.sep) || !existsSync(file) || !statSync(file).isFile()) {
       response.writeHead(404).end();
       return;
     }
