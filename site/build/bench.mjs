@@ -15,7 +15,7 @@ import { serve } from "./serve.mjs";
 const { values: options } = parseArgs({ options: { equality: { type: "string" } } });
 const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const START_MS = 120_000;
-const STARTS = 5;
+const STARTS = 3;
 const MOVES = 200;
 const HEAP_MOVES = 2_000;
 const MIB = 2 ** 20;
@@ -148,7 +148,7 @@ async function heap() {
     const begun = performance.now();
     steps.next();
     times.push(performance.now() - begun);
-    for (let step = steps.next(); step !== null; ) step = steps.next();
+    steps.close();
   }
   return { bytes: engine.heapBytes(), times };
 }
@@ -159,10 +159,15 @@ const ms = (value) => `${Math.round(value).toLocaleString("en")} ms`;
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
 const name = browser.version();
 const load = loadavg()[0].toFixed(1);
+const say = (text) => console.log(`${(performance.now() / 1_000).toFixed(0)} s: ${text}`);
+say("starts");
 const begins = await starts(browser);
+say("moves");
 const moved = await moves(browser);
 await browser.close();
+say("heap");
 const grown = await heap();
+say("plans");
 const bytes = JSON.parse(readFileSync(path.join(MADE, "measured.json"), "utf8"));
 let compared = "";
 if (options.equality) {
