@@ -54,6 +54,7 @@ def wheel(checkout: Path) -> list[str]:
 
 
 def test_wheel_carries_the_page_of_its_version(checkout: Path) -> None:
+    """A wheel is built without a page, and with one of its version."""
     page(checkout, None)
     assert build(checkout).returncode == 0
     assert not any("ui/page" in name for name in wheel(checkout))
@@ -63,6 +64,7 @@ def test_wheel_carries_the_page_of_its_version(checkout: Path) -> None:
 
 
 def test_page_of_another_version_is_refused(checkout: Path) -> None:
+    """The message names both versions."""
     page(checkout, "0.0.1")
     refused = build(checkout)
     assert refused.returncode != 0
@@ -70,6 +72,7 @@ def test_page_of_another_version_is_refused(checkout: Path) -> None:
 
 
 def test_folder_that_is_no_page_is_refused(checkout: Path) -> None:
+    """Something else in the page's folder stops the build."""
     page(checkout, __version__)
     (checkout / "memcheck" / "ui" / "page" / "version.json").write_text("[]")
     refused = build(checkout)

@@ -32,8 +32,8 @@ export interface Engine {
   python: PyodideAPI;
   /** Begin one request of the protocol, as JSON text. */
   begin(request: string): Steps;
-  /** Begin to import modules; a step each. */
-  prepare(modules: string[]): Steps;
+  /** Begin to import the modules of some packages; a step each. */
+  prepare(packages: string[]): Steps;
   /** Bytes of the heap: it grows and never shrinks. */
   heapBytes(): number;
   /** Resolves when all files of the engine are there; at once after a plain start. */
@@ -112,13 +112,13 @@ export async function startSnapshot(source: Source, file: Promise<Uint8Array>): 
 function engineOf(python: PyodideAPI, files: () => Promise<void>): Engine {
   const globals = python.globals as unknown as { get(name: string): (argument: string) => Iteration };
   const steps = globals.get("steps");
-  const prepare = globals.get("import_modules");
+  const prepare = globals.get("import_packages");
   return {
     python,
     files,
     heapBytes: () => (python as unknown as { _module: { HEAPU8: Uint8Array } })._module.HEAPU8.byteLength,
     begin: (request) => stepsOf(steps(request)),
-    prepare: (modules) => stepsOf(prepare(modules.join(" "))),
+    prepare: (packages) => stepsOf(prepare(packages.join(" "))),
   };
 }
 

@@ -69,13 +69,16 @@ def steps(request: str) -> Iterator[str]:
         yield json.dumps(step, ensure_ascii=False)
 
 
-def import_modules(names: str) -> Iterator[str]:
-    """Import modules by name, one for each step, so that the models that come next need no wait."""
+def import_packages(names: str) -> Iterator[str]:
+    """Import the modules of some packages, one for each step, so that the models that come next need no wait."""
     from importlib import import_module
+    from pkgutil import walk_packages
 
     for name in names.split():
-        import_module(name)
-        yield "{}"
+        for module in walk_packages(import_module(name).__path__, f"{name}."):
+            if module.name not in sys.modules:
+                import_module(module.name)
+                yield "{}"
 
 
 sys.addaudithook(watch)

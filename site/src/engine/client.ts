@@ -69,6 +69,6 @@ export function startClient(options: ClientOptions): Client {
   };
 }
 
-function startWorker(): Port {
-  return new Worker(workerAddress(), { type: "module", name: "memcheck" }) as unknown as Port;
+function startWorker(lane: LaneName): Port {
+  return new Worker(workerAddress(), { type: "module", name: lane }) as unknown as Port;
 }

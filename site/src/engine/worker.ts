@@ -157,6 +157,7 @@ async function answer(id: number, request: string): Promise<void> {
     await turn();
   }
   steps?.close();
+  if (running === id) running = 0;
   post({ kind: "done", id, failed, heapBytes: engine.heapBytes() });
 }
 
@@ -164,6 +165,21 @@ async function answer(id: number, request: string): Promise<void> {
 function skipped(steps: Steps, sent: number): Steps {
   for (let step = 0; step < sent; step += 1) steps.next();
   return steps;
+}
+
+/** What a plan of another model or framework needs, by use. */
+const NEXT = ["memcheck.families", "memcheck.frameworks"];
+const PAUSE_MS = 20;
+
+/** Import what the next plans need while nothing else is asked, a module at a time. */
+async function prepare(idle: Engine): Promise<void> {
+  await idle.files();
+  const steps = idle.prepare(NEXT);
+  const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  do {
+    do await pause();
+    while (running !== 0);
+  } while (steps.next() !== null);
 }
 
 self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
@@ -176,7 +192,8 @@ start().then(
     engine = started.engine;
     post({ kind: "ready", heapBytes: engine.heapBytes(), snapshot: started.snapshot });
     // The reader need not wait for these: the next model or the first broken plan will.
-    engine.files().catch((error: unknown) => console.info("the engine's files have not come yet:", error));
+    const ready = self.name === "answers" ? prepare(engine) : engine.files();
+    ready.catch((error: unknown) => console.info("the engine is not whole yet:", error));
   },
   (error: unknown) => post({ kind: "failed", message: String(error) }),
 );
