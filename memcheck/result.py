@@ -141,6 +141,8 @@ class Report(Record):
     """Plan files that were left out, because nothing that decides them changed."""
     elsewhere: int = 0
     """Plan files that were left to other shares of the run."""
+    stated: tuple[str, ...] = ()
+    """What the command line states of the jobs, as words of a command that repeats it."""
 
     @property
     def passed(self) -> int:

@@ -187,6 +187,7 @@ ARROWS: dict[str, set[str]] = {
         "errors",
         "families",
         "frameworks",
+        "guard",
         "job",
         "judge",
         "memory",

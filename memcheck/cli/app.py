@@ -21,6 +21,7 @@ COMMANDS = {
     "import": ("memcheck.cli.import_", "Write a plan from a framework's config."),
     "init": ("memcheck.cli.init", "Write a first plan."),
     "list": ("memcheck.cli.list", "List models, gpus, rules, frameworks or architectures."),
+    "run": ("memcheck.cli.run", "Run your script up to its trainer, and check the job that it makes."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),
     "submit": ("memcheck.cli.submit", "Check the job that a command submits, then run the command."),
     "suggest": ("memcheck.cli.suggest", "Find similar plans that fit, are fastest or need the fewest GPUs."),

@@ -22,7 +22,7 @@ from memcheck.cli.judging import (
     plan_files,
     size_of,
 )
-from memcheck.cli.options import CheckOptions, Output
+from memcheck.cli.options import STATED, CheckOptions, Output
 from memcheck.cli.write import prepare, write_each
 from memcheck.config.discover import Candidate, PlanFile
 from memcheck.config.find import Configurations
@@ -237,8 +237,18 @@ def check_paths(
         defects=tuple(defects),
         unchanged=len(unchanged),
         elsewhere=len(elsewhere),
+        stated=_stated(options),
     )
     return Checked(report=report, fails=fails, files=judged, repeatable=plain and bool(plans))
+
+
+def _stated(options: CheckOptions) -> tuple[str, ...]:
+    """What the command line says of the jobs; nothing is loaded where it says nothing."""
+    if not options.launch and not any(getattr(options, name) not in (None, ()) for name in STATED):
+        return ()
+    from memcheck.cli.stated import repeated
+
+    return repeated(options)
 
 
 def write_reports(report: Report, options: CheckOptions) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from memcheck.catalog.gpus import find_gpu
-from memcheck.cli.options import DATA, HARDWARE, CheckOptions
+from memcheck.cli.options import DATA, HARDWARE, STATED, CheckOptions
 from memcheck.config.discover import PlanFile
 from memcheck.configs.syntax import COMMAND
 from memcheck.errors import UsageError
@@ -76,6 +76,32 @@ def stated_beside(options: CheckOptions) -> dict[str, object]:
     if options.settings:
         found["settings"] = dict(options.settings)
     return found
+
+
+def repeated(options: CheckOptions) -> tuple[str, ...]:
+    """The words of a command line that say what a job is: for a command that shows more of the same run."""
+    words: list[str] = []
+    for name in STATED:
+        value = getattr(options, name)
+        flag = "--from" if name == "format" else f"--{name.rstrip('s') if name in REPEATED else name}".replace("_", "-")
+        if name == "defines":
+            words += [word for key, text in options.defines for word in (flag, f"{key}={text}")]
+        elif name == "settings":
+            words += [word for key, each in options.settings for word in ("--set", f"{key}={_written(each)}")]
+        elif name == "images" and value is not None:
+            words += [flag, ", ".join(f"{key}: {each}" for key, each in value.items())]
+        elif value is not None:
+            words += [flag, str(value)]
+    return (*words, "--", *options.launch) if options.launch else tuple(words)
+
+
+REPEATED = ("defines",)
+"""Options whose field has another number than their flag."""
+
+
+def _written(value: object) -> str:
+    """A value as YAML has it on one line: what ``--set`` takes."""
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
 
 
 STDIN = "-"

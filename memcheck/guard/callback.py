@@ -187,15 +187,15 @@ def _judged(
     for note in [*(each.message for each in imported.notes), *job.notes, *job.above][:MOST_NOTES]:
         _say(f"note: {note}", rank)
     guard.plan = imported.text
-    result = _check(imported, job, order.fail_above)
+    result = check_plan(imported, job, order.fail_above)
     held = _held_by_others(place, result)
     if held:
         _say(f"others hold {gib(held)} GiB of this GPU, which the verdict leaves out", rank)
     free = place.total_bytes - held
     if place.total_bytes and result.estimate is not None and free < result.estimate.capacity_bytes:
-        result = _check(_with(imported, {"hardware.gpu.memory_gib": round(free / GIB, 2)}), job, order.fail_above)
+        result = check_plan(_with(imported, {"hardware.gpu.memory_gib": round(free / GIB, 2)}), job, order.fail_above)
     if order.write and not rank:
-        _write(order.write, imported, job)
+        write_plan(order.write, imported, job)
     if result.estimate is None:
         raise UnreadJobError(lead(result))
     guard.result = result
@@ -278,7 +278,7 @@ def _with(imported: Imported, values: Mapping[str, object]) -> Imported:
     return imported._replace(settings={**imported.settings, **added})
 
 
-def _check(imported: Imported, job: LiveJob, fail_above: float | None) -> PlanResult:
+def check_plan(imported: Imported, job: LiveJob, fail_above: float | None) -> PlanResult:
     """The verdict on a plan, as ``memcheck check`` gives it under the project's configuration.
 
     Raises:
@@ -317,7 +317,7 @@ def _count_differs(job: LiveJob, result: PlanResult) -> str:
     return "; ".join(found)
 
 
-def _write(path: str, imported: Imported, job: LiveJob) -> None:
+def write_plan(path: str, imported: Imported, job: LiveJob) -> None:
     """Write the plan, and the model's configuration next to it; a file that is there stays as it is."""
     config = f"{os.path.splitext(path)[0]}.model.json"
     named = ReadSetting(f"./{os.path.basename(config)}", "the running job")

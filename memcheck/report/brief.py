@@ -17,14 +17,19 @@ MOST_LINES = 10
 
 def render(report: Report, screen: Screen) -> str:
     """Plans with findings, each in at most ten lines, and the summary; plans without any in the summary alone."""
-    sections = ["\n".join(plan_lines(plan, screen)) for plan in report.plans if plan.findings or plan.accepted]
+    sections = [
+        "\n".join(plan_lines(plan, screen, report.stated)) for plan in report.plans if plan.findings or plan.accepted
+    ]
     if not screen.quiet:
         sections.append("\n".join(closing_lines(report, screen)))
     return "\n\n".join(sections) + "\n" if sections else ""
 
 
-def plan_lines(plan: PlanResult, screen: Screen) -> list[str]:
-    """The summary of a plan, its findings on a line each as far as there is room, and the pointer to all of it."""
+def plan_lines(plan: PlanResult, screen: Screen, stated: tuple[str, ...] = ()) -> list[str]:
+    """The summary of a plan, its findings on a line each as far as there is room, and the pointer to all of it.
+
+    ``stated``: the options of the command line that say what the job is, for the command of the pointer.
+    """
     first = head(plan) if plan.estimate is None else plan_summary(plan, plan.estimate)
     start = text.block(first, screen)
     if not plan.findings:
@@ -40,7 +45,8 @@ def plan_lines(plan: PlanResult, screen: Screen) -> list[str]:
         left -= 1
     if left:
         told.append(f"and {plural(left, 'more finding')}")
-    pointer = screen.paint("all of it:", "dim") + f" memcheck check {shlex.quote(one_line(plan.path))}"
+    again = one_line(shlex.join(stated if "--" in stated else (*stated, plan.path)))
+    pointer = screen.paint("all of it:", "dim") + f" memcheck check {again}"
     return [*start, *told, pointer]
 
 

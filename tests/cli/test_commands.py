@@ -331,6 +331,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
         },
         "list": {"catalog", "words", "--format", "--color"},
         "schema": {"what"},
+        "run": {"words", "--write", *ANSWERS},
         "submit": {"words", "--check-only", "--unread", "--config", *ANSWERS},
         "suggest": {
             "plan",

@@ -69,3 +69,27 @@ def test_hooks_are_brief_unless_told_otherwise(
     write_over(tmp_path, "a")
     assert main(["hook", *arguments]) == 1
     assert ("all of it: memcheck check a.yaml" in capsys.readouterr().out) == brief
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        ["--gpu", "t4"],
+        ["--gpu", "t4", "--nodes", "2", "--set", "training.micro_batch_size=64"],
+        ["--gpu", "t4", "--from", "trl", "--define", "N=2"],
+    ],
+    ids=" ".join,
+)
+def test_the_command_repeats_what_was_stated(
+    stated: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A config that was checked for a GPU is shown in full for the same GPU; so is a launch line."""
+    monkeypatch.chdir(tmp_path)
+    line = "torchrun --nproc_per_node $N -m trl.scripts.sft --model_name_or_path Qwen/Qwen2.5-7B --max_length 1024 --bf16 --per_device_train_batch_size 1"
+    line = line if "--define" in stated else line.replace("$N", "1")
+    (tmp_path / "run.sh").write_text(f"{line}\n")
+    assert main(["check", "--format", "brief", *stated, "run.sh"]) == 1
+    assert f"all of it: memcheck check {' '.join(stated)} run.sh" in capsys.readouterr().out
+    if "--define" not in stated:
+        assert main(["check", "--format", "brief", *stated, "--", *line.split()]) == 1
+        assert f"all of it: memcheck check {' '.join(stated)} -- torchrun" in capsys.readouterr().out
