@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         from memcheck.edge.imports import shorten
 
         shorten()
-    from memcheck.cli.write import guarded
+    from memcheck.cli.guard import guarded
 
     code = guarded(arguments)
     if argv is None:

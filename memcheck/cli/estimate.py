@@ -22,9 +22,9 @@ from memcheck.edge.screen import Screen
 from memcheck.errors import DEFECT, UsageError
 from memcheck.judge import check_file
 from memcheck.report import WITH_DOSSIER, renderer
+from memcheck.report.full import alone
 from memcheck.report.json import render_estimates
 from memcheck.report.screens import breakdown
-from memcheck.report.text import alone
 from memcheck.result import PlanResult, Report, Unreadable
 from memcheck.what_if import make_dossier, with_remedies
 

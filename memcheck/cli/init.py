@@ -15,7 +15,7 @@ from memcheck.edge.opener import refuse_way_out
 from memcheck.errors import UsageError
 from memcheck.judge import Gate, check_file
 from memcheck.plan.schema import schema_path
-from memcheck.report.text import alone
+from memcheck.report.full import alone
 from memcheck.what_if import with_remedies
 
 SCHEMA = "plan.schema.json"

@@ -13,7 +13,7 @@ from memcheck.cli.values import share
 from memcheck.cli.write import is_terminal, screen_of, write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
-from memcheck.report.text import alone
+from memcheck.report.full import alone
 from memcheck.result import PlanResult
 from memcheck.verify.observe import compare_all, fullest, observe, runnable
 from memcheck.verify.process import Progress, require_extra

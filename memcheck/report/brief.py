@@ -7,8 +7,8 @@ import shlex
 from memcheck.edge.screen import Screen, clean, one_line, plural, value, wrap
 from memcheck.plan.finding import Finding
 from memcheck.report import text
+from memcheck.report.full import closing_lines
 from memcheck.report.story.summary import head, plan_summary, summary
-from memcheck.report.text import closing_lines
 from memcheck.result import PlanResult, Report
 
 MOST_LINES = 10

@@ -12,9 +12,9 @@ import os
 from memcheck.edge.screen import Screen, clean, inert, one_line, plural
 from memcheck.plan.finding import Finding, Location
 from memcheck.report.forge import relative_to
+from memcheck.report.full import plan_section
 from memcheck.report.story.remedies import advice_lines
 from memcheck.report.story.summary import summary
-from memcheck.report.text import plan_section
 from memcheck.report.verdict import fullness, pressure
 from memcheck.result import PlanResult, Report
 

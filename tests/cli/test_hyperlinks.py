@@ -13,7 +13,7 @@ from memcheck.cli.write import screen_of
 from memcheck.edge.screen import Screen
 from memcheck.report.brief import concise
 from memcheck.report.forge import page, published, quoted
-from memcheck.report.text import render as full
+from memcheck.report.full import render as full
 from memcheck.rules.registry import RULES
 from tests.cli.test_terminal import Stream
 from tests.report import samples

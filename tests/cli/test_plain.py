@@ -11,7 +11,8 @@ from memcheck.cli import check
 from memcheck.cli.app import run_app
 from memcheck.cli.check import command
 from memcheck.cli.check_options import CHECK_OPTIONS, Option
-from memcheck.cli.options import CheckOptions, parse_plain
+from memcheck.cli.options import CheckOptions
+from memcheck.cli.plain import parse_plain
 from memcheck.errors import UsageError
 
 PLAIN = [

@@ -15,7 +15,7 @@ from memcheck.__main__ import main
 from memcheck.edge.screen import Screen
 from memcheck.judge import Gate, check_file
 from memcheck.record import Record
-from memcheck.report.text import alone
+from memcheck.report.full import alone
 
 
 class Refused(Record):

@@ -12,8 +12,8 @@ from pathlib import Path
 from memcheck import __version__
 from memcheck.edge.screen import Screen
 from memcheck.judge import Gate, check_file
+from memcheck.report.full import render
 from memcheck.report.json import document
-from memcheck.report.text import render
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import with_remedies
 

@@ -79,7 +79,7 @@ def test_total_is_the_sum_of_what_is_shown() -> None:
     """
     from memcheck import __version__
     from memcheck.edge.screen import Screen
-    from memcheck.report.text import render
+    from memcheck.report.full import render
     from memcheck.result import Report
 
     result = judge("llama-2-7b", "framework: pytorch, micro_batch_size: 1, sequence_length: 4096")

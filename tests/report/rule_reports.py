@@ -18,9 +18,9 @@ from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Edit, Finding, Location, Remedy, Span
 from memcheck.report import github, renderer
 from memcheck.report.forge import DOCS_URL, WORKSPACES
+from memcheck.report.full import render as render_full
 from memcheck.report.json import document as json_document
 from memcheck.report.sarif import document
-from memcheck.report.text import render as render_full
 from memcheck.result import PlanResult, Report
 from memcheck.what_if import with_remedies
 from tests.rules.configured import settings_of

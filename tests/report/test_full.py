@@ -8,8 +8,8 @@ import pytest
 
 from memcheck.edge.screen import Screen, width
 from memcheck.plan.finding import Finding
+from memcheck.report.full import render
 from memcheck.report.screens import breakdown
-from memcheck.report.text import render
 from memcheck.result import PlanResult, Report, Unreadable, defect_result
 from tests.report import samples
 

@@ -13,7 +13,7 @@ from memcheck.edge.screen import Screen
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.record import Record
-from memcheck.report.text import render
+from memcheck.report.full import render
 from memcheck.result import PlanResult, Report
 from tests.report import samples
 

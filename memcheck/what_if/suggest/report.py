@@ -12,12 +12,12 @@ from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.memory.fit import gpu_fit
 from memcheck.report import text
 from memcheck.report.csv import cell
+from memcheck.report.full import alone
 from memcheck.report.json import diagnostic, remedy
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Block, Cost, Fact, Facts, Remedies, RemedyStep, Table
 from memcheck.report.story.remedies import PURPOSES, on_the_host, step, time
 from memcheck.report.story.summary import plan_summary
-from memcheck.report.text import alone
 from memcheck.what_if.remedies.price import LayoutTally
 from memcheck.what_if.suggest.run import FITS, NOT_JUDGED, NOTHING_FITS, UNCERTAIN, Suggestion, Suggestions
 
