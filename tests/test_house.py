@@ -189,6 +189,7 @@ ARROWS: dict[str, set[str]] = {
         "frameworks",
         "guard",
         "job",
+        "live",
         "judge",
         "memory",
         "plan",

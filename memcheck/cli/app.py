@@ -20,6 +20,7 @@ COMMANDS = {
     "export": ("memcheck.cli.export", "Write the framework config that runs a plan."),
     "import": ("memcheck.cli.import_", "Write a plan from a framework's config."),
     "init": ("memcheck.cli.init", "Write a first plan."),
+    "link": ("memcheck.cli.link", "Print a link that opens a plan in the page."),
     "list": ("memcheck.cli.list", "List models, gpus, rules, frameworks or architectures."),
     "run": ("memcheck.cli.run", "Run your script up to its trainer, and check the job that it makes."),
     "schema": ("memcheck.cli.schema", "Print the JSON Schema of plans, reports or a command's JSON."),

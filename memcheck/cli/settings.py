@@ -62,6 +62,7 @@ def show_settings(options: CheckOptions) -> int:
         ("extend-select", added, _added(options, settings.extend_select, source)),
         ("ignore", gate.ignore, _origin(options.ignore or options.extend_select, gate.ignore, source)),
         ("baseline", named or None, _origin(options.baseline, settings.baseline, source)),
+        ("page-url", settings.page_url or None, _origin(None, settings.page_url or None, source)),
         ("policy", _policy(settings), _origin(None, settings.policy, source)),
         ("severity", dict(settings.severity), _origin(None, settings.severity, source)),
     ]

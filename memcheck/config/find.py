@@ -69,6 +69,8 @@ class Settings(Record):
     """What the configuration lays down for every plan."""
     prices: tuple[tuple[str, float], ...] = ()
     """GPUs by their catalog names, and the price of an hour of each."""
+    page_url: str = ""
+    """The address of the page that links open; empty: there is none."""
     file: str = ""
     """Where the settings come from; empty for the defaults."""
 

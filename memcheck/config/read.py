@@ -174,6 +174,18 @@ def _file(written: object) -> str:
     return written
 
 
+def page_address(written: object) -> str:
+    """The address of a page, to which a link's own part is added.
+
+    Raises:
+        ValueError: it is none.
+    """
+    is_text = isinstance(written, str) and written.isprintable() and not set(written) & set(" #<>\"'`\\")
+    if not is_text or not str(written).startswith(("https://", "http://")):
+        raise ValueError(f"{written!r} is not an address such as https://example.org/memcheck/")
+    return str(written)
+
+
 def _selectors(written: object) -> tuple[str, ...]:
     return known(_strings(written))
 
@@ -286,6 +298,7 @@ READERS: dict[str, Callable[[object], object]] = {
     "required-version": _required,
     "configs": _configs,
     "prices": _prices,
+    "page-url": page_address,
 }
 
 

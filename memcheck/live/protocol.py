@@ -18,8 +18,9 @@ from memcheck.live import asked
 from memcheck.live.answer import CheckedFile, Places, checked_file, first
 from memcheck.live.choices import Choosing
 from memcheck.live.form import choices, form, forms, soon
+from memcheck.live.link import SharedPlan, shareable, warning, write_link
 from memcheck.live.moves import moved
-from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange
+from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange, Linked
 from memcheck.live.requests import RequestError, checked, numbered
 from memcheck.live.workspace import Workspace, checked_name
 from memcheck.plan.places import Document
@@ -281,6 +282,27 @@ def report(session: Session, number: object, fields: Fields) -> Steps:
     return asked.reported(session.workspace, session.path, session.gate_of(fields), str(fields["format"]))
 
 
+def link(session: Session, number: object, fields: Fields) -> Steps:
+    """Put the plan into a link."""
+    texts, flat = [], False
+    for path in (session.path, fields.get("compared")):
+        if path is None:
+            texts.append("")
+            continue
+        data = session.workspace.data(str(path))
+        with session.workspace.reading():
+            documents = load_plans(str(path), data, hardware=session.gate_of(fields).hardware)
+            text, is_flat = shareable(str(path), data, documents)
+        texts.append(text)
+        flat |= is_flat
+    section = str(fields.get("section", ""))
+    shared = SharedPlan(
+        plan=texts[0], compared=texts[1], document=session.document, version=__version__, section=section[:100]
+    )
+    found = write_link(shared)
+    yield Linked(fragment=found, flattened=flat, warning=warning(found))
+
+
 def catalog(session: Session, number: object, fields: Fields) -> Steps:
     """Say what can be named."""
     yield asked.catalog()
@@ -298,6 +320,7 @@ STEPS_OF: Mapping[str, Callable[[Session, object, Fields], Steps]] = {
     "suggest": suggest,
     "why": why,
     "report": report,
+    "link": link,
     "catalog": catalog,
 }
 """What answers each request."""

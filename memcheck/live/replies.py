@@ -351,6 +351,17 @@ class Reported(Record):
     """Whether the text is base64 of bytes."""
 
 
+class Linked(Record):
+    """A link that holds the plan."""
+
+    fragment: str
+    """The part of the page's address from ``#`` on."""
+    flattened: bool
+    """Whether the plan was written anew, with all that it takes from other files."""
+    warning: str
+    """What to say of a long link; empty for one that goes everywhere."""
+
+
 class CatalogModel(Record):
     """A model that can be named."""
 
@@ -412,6 +423,7 @@ STEPS: Mapping[str, type] = {
     "exported": Exported,
     "drawn": Drawn,
     "reported": Reported,
+    "linked": Linked,
     "catalog": Catalog,
     "failed": Failed,
     "done": Done,

@@ -111,6 +111,14 @@ REQUESTS: Mapping[str, RequestForm] = {
         "A report to download. Reply: `reported`.",
         {**COMMON, "format": Field("text", "A format of `memcheck check`.", required=True, words=tuple(FORMATS))},
     ),
+    "link": RequestForm(
+        "A link that opens the plan in the page. Reply: `linked`.",
+        {
+            **COMMON,
+            "compared": Field("text", "The file of a second plan, to compare with."),
+            "section": Field("text", "The section to show first."),
+        },
+    ),
     "catalog": RequestForm("Models and GPUs by name. Reply: `catalog`.", {}),
 }
 

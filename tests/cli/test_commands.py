@@ -329,6 +329,7 @@ def test_command_surface_is_frozen(capsys: Capture) -> None:
             "--micro-batch-size",
             "--zero-stage",
         },
+        "link": {"plan", "--document", "--compare", "--base-url", "--read", "--config"},
         "list": {"catalog", "words", "--format", "--color"},
         "schema": {"what"},
         "run": {"words", "--write", *ANSWERS},

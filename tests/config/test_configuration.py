@@ -34,6 +34,7 @@ per-file-ignores = {"drafts/*" = ["MEM1", "world-size"]}
 configs = [{path = "jobs/*.yml", gpu = "a100-80gb", gpus-per-node = 8, sequence-length = 4096, images = {per_sample = 0}}]
 policy = {locked = true}
 prices = {H100-80GB = 2.5, l40s = 1}
+page-url = "https://example.org/page/"
 """
 
 
@@ -73,6 +74,7 @@ def test_everything_that_can_be_set(project: Path) -> None:
         configs=(ConfigHardware("jobs/*.yml", "a100-80gb", 8, sequence_length=4096, images={"per_sample": 0}),),
         policy=Governance(locked=True),
         prices=(("h100-80gb", 2.5), ("l40s", 1.0)),
+        page_url="https://example.org/page/",
         file="team/memcheck.toml",
     )
     assert {line.split(" =")[0] for line in EVERYTHING.splitlines() if line} == set(READERS)
