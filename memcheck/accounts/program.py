@@ -1,7 +1,7 @@
 """A rank's step as a straight program over named sizes, and what given sizes make of it.
 
 A step holds and frees tensors of known sizes, each a number of times. The order is the same whatever the sizes are. So
-a step is recorded once: instructions that name a size by its place, and between them the moments that may be the
+a step is recorded once: instructions that name a size by its index, and between them the moments that may be the
 highest of their instant. Sizes are put in afterwards: one running sum gives the bytes of every moment, and the highest
 moment of each instant is then told apart by component.
 """
@@ -17,10 +17,10 @@ from memcheck.accounts.ranks import Moment
 from memcheck.record import Record
 
 NOTHING = 0
-"""The place of no size: whatever holds it holds nothing."""
+"""The index of no size: an instruction with it allocates nothing."""
 
 Parts = tuple[tuple[str, int], ...]
-"""Components, each with the place of a size."""
+"""Components, each with the index of a size."""
 Counts = list[tuple[int, int]]
 """Places of sizes, each with how often it counts."""
 Amount = tuple[tuple[int, int], ...]
@@ -32,7 +32,7 @@ class Bundle(Record):
 
     parts: Parts
     total: int
-    """The place of their sum."""
+    """The index of their sum."""
     high: int = -1
     """Which of a unit's highest points they are; -1: none."""
 
@@ -60,7 +60,7 @@ class Recorder:
     def __init__(self) -> None:
         """Begin with no instruction and no moment."""
         self._instructions: list[tuple[Parts, int, int]] = []
-        """Sizes by component, the place of their sum, and how often they are allocated; negative: freed."""
+        """Sizes by component, the index of their sum, and how often they are allocated; negative: freed."""
         self._marks: list[Mark] = []
         self.muted = False
         """While set, steps are recorded only for what they leave allocated: their moments are no candidates for the
@@ -73,7 +73,7 @@ class Recorder:
         return len(self._instructions)
 
     def hold(self, component: str, size: int, times: int = 1) -> None:
-        """Allocate ``times`` blocks of a size. ``size``: its place among all sizes, not its bytes."""
+        """Allocate ``times`` blocks of a size. ``size``: its index among all sizes, not its bytes."""
         if size and times:
             self._instructions.append((((component, size),), size, times))
 
@@ -120,7 +120,7 @@ class Recorder:
 
 
 def picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
-    """Return a function that picks these places of a sequence, and gives a sequence also for one place or none."""
+    """Return a function that picks these indices of a sequence, and returns a sequence also for one index or none."""
     if len(places) < 2:
         return lambda row: [row[place] for place in places]
     return itemgetter(*places)
@@ -136,7 +136,7 @@ class Sum:
         self._counts = tuple([count for _, count in counts])
 
     def total(self, sizes: Sequence[int]) -> int:
-        """The sum in bytes: each picked size times its count. ``sizes``: bytes of every size, by place."""
+        """The sum in bytes: each picked size times its count. ``sizes``: bytes of every size, by index."""
         return sum(map(mul, self._counts, self._pick(sizes)))
 
 
@@ -159,7 +159,7 @@ class Sums:
         self._ends = picking([ends[index] for index in order])
 
     def totals(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Compute the bytes of every moment, in ``order``. ``sizes``: bytes of every size, by place."""
+        """Compute the bytes of every moment, in ``order``. ``sizes``: bytes of every size, by index."""
         return self._ends(list(accumulate(map(mul, self._counts, self._pick(sizes)), initial=0)))
 
 
@@ -209,7 +209,9 @@ class Program:
         return len(self._instructions), len(self._marks)
 
     def units(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Compute the bytes of every moment without groups, in the order of ``instants``. ``sizes``: by place."""
+        """Compute the bytes of every moment without groups, in the order of ``instants``. ``sizes``: bytes of every
+        size, by index.
+        """
         return self._units.totals(sizes)
 
     def with_groups(self, totals: Sequence[int], sizes: tuple[int, ...]) -> Sequence[int]:
@@ -327,7 +329,7 @@ def layer_groups(times: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class Timeline:
-    """The live bytes of a step by component, recorded with bytes instead of places of sizes."""
+    """The live bytes of a step by component, recorded with bytes instead of indices of sizes."""
 
     __slots__ = ("_recorder", "_sizes")
 

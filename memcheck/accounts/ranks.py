@@ -202,7 +202,8 @@ class RankPeak:
         host_bytes: int = 0,
     ) -> None:
         """``parameters``: how many the rank has; ``host_bytes``: what micro-batches in flight keep in host memory."""
-        self.number, self.step, self.tensors, self.always = number, step, tensors, always
+        self.number, self.step = number, step
+        self.tensors, self.always = tensors, always
         self.parameters, self.host_bytes = parameters, host_bytes
 
     @property

@@ -60,7 +60,7 @@ class Sizes(Record):
 
 
 class NamedCurve(Record):
-    """A curve with the places of its sizes in place of bytes: see :class:`memcheck.autograd.curve.Curve`."""
+    """A memory curve with indices of sizes instead of bytes: see :class:`memcheck.autograd.curve.Curve`."""
 
     saved_bytes: Bundle
     forward_peak: Bundle

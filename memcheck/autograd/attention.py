@@ -35,8 +35,9 @@ def flash(
 ) -> Value:
     """Run FlashAttention-2 (aten _scaled_dot_product_flash_attention), which saves q, k, v, output and fp32 logsumexp.
 
-    Grouped heads stay grouped. Also describes the memory-efficient kernel, which keeps the same five and its mask
-    (``extra``). ``ring``: ranks of a context-parallel group around which keys and values travel.
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]; the result has ``v_dim`` elements per head. Grouped heads
+    are not repeated. The memory-efficient kernel saves the same five tensors and its mask (``extra``). ``ring``: ranks
+    of a context-parallel group, which send keys and values in a ring.
     """
     out_shape = (*q.shape[:-1], v_dim)
     ring_buffers = None

@@ -1,4 +1,4 @@
-"""The memory curve of one unit: replayed once, then used for every layer that is alike."""
+"""The memory curve of one unit: replayed once, then used for every equal layer."""
 
 from __future__ import annotations
 
@@ -121,6 +121,7 @@ def replay(
     del storage
     if table[1]:
         ctx.rotary_tables = tuple([tape.new(table, setting.param_dtype, "rotary table, cast") for _ in range(2)])
+    # the forward, of which variables live on: the input, autocast's copies, and what the module returns besides
     y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
     if recompute and setting.reentrant and y.origin is not None:
         # CheckpointFunction's ctx has the call's arguments until the graph goes
@@ -143,7 +144,8 @@ def replay(
             parameter.cast_gradient = tape.new(
                 parameter.shape, parameter.cast_gradient_dtype, "gradient of an autocast copy"
             )
-    takes = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
+    taken_gradients = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
+    # the backward, which begins with the gradient of the output if anything in the unit has a graph
     trained = y.origin is not None
     output_gradient = [tape.new(*output, "output gradient")] if trained else []
     if output_gradient and (setting.holds_output_gradient or (recompute and setting.reentrant)):
@@ -155,10 +157,10 @@ def replay(
     backward_peak = high(tape)
     tape.python_references.clear()
     del leaf  # the input's gradient was alive until here
-    outlives = sum(tape.until_graph_freed.values())
-    lingers = sum(storage.bytes for storage in tape.retained_storages)
+    until_graph_freed = sum(tape.until_graph_freed.values())
+    until_backward_ends = sum(storage.bytes for storage in tape.retained_storages)
     tape.retained_storages.clear()
-    hands = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
+    left_gradients = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
     return Curve(
         saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
@@ -172,10 +174,10 @@ def replay(
         freed_input_bytes=freed_input,
         input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
         output_gradient_bytes=rounded_bytes(*output) if trained else 0,
-        until_graph_freed=outlives,
-        until_backward_ends=lingers,
-        left_gradient_bytes=hands,
-        taken_gradient_bytes=takes,
+        until_graph_freed=until_graph_freed,
+        until_backward_ends=until_backward_ends,
+        left_gradient_bytes=left_gradients,
+        taken_gradient_bytes=taken_gradients,
         weight_backward_bytes=tape.weight_backward_bytes,
         grad_hook_peak=arrival(tape),
     )

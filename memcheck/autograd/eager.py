@@ -35,9 +35,10 @@ def eager(  # noqa: PLR0913 - the switches of one formula
     ``steps``: what happens to the scores before the softmax: ``scale`` (by a number), ``add`` (mask or bias), ``cap``
     (tanh between two scalings), ``fill`` (masked_fill), ``blend`` (times a mask, plus a large number times the
     rest). ``narrows``: probabilities are cast back in front of the dropout. ``fp32_scores``: GPT-J's q and k are cast
-    first. ``returned`` takes the probabilities that the product with v reads, ``named`` the masked scores, where they
-    keep their variable, and those of ``every_step`` before (BLOOM).
-    ``copied``: which of q, k and v the products copy.
+    first. ``fp32_softmax``: the softmax is computed in fp32. ``p_dropout``: probability of dropout. ``copied``: which
+    of q, k and v the products copy. Lists that receive what the caller keeps alive: ``returned`` the probabilities that
+    the product with v reads; ``named`` the masked scores, if they have a variable of their own, and the scores before
+    each step (``every_step``, BLOOM).
     """
     batch, heads, queries, _ = q.shape
     shape = (batch, heads, queries, k.shape[2])

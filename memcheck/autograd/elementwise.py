@@ -213,7 +213,7 @@ def clamp(tape: Tape, x: Value, bounds: int) -> Value:
 
 
 def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
-    """Compute ``torch.where(mask, a, b)``: keeps the mask; each side gets a gradient of its own."""
+    """Compute ``torch.where(mask, a, b)``, all of one shape: saves the mask; ``a`` and ``b`` get separate gradients."""
     wide = promote(a.dtype, b.dtype)
     out = tape.value(a.shape, wide, "where")
     shape, wants = a.shape, (a.origin is not None, b.origin is not None)

@@ -74,7 +74,7 @@ def slices(tape: Tape, x: Value, *shapes: tuple[int, ...]) -> list[Value]:
 
 
 def gradient_copied(tape: Tape, x: Value, *, adapted: bool) -> Value:
-    """Return ``x`` itself with a backward that copies its gradient (``.contiguous()``): its strides are another's.
+    """Return ``x`` itself, with a backward that copies its gradient because that is not contiguous (``.contiguous()``).
 
     ``adapted``: ``x`` comes out of an adapter, whose view copies the gradient before a checkpoint recomputes anything.
     Otherwise the matrix product copies it, after the recompute has made what the product saved.

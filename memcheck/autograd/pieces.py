@@ -1,4 +1,4 @@
-"""Long loops over alike pieces of a tensor, replayed at their ends and counted in between.
+"""Long loops over equal pieces of a tensor, replayed at their ends and counted in between.
 
 Each piece in the middle of such a loop changes the live bytes by the same amount. So the highest point lies in a piece
 near one of the ends, and all pieces between them are replayed as one that counts many times (``counted_as``).

@@ -57,12 +57,11 @@ def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     may be quantised themselves; they are restored to fp32 first.
     """
     out_shape = (*x.shape[:-1], weights.weight.shape[0])
-    x_shape, x_dtype, w_shape, stored = x.shape, x.dtype, weights.weight.shape, weights.dequantized_dtype
-    constants = (
-        -(-w_shape[0] * w_shape[1] // BLOCK)
-        if weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format
-        else 0
-    )
+    x_shape, x_dtype = x.shape, x.dtype
+    w_shape, stored = weights.weight.shape, weights.dequantized_dtype
+    constants = 0  # of weights whose constants are quantised, too
+    if weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format:
+        constants = -(-w_shape[0] * w_shape[1] // BLOCK)
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)

@@ -198,11 +198,11 @@ class Node:
         """Storages that the node keeps for its backward, and ``SAVED_WEIGHT`` for weights."""
         self.grad: Storage | None = None
         self.view_gradients: list[Storage] | None = None
-        """Gradients of the outputs of split or unbind, all kept until the last one is there; None: another node."""
+        """Gradients of the outputs of split or unbind, all kept until the last one has arrived; None: another node."""
         self.frame: CheckpointFrame | None = None
         """The checkpointed call that will make the saved tensors again."""
         self.copies = 1
-        """Number of equal pieces that the tensor stands for: ``pieces.counted_as``."""
+        """Number of equal pieces that this tensor is counted as: ``pieces.counted_as``."""
         self.hands_over_gradient = False
         """``run`` gets the gradient in a list, and so can free it before it returns (checkpointed units)."""
         self.input_metadata: tuple[tuple[tuple[int, ...], str, int], ...] = ()
@@ -271,7 +271,7 @@ class Tape:
         self.live = 0
         """Live bytes now."""
         self.copies = 1
-        """Number of equal pieces that one recorded piece stands for now: :meth:`alike`."""
+        """Number of equal pieces that one recorded piece is counted as now: ``pieces.counted_as``."""
         self.ignores_peaks = False
         """New allocations are not considered for the peak."""
         self.peak = 0
@@ -309,7 +309,7 @@ class Tape:
         self.component = "activations"
         self.scope = ""
         self.kept_outputs: KeptOutputs | None = None
-        """Decides in a selectively checkpointed forward which outputs are kept, and hands them out in its recompute."""
+        """Decides in a selectively checkpointed forward which outputs are kept, and returns these in its recompute."""
         self.dtensor_gradients = False
         """Gradients are tensor subclasses (DTensor): autograd then never accumulates in place."""
         self.inventory: dict[int, Entry] | None = {} if inventory else None

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
         @property
         def resident(self) -> int:
-            """Buffers that are there from the engine's start."""
+            """Bytes of buffers that exist from the engine's start."""
 
         @property
         def persistent(self) -> int:
-            """Whole parameters, which are let go of while the optimizer runs."""
+            """Bytes of unsharded parameters, which are freed while the optimizer runs."""
 
         @property
         def live_parameters(self) -> int:

@@ -73,7 +73,7 @@ def _conflict(key: str, message: str, help: str) -> JobProblem:
 
 
 def resolve_engine(
-    stated: InferenceSpec, a: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
+    stated: InferenceSpec, architecture: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
 ) -> EngineSettings:
     """Return the settings of the plan's serving engine; values that it does not state are noted in ``defaults``.
 
@@ -83,12 +83,12 @@ def resolve_engine(
         ResolutionError: the model is a rough one or reads no images, or it states no longest request.
         UnsupportedError: memcheck has no model of the engine on that GPU.
     """
-    if isinstance(a, Rough):
+    if isinstance(architecture, Rough):
         message = "`rough` models have no attention shape, so that no engine's KV cache can be computed"
         help = "describe the model by name, config or architecture"
         raise ResolutionError((JobProblem("conflict", "/model/rough", message, help=help),))
-    if stated.images and a.vision is None and not a.others:
-        message = f"`images: true`, and {a.model_type} reads no images"
+    if stated.images and architecture.vision is None and not architecture.others:
+        message = f"`images: true`, and {architecture.model_type} reads no images"
         problem = JobProblem("conflict", "/inference/images", message, help="remove the key")
         raise ResolutionError((problem,))
     if gpu.arch is not None and not gpu.arch.startswith("sm_"):
@@ -105,7 +105,7 @@ def resolve_engine(
     tokens, sequences = batch_defaults(gpu, behaviour)
     why = f"default of vLLM {behaviour.name} for an API server on this GPU"
     # the longest request in tokens: stated, or the model's own
-    longest = default_length(a)
+    longest = default_length(architecture)
     length: int | str = longest
     if stated.max_model_len is not None:
         length = stated.max_model_len
@@ -119,7 +119,7 @@ def resolve_engine(
             help="write the number of tokens per request, e.g. `max_model_len: 32768`",
         )
         raise ResolutionError((problem,))
-    tokens = max(tokens, longest) if a.model_type in behaviour.whole_prompts else tokens
+    tokens = max(tokens, longest) if architecture.model_type in behaviour.whole_prompts else tokens
     batched = defaults.take("inference.max_num_batched_tokens", stated.max_num_batched_tokens, tokens, why)
     share = stated.gpu_memory_utilization
     if stated.kv_cache_bytes is None:
@@ -148,7 +148,7 @@ def resolve_engine(
         eager=eager,
         graphs_bytes=graphs_bytes,
         prefix_caching=defaults.take(
-            "inference.prefix_caching", stated.prefix_caching, default_prefixes(a, behaviour), why
+            "inference.prefix_caching", stated.prefix_caching, default_prefixes(architecture, behaviour), why
         ),
         pictures=stated.images is not False,
         demand=None if stated.demand is None else (stated.demand.sequences, stated.demand.length),

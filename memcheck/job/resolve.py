@@ -306,7 +306,7 @@ def _recurs(architecture: Architecture | Rough) -> bool:
 
 
 def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of the Liger kernels that a plan states, in a fixed order; ``true`` stands for all."""
+    """Return the names of the Liger kernels that a plan states, in a fixed order; ``true`` means all."""
     if isinstance(stated, tuple):
         return tuple(name for name in LIGER_KERNELS if name in stated)
     return LIGER_KERNELS if stated else ()

@@ -286,7 +286,7 @@ class Images(Record):
     tokens: int
     """Image tokens of the sequence."""
     sizes: tuple[int, ...] = ()
-    """Rows of each picture, where the plan says that they differ; none: pictures are alike."""
+    """Rows of each picture, where the plan says that they differ; none: all pictures have the same size."""
 
 
 class Optimizer(Record):

@@ -52,7 +52,10 @@ def behaviour(version: str | None) -> str | None:
 
 
 def differs(job: TrainingJob, framework: Framework) -> bool:
-    """Return whether the version of PyTorch that needs most memory depends on the step."""
+    """Say whether no version of PyTorch needs the most memory of every step, so that a step has to be compared.
+
+    Versions differ in the buffers of pipelines, and in when FSDP2 casts gradients to a wider dtype for a reduction.
+    """
     layout = job.layout
     if framework.data_parallel != "torch":
         return False

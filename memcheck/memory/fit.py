@@ -1,4 +1,4 @@
-"""Whether the memory that a plan needs is there: on each GPU, and in each node. Every verdict is taken from here."""
+"""Whether a plan fits the memory of each GPU and of each node. Every verdict is computed here."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
 
     ``share``: the rank's part of the model. ``rank``: its number in the pipeline.
     """
-    layout, layers, engine, gradients = job.layout, share.layers, share.engine, share.gradients
+    layout, layers = job.layout, share.layers
+    engine, gradients = share.engine, share.gradients
     recomputes = job.checkpointing.mode == "full"
     item_bytes = DTYPE_BYTES[job.recipe.compute]
     tokens = job.micro_batch_size * -(-job.sequence_length // layout.context)

@@ -246,7 +246,7 @@ class Indexer(Record):
     topk: int
     """Keys that are chosen for each token."""
     passes: bool
-    """Whether the layer hands the indices of chosen keys to the next (GLM 5)."""
+    """Whether the layer passes the indices of chosen keys to the next (GLM 5)."""
 
 
 class LatentAttention(Record):

@@ -23,7 +23,7 @@ class Pooling(Record):
     late: bool = False
     """Labels are made of every row, and their mean is taken (EuroBERT)."""
     by_token: bool = False
-    """The layer is there for labels of tokens, too."""
+    """The layer exists for labels of tokens, too."""
     in_body: bool = False
     """The class without a head has such a layer, too, whose result is unused (BERT, RoBERTa)."""
 

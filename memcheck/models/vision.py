@@ -165,7 +165,7 @@ class Vision(Record):
     what was looked up there, where every layer's rows live until the projector has run (Molmo 2).
     """
     to_loss: bool = False
-    """The language model inside has a head of its own: what the tower has made lives until the loss is there."""
+    """The language model inside has a head of its own: the tower's outputs live until the loss is computed."""
     mask_bytes: int = 0
     """Bytes of a padding mask for each pixel, in addition to ``pixel_values``."""
     deepstack: tuple[int, ...] = ()

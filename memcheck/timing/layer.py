@@ -121,7 +121,8 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
     layer get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
     """
     # time by pass: forward, gradients of inputs, gradients of weights, and what backward recomputes
-    forward, inputs, weights, recomputed = Tally(rates), Tally(rates), Tally(rates), Tally(rates)
+    forward, inputs = Tally(rates), Tally(rates)
+    weights, recomputed = Tally(rates), Tally(rates)
     linear = products(block, shape, trained=trained)
     operand_bytes = 1 if shape.fp8 else shape.item_bytes
     for product in linear:

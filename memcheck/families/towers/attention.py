@@ -42,7 +42,8 @@ def _packed(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     stack is copied for the matrix. Without flash-attention the rows are split by ``cu_seqlens`` and put together again.
     ``x``: [patches, channels], as is the result.
     """
-    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows = ctx.tape, ctx.tokens
+    heads, head_dim = attention.heads, attention.head_dim
     first = attention.tensors[0]
     qkv = linear_layer(ctx, x, first, bias=attention.bias)
     del x
@@ -89,7 +90,8 @@ def rotated_and_attended(ctx: Context, attention: TowerAttention, q: Value, k: V
 
 def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: Value, v: Value) -> Value:
     """Compute attention within each picture's rows, or each window's, and the output projection: [rows, channels]."""
-    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows = ctx.tape, ctx.tokens
+    heads, head_dim = attention.heads, attention.head_dim
     if ctx.setting.attention in ("flash", "flex"):
         out = attention_kernel(ctx, q, k, v, 1)
     else:
@@ -144,7 +146,8 @@ def separate_attention(
     rows that the stem has made; empty for none. ``per_picture``: even under that mask each picture is a sequence.
     ``copied``: x is not contiguous, so every product copies it.
     """
-    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows = ctx.tape, ctx.tokens
+    heads, head_dim = attention.heads, attention.head_dim
     matrices = [t for t in attention.tensors if t.linear]
     q, k, v = (
         linear_layer(ctx, copy(tape, x, "contiguous") if copied else x, t, bias=attention.bias).view(

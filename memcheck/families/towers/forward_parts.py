@@ -116,7 +116,8 @@ def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, lo
     embedded = tape.new(table.shape, parameter.dtype, "positions") if looked_up else None
     out = tape.value(x.shape, promote(x.dtype, parameter.dtype), "add positions")
     del embedded
-    needs_grad, trained, shape, dtype = x.origin is not None, parameter.requires_grad, table.shape, parameter.dtype
+    needs_grad, trained = x.origin is not None, parameter.requires_grad
+    shape, dtype = table.shape, parameter.dtype
     rows, input_dtype = x.shape, x.dtype
 
     def run(grad: Storage) -> list[Storage | None]:

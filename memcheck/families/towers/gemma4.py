@@ -536,7 +536,8 @@ def rotated_by_axis(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     Each head is split in two, each half rotated, and both joined (modeling_gemma4.py, Gemma4VisionAttention.forward and
     apply_multidimensional_rope). Linear layers may be clipped, and padded patches are masked.
     """
-    tape, rows, heads, head_dim = ctx.tape, ctx.tokens, attention.heads, attention.head_dim
+    tape, rows = ctx.tape, ctx.tokens
+    heads, head_dim = attention.heads, attention.head_dim
     queries, keys, values, last = (t for t in attention.tensors if t.linear)
     q = matrix(ctx, attention, x, queries).view(rows, heads, head_dim)
     q = _rotate_by_axis(ctx, normalise(ctx, attention.query_norm, q, "self_attn.q_norm"))

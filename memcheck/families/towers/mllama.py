@@ -199,7 +199,8 @@ def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: Pa
         gate_parameter.requires_grad,
     )
     saved = embedded if trains_gate else None
-    shape, input_dtype, dtype, table_shape = x.shape, x.dtype, table_parameter.dtype, table.shape
+    shape, input_dtype = x.shape, x.dtype
+    dtype, table_shape = table_parameter.dtype, table.shape
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: the gradient passes to ``x``, and is summed over rows for the gate and the table."""

@@ -219,11 +219,11 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     """
     gradient_item_bytes, sum_item_bytes = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ranks, stage = max(1, job.layout.shard_group), job.layout.zero_stage
-    partition = -(-sum(trained_numels) // ranks)
+    partition = -(-sum(trained_numels) // ranks)  # elements of the flat gradient that each rank owns
     reducing = _reducing(job, ranks, elements(job, "reduce_bucket_size", hidden))
     ordered_numels = _round_robin(trained_numels, ranks) if reducing.shuffled else trained_numels
     bucket_bytes = rounded(reducing.limit * DTYPE_BYTES[reducing.dtype]) if reducing.contiguous else 0
-    bucket_bytes *= 2 if reducing.overlaps else 1
+    bucket_bytes *= 2 if reducing.overlaps else 1  # one bucket is filled while the other is reduced
     kept_numel = partition if reducing.fp32_sums else fullest_partition(ordered_numels, ranks)
     partition_bytes = rounded(kept_numel * sum_item_bytes)
     offloaded = job.optimizer.offload != "none"

@@ -143,16 +143,14 @@ def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, .
 
 
 def _with_adapter(name: str, numbers: list[int], siblings: Collection[str]) -> list[Module]:
-    """Return the modules that run for one linear layer: itself, between PEFT's wrapper and dropout if it has an
-    adapter.
+    """Return the modules that run for one linear layer; PEFT's wrapper and dropout, which have no parameters, too.
 
     ``name``: the layer's name. ``numbers``: its parameters. ``siblings``: names of all modules and parameters of its
     parent.
     """
     module = Module(tuple(numbers), tuple(numbers))
-    return (
-        [Module(), module, Module()] if any(sibling.startswith(f"{name}.lora_") for sibling in siblings) else [module]
-    )
+    has_adapter = any(sibling.startswith(f"{name}.lora_") for sibling in siblings)
+    return [Module(), module, Module()] if has_adapter else [module]
 
 
 class GatheredWeight(Record):

@@ -30,7 +30,7 @@ class EngineForm(Record):
         return sum(there for name, there in zip(EngineBuffers._fields, self.there, strict=True) if name not in FACTS)
 
     def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> EngineStep:
-        """Return the hooks of one step, whose buffers get the places of sizes from ``first`` on."""
+        """Return the hooks of one step, whose buffers get the indices of sizes from ``first`` on."""
         fields: dict[str, int | bool] = {}
         for name, there in zip(EngineBuffers._fields, self.there, strict=True):
             if name in FACTS:
@@ -66,7 +66,7 @@ class EngineStep(DataParallel):
     """The hooks of DeepSpeed's engine in one step."""
 
     def __init__(self, recorder: Recorder, step_units: StepUnits, options: EngineForm, buffers: EngineBuffers) -> None:
-        """``buffers``: the engine's buffers, with places of sizes instead of bytes."""
+        """``buffers``: the engine's buffers, with indices of sizes instead of bytes."""
         super().__init__(recorder, step_units)
         self.buffers, self.stage = buffers, options.stage
         moves_at_once = not options.accumulates and not buffers.reduces_late and buffers.copies_out
@@ -89,16 +89,16 @@ class EngineStep(DataParallel):
         self.recorder.hold("communication_buffers", self.buffers.live_parameters)
 
     def before_loss(self, *, after_model: bool) -> None:
-        """The last unit is about to run."""
+        """Replace ZeRO-3's gathered parameters of the forward by those of the last unit."""
         self.recorder.hold("communication_buffers", self.buffers.live_head)
         self.recorder.release("communication_buffers", self.buffers.live_parameters)
 
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
-        """Which micro-batch it is decides what is reduced."""
+        """Remember which micro-batch it is, which decides what is reduced."""
         self._micro_batch = micro_batch
 
     def before_backward(self, index: int, curve: NamedCurve) -> None:
-        """The first unit's backward is about to run."""
+        """Before the first unit's backward, replace ZeRO-3's gathered parameters by those of the backward's end."""
         if index == 0 and self.pair != FIRST_OF_PAIR:
             self.recorder.hold("communication_buffers", self.buffers.live_end)
             self.recorder.release("communication_buffers", self.buffers.live_backward)

@@ -176,7 +176,8 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
     """
     if is_bridged(ctx.setting):
         return bridged_whole(ctx, x, base, weight.name)
-    tape, adapter, rows, tensor_ranks = ctx.tape, _adapter(ctx), x.shape[0], ctx.tp
+    tape, adapter = ctx.tape, _adapter(ctx)
+    rows, tensor_ranks = x.shape[0], ctx.tp
     low_rank = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // tensor_ranks)
     del x
     low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank)) if tensor_ranks > 1 else low_rank

@@ -1,4 +1,4 @@
-"""A Megatron rank while DistributedDataParallel lays out its buffers: parameters are there twice.
+"""A Megatron rank while DistributedDataParallel lays out its buffers: parameters exist twice.
 
 Layers are made on the GPU first, for all chunks. Then each chunk's buffers are allocated whole, one for dense and one
 for expert parameters, each with room for parameters and gradients. After that the parameters are copied into them one

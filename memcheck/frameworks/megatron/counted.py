@@ -1,4 +1,4 @@
-"""A rank's parameters, those counted together that Megatron's buffers treat alike.
+"""A rank's parameters, grouped by how Megatron's buffers treat them, with counts.
 
 A mixture of experts has tens of thousands of tensors in a handful of sizes. What they take is asked for every layout
 that a search looks at.
@@ -27,7 +27,7 @@ class Counted(Record):
     rows: int
     """How many rows a matrix has that Muon updates: no table of words and no output layer; else 0."""
     times: int
-    """Number of tensors alike."""
+    """Number of equal tensors."""
 
 
 def counted(units: Iterable[tuple[LocalTensor, ...]]) -> list[Counted]:

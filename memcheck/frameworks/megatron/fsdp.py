@@ -62,10 +62,10 @@ def sharded_dtype_names(job: TrainingJob) -> DtypeNames:
 
 
 def sharded_gradient(job: TrainingJob) -> str:
-    """Return the dtype of the buffers of gradients.
+    """Return the dtype of Megatron-FSDP's gradient buffers.
 
-    Releases that have the option take ``auto``, its default, for that of the parameters. Those before, which a plan
-    without it may run, had fp32 (``grad_reduce_in_fp32``).
+    In releases with ``megatron_fsdp_main_grads_dtype`` the default, ``auto``, is the dtype of the parameters. A plan
+    without the option may run an older release, which has fp32 (``grad_reduce_in_fp32``).
     """
     stated = str(job.option("megatron_fsdp_main_grads_dtype") or main_gradient(job))
     return job.recipe.params if stated == "auto" else stated

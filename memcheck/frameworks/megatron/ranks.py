@@ -237,7 +237,8 @@ class _RankBuilder:
 
     def __init__(self, job: TrainingJob, architecture: Architecture, device: Device, *, inventory: bool) -> None:
         """``inventory``: name each tensor and saved activation, so that layers are not shared between ranks."""
-        self.job, self.architecture, self.device, self.inventory = job, architecture, device, inventory
+        self.job, self.architecture = job, architecture
+        self.device, self.inventory = device, inventory
         self.setting = megatron_setting(job, architecture, device.arch)
         self.alike = SharedLayers(architecture.layers(), {})
         self.identities = list(map(id, self.alike.layers))

@@ -1,4 +1,4 @@
-"""The order of forwards and backwards on one pipeline rank, as runs of alike ones.
+"""The order of forwards and backwards on one pipeline rank, as runs of equal ones.
 
 Source: Megatron-core ``pipeline_parallel/schedules.py`` (forward_backward_pipelining_without_interleaving,
 forward_backward_pipelining_with_interleaving, get_pp_rank_microbatches, get_schedule_table).

@@ -46,7 +46,7 @@ class Rank(Record):
 
 
 class UnitsForm(Record):
-    """Consecutive units that are alike, without their sizes."""
+    """Equal consecutive units, without their sizes."""
 
     kind: str
     curve: int
@@ -236,7 +236,7 @@ NO_EXTRA = Extra(0, 0)
 
 
 class _UnitGroup(Record):
-    """Units that are alike, with the places of their sizes."""
+    """Equal units, with the indices of their sizes."""
 
     kind: str
     curve: NamedCurve

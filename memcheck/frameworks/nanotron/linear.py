@@ -93,7 +93,8 @@ def _async_column_product(ctx: Context, x: Value, weight: Parameter, bias: Param
 
     ``x``: [tokens, inputs], saved. Backward computes dX before dW, since dX is all-reduced while dW is computed.
     """
-    tape, shape, dtype, needs_grad = ctx.tape, x.shape, x.dtype, x.origin is not None
+    tape, shape = ctx.tape, x.shape
+    dtype, needs_grad = x.dtype, x.origin is not None
     out = tape.value((*shape[:-1], weight.shape[0]), dtype, name)
     biases = [] if bias is None else [bias]
 
@@ -113,7 +114,8 @@ def _gather_and_multiply(ctx: Context, x: Value, weight: Parameter, bias: Parame
     ``x``: this rank's tokens. With ``tp_recompute_allgather`` all tokens are gathered into a shared buffer, and again
     in backward; without it into a tensor that the layer saves.
     """
-    tape, setting, shape, dtype = ctx.tape, ctx.setting, x.shape, x.dtype
+    tape, setting = ctx.tape, ctx.setting
+    shape, dtype = x.shape, x.dtype
     gathered_shape, asynchronous = (ctx.tokens, shape[-1]), is_async(setting)
     gathered = None if gathers_again(setting) else tape.new(gathered_shape, dtype, name + " all-gather")
     out = tape.value((ctx.tokens, weight.shape[0]), dtype, name)

@@ -136,6 +136,7 @@ def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tupl
     def new(columns: int, label: str, dtype: str = sizes.dtype) -> Storage:
         return tape.new((sizes.tokens, columns), dtype, label)
 
+    # attention: norm, one matrix for q, k and v, the kernel
     saved: dict[str, Storage] = {}
     normed = new(sizes.hidden, "norm")
     qkv = new(sizes.projected, "qkv")
@@ -150,6 +151,7 @@ def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tupl
     else:
         saved["qkv"] = qkv
     del q, k, v, qkv
+    # the output projection, the second norm and the MLP
     projected = new(sizes.hidden, "wo")
     normed = new(sizes.hidden, "norm")
     saved["w1"] = new(sizes.width, "w1")

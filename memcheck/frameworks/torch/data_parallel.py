@@ -13,7 +13,7 @@ from memcheck.accounts.program import Amount, Recorder, layer_groups
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.unit import NUMBERED
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
-from memcheck.frameworks.torch.pipelining import Border
+from memcheck.frameworks.torch.pipelining import StageExchange
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ else:
 
 
 class NamedUnit(Record):
-    """A unit whose curves hold places of sizes instead of bytes (see :mod:`memcheck.accounts.program`)."""
+    """A unit whose curves hold indices of sizes instead of bytes (see :mod:`memcheck.accounts.program`)."""
 
     kind: str
     """One of the kinds of :class:`memcheck.accounts.unit.Unit`."""
@@ -76,7 +76,7 @@ class StepSizes(Record):
     held: tuple[int, ...]
     """For each recorded micro-batch, what the others in flight hold: what their units saved, and their outputs in the
     stage's cache."""
-    border: Border
+    exchange: StageExchange
     """What a pipeline stage exchanges with its neighbours."""
     table: int
     """The gradient of a whole embedding table."""
@@ -89,7 +89,7 @@ class StepSizes(Record):
     rows_gradient: int = 0
     """Bytes of the gradient of the looked-up rows, which is kept until the backward of the tower is over."""
     features: int = 0
-    """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is there."""
+    """Last hidden states of a batch's other columns, which the trainer's features hold until the loss is computed."""
 
 
 class StepUnits:
@@ -167,76 +167,80 @@ class DataParallel:
         return pair_before
 
     def before_step(self) -> None:
-        """Between two steps."""
+        """Record the moment between two steps."""
         self.recorder.mark("init", "states at rest")
 
     def begin_step(self) -> None:
-        """The first micro-batch is about to run."""
+        """Called before the first micro-batch."""
 
     def begin_micro_batch(self, micro_batch: MicroBatch, *, others: bool) -> None:
-        """A micro-batch is about to run. ``others``: further ones are in flight."""
+        """Called before a micro-batch. ``others``: further ones are in flight."""
 
     def before_inputs(self) -> None:
-        """The inputs of the micro-batch are there."""
+        """Called once the inputs of the micro-batch exist."""
 
     def begin_forward(self, *, already_gathered: bool) -> None:
-        """The model's forward begins. ``already_gathered``: an earlier one has left the parameters gathered."""
+        """Called before the model's forward. ``already_gathered``: an earlier one has left the parameters gathered."""
 
     def before_forward(self, i: int) -> None:
-        """Unit ``i`` is about to run."""
+        """Called before the forward of unit ``i``."""
 
     def before_norm(self) -> None:
-        """The layers have run; the final norm, the head and the loss follow."""
+        """Called after the layers, before the final norm, the head and the loss."""
 
     def before_loss(self, *, after_model: bool) -> None:
-        """The final norm has run. ``after_model``: the model's forward has returned before the loss."""
+        """Called after the final norm. ``after_model``: the model's forward has returned before the loss."""
 
     def after_forward(self, i: int, end: int) -> None:
-        """Unit ``i`` has run, which stands for those up to ``end``."""
+        """Called after the forward of unit ``i``, which is equal to all units up to ``end``."""
 
     def end_forward(self) -> None:
-        """The model's forward has returned, and the loss is there."""
+        """Called once the model's forward has returned and the loss is computed."""
 
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
-        """The backward begins. ``all_forwards_first``: every forward of the step came before."""
+        """Called before the backward. ``all_forwards_first``: every forward of the step came before."""
 
     def before_backward(self, i: int, curve: NamedCurve) -> None:
-        """The gradient of unit ``i``'s output is there."""
+        """Called once the gradient of unit ``i``'s output exists."""
 
     def unit_gradients(self, i: int, curve: NamedCurve) -> Amount:
         """Return the gradients that the backward of unit ``i`` has allocated."""
         return ((curve.gradient_bytes, 1),)
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
-        """The backward of units ``i`` to ``end`` - 1 has run. ``gradients``: what :meth:`unit_gradients` returned."""
+        """Called after the backward of units ``i`` to ``end`` - 1. ``gradients``: what :meth:`unit_gradients`
+        returned.
+        """
         if self.units[i].kind == "head":
             self.recorder.mark("backward", f"all-gather after {self.names[i]}")
 
     def after_layers(self) -> None:
-        """Every unit's backward has run."""
+        """Called after the backward of every unit."""
 
     def end_backward(self) -> None:
-        """The backward is over, that of the weights included."""
+        """Called after the backward, that of the weights included."""
 
     def after_end(self) -> None:
-        """The moment of the end is over."""
+        """Called after the moment at the end of the backward."""
 
     def end_micro_batch(self, first: bool, last: bool) -> None:
-        """The micro-batch is over."""
+        """Called after the micro-batch."""
 
     def hold_gathered(self, sign: int) -> None:
-        """The parameters of all units, while another chunk of the rank runs."""
+        """Record the parameters of all units, while another chunk of the rank runs. ``sign``: 1 holds them, -1 frees
+        them.
+        """
 
 
 class Strategy(Protocol):
     """How data parallelism runs a step, without sizes. Two equal strategies record the same step."""
 
     def __hash__(self) -> int:
-        """Part of the key of a record."""
+        """Return the strategy's part of the key of a recorded step."""
 
     @property
     def sizes(self) -> int:
-        """How many sizes of its own the hooks have, in addition to those of units and groups."""
+        """Number of sizes that the hooks have in addition to those of units and groups."""
 
     def hooks(self, recorder: Recorder, step_units: StepUnits, first: int) -> DataParallel:
-        """The hooks of one step. ``first``: the place of the first of their own sizes."""
+        """Return the hooks of one step. ``first``: the index of the first of their own sizes."""

@@ -34,7 +34,7 @@ class EncoderUnits(Record):
     """The units of an encoder."""
 
     runs: tuple[tuple[Unit, int, int], ...]
-    """Units in forward order, each with how many alike there are, and the number of the first layer."""
+    """Units in forward order, each with the number of equal units, and the index of their first layer."""
     grad: bool
     """The encoder's output wants a gradient."""
 

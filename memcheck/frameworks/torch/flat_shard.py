@@ -41,7 +41,7 @@ class FlatShard(Record):
 
 
 class FlatShardHooks(FullyShardHooks):
-    """FSDP1's hooks: the shard in the dtype of the products goes when the whole parameter is there."""
+    """FSDP1's hooks, which free the cast shard once the parameter is gathered."""
 
     def __init__(self, recorder: Recorder, step_units: StepUnits, options: FlatShard) -> None:
         self.has_adapter_units, self.reenters = options.has_adapter_units, options.reenters

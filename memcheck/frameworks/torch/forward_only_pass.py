@@ -154,6 +154,7 @@ def _layer(block: Block, setting: Setting) -> tuple[int, int]:
     forward, _ = layers_of(setting.style).recomputing(block, "none")
     y = forward(ctx, x)
     peak = tape.peak
+    # free all but the copies: what of them is still alive is autocast's cache, which lives until its context ends
     x.storage = y.storage = None
     for value in (*ctx.extra_outputs, *ctx.unused_outputs, *ctx.attention_locals):
         value.storage = None

@@ -41,7 +41,7 @@ class FullyShard(Record):
     the last backward instead of within it (stage.py, perform_reduce_grad).
     """
     frees_early: bool
-    """The all-gather of a forward lets go of the previous flat buffer before it copies out (torch 2.15)."""
+    """The all-gather of a forward frees the previous flat buffer before it copies parameters out (torch 2.15)."""
     loss_inside_root: bool
     """The root's forward computes the loss, so that the root's hook runs first in the backward."""
     loss_after_root: bool
@@ -329,6 +329,7 @@ class FullyShardHooks(DataParallel):
     def _gather_for_unit_backward(self, i: int) -> None:
         """Gather the parameters of unit ``i`` for its backward, and the flat buffer of the unit that comes next."""
         recorder, unit, group = self.recorder, self.units[i], self.unit_groups[i]
+        # the next unit in forward order, whose backward is over, still has parameters that are not freed
         not_yet_freed = self.still_gathered(self.unit_groups[i + 1]) if i + 1 < len(self.units) else NOTHING
         recorder.hold("temporaries", unit.first_curve.output_gradient_bytes)
         recorder.hold(BUFFERS, not_yet_freed)

@@ -81,7 +81,8 @@ class AllToAllBuffers(MeshGroups):
     """
 
     def __init__(self, name: str, hidden: int, tokens: int, experts: int) -> None:
-        self._name, self._hidden, self._tokens, self._experts = name, hidden, tokens, experts
+        self._name, self._hidden = name, hidden
+        self._tokens, self._experts = tokens, experts
 
     def buffers(self, layout: Layout) -> tuple[Term, ...]:
         """Return the library's buffers for one expert group."""

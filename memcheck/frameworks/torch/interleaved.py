@@ -164,6 +164,7 @@ def _all_passes(actions: list[Action], chunks: int, micro_batches: int) -> Itera
     ``actions``: (kind, chunk) in the schedule's order: F forward, B backward, I backward of the inputs, W backward of
     the weights. ``chunks``: of the rank. ``micro_batches``: per step.
     """
+    # by chunk: forwards without a backward, backwards that have run, and backwards of the weights that have not
     in_flight, done, waiting = [0] * chunks, [0] * chunks, [0] * chunks
     for number, (kind, chunk) in enumerate(actions):
         if kind == "F":
@@ -278,13 +279,13 @@ class ChunkStep(Step):
     def run_pass(self, chunk_pass: ChunkPass, other_bytes: int) -> None:
         """Record one micro-batch's pass through the chunk, whose backward is split or whole.
 
-        FSDP2's hooks run on every gradient that exists after it. ``other_bytes``: the place of the bytes that other
+        FSDP2's hooks run on every gradient that exists after it. ``other_bytes``: the index of the bytes that other
         micro-batches hold.
         """
         self.split = chunk_pass.split
         if self.unreduced and not chunk_pass.split:
             self._keep_unreduced(-1)
-        micro_batch = MicroBatch(chunk_pass.first, chunk_pass.last, min(sum(chunk_pass.others), self.border.sends))
+        micro_batch = MicroBatch(chunk_pass.first, chunk_pass.last, min(sum(chunk_pass.others), self.exchange.sends))
         self.run_micro_batch(micro_batch, other_bytes, muted=chunk_pass.muted)
 
     def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
@@ -432,6 +433,6 @@ def _saved_by_micro_batch(runs: list[Run], buffers: ModelBuffers) -> int:
     """
     return (
         buffers.per_micro_batch
-        + buffers.border.output
+        + buffers.exchange.output
         + sum(run.times * run.unit.first_curve.saved_bytes for run in runs)
     )

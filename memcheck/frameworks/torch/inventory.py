@@ -102,9 +102,10 @@ SHARDING = {
 
 
 def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: Peak | None) -> tuple[Formula, ...]:
-    """Return one formula for each component that has bytes at the peak, with its numbers and its source.
+    """Write one formula for each component that has bytes at the peak, with its numbers and its source.
 
-    ``units``: of the rank in forward order. ``high``: the peak of the unit that runs then; None between steps.
+    ``units``: of the rank in forward order. ``peak``: the instant of the peak, with its bytes by component. ``high``:
+    the peak of the unit that runs then; None between steps.
     """
     formulas: list[Formula] = []
     at_peak = peak.components_bytes
@@ -131,7 +132,10 @@ def training_formulas(job: TrainingJob, units: list[Unit], peak: Instant, high: 
 
 
 def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]:
-    """Return one formula for each of parameters, gradients, master weights and optimizer states alive at the peak."""
+    """Write one formula for each of parameters, gradients, master weights and optimizer states alive at the peak.
+
+    ``units``: of the rank. ``peak``: the instant of the peak, with its bytes by component.
+    """
     recipe, cut, at_peak = job.recipe, sharding_at(job, peak.name), peak.components_bytes
     numels_by_tensors: dict[int, tuple[int, int, int]] = {}  # equal layers share one tuple of tensors
     total = trained = updated = 0

@@ -12,7 +12,7 @@ from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.layers import model_states_of
 from memcheck.frameworks.torch.dtypes import stream_dtype
 from memcheck.frameworks.torch.fsdp import runs_chunk_by_chunk
-from memcheck.frameworks.torch.pipelining import NO_BORDER, Border
+from memcheck.frameworks.torch.pipelining import NO_EXCHANGE, StageExchange
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.attention_types import HeldMask, PositionTable
@@ -51,7 +51,7 @@ class ModelBuffers:
         self.setting = setting
         self.item = DTYPE_BYTES[stream_dtype(self.setting)]
         self.tokens = self.setting.batch * self.setting.sequence
-        self.border = self._border()
+        self.exchange = self._exchange()
         tables = model_states_of(setting.style).rotary_tables(architecture, setting)
         held_masks, mask_variables = self._masks()
         if setting.rotary_table_rows and any(wide_width(block) for block, _ in architecture.blocks):
@@ -156,19 +156,19 @@ class ModelBuffers:
         lazy = self.job.layout.pipeline > 1 and self.job.casts_gradients
         return self.boundary() if lazy and not self.part.embedding and not self.part.head else 0
 
-    def _border(self) -> Border:
+    def _exchange(self) -> StageExchange:
         """Return the bytes that torch.distributed.pipelining keeps of tensors exchanged between stages (stage.py,
         schedules.py).
         """
         if self.job.layout.pipeline == 1:
-            return NO_BORDER
+            return NO_EXCHANGE
         output = 0 if self.part.head else self.boundary()
-        border = Border(input_gradient=0 if self.part.embedding else self.boundary())
+        exchange = StageExchange(input_gradient=0 if self.part.embedding else self.boundary())
         if not self.job.casts_gradients:
-            return border._replace(output=output)
+            return exchange._replace(output=output)
         # gpipe waits for its sends after the last forward
         sends = self.job.gradient_accumulation_steps if self.job.layout.pipeline_schedule == "gpipe" else 1
-        return border._replace(unsent_output=output, sends=sends, output_gradient=output)
+        return exchange._replace(unsent_output=output, sends=sends, output_gradient=output)
 
     def boundary(self) -> int:
         """Return the bytes of the hidden states between two stages."""

@@ -40,22 +40,22 @@ def stage_parts(num_layers: int, stages: int, end_layers: tuple[int, int] = (0, 
     return tuple(stages_found)
 
 
-class Border(Record):
-    """Bytes that a stage keeps of what it exchanges with its neighbours."""
+class StageExchange(Record):
+    """Bytes of tensors that a pipeline stage exchanges with its neighbours, and keeps."""
 
     output: int = 0
     """Output of each micro-batch in flight, cached until its backward (torch before 2.15)."""
     input_gradient: int = 0
-    """The last one, cached while it is sent."""
+    """Gradient of the last micro-batch's input, cached while it is sent."""
     unsent_output: int = 0
     """Output of a micro-batch that is still being sent while the next one runs forward (torch 2.15)."""
     sends: int = 0
-    """How many of them there may be."""
+    """How many unsent outputs there may be."""
     output_gradient: int = 0
-    """Received for each backward (torch 2.15)."""
+    """Gradient of the output, received for each backward (torch 2.15)."""
 
 
-NO_BORDER = Border()
+NO_EXCHANGE = StageExchange()
 
 
 def in_flight(rank: int, layout: Layout, micro_batches: int) -> float:

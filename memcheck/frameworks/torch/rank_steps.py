@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MICRO_BATCHES = 3
 """Number of micro-batches to walk: without a pipeline, those after the second and before the last repeat the second."""
 DIVIDED = 2
-"""Size of the sharding group that stands for any size."""
+"""A size of the sharding group, used as a cache key for all sizes."""
 REDUCED = ("reduce_input", "reduce_output", "sharded", "accumulated", "last", "divided")
 """Fields of a group that are sizes of its gradients' reduction."""
 AFTER_BACKWARD = Optimizer(UNREAD, UNREAD, UNREAD, in_backward=False)
@@ -70,7 +70,7 @@ def step_key(job: TrainingJob, torch: str) -> TrainingJob:
     there are, beyond one or several; under sharding the size of the group stays.
     """
     layout = job.layout
-    data = min(layout.data, 2)
+    data = min(layout.data, 2)  # one replica, or several
     stage, group_size, optimizer = layout.zero_stage, layout.shard_group, job.optimizer
     if not job.framework.own_engine:
         optimizer = optimizer if optimizer.in_backward else AFTER_BACKWARD
@@ -218,7 +218,7 @@ class Steps:
             )
         units = _rank_units(self._units, layers_of_rank)
         buffers = ModelBuffers(job, checked_architecture(job, architecture), part, self._units.base)
-        options, own_sizes, others_in_flight = step_options(job, rank, buffers.border, units.held)
+        options, own_sizes, others_in_flight = step_options(job, rank, buffers.exchange, units.held)
         always = tuple(buffers.always())
         if chunked:
             from memcheck.frameworks.torch.interleaved import chunked_step, kept_input_gradients

@@ -1,4 +1,4 @@
-"""The units of one pipeline rank in their order, those that are alike as one run.
+"""The units of one pipeline rank in their order, equal ones as one run.
 
 Within a run every layer changes the live bytes by the same amount, so that the highest moment is in a layer near one of
 the run's ends: those are walked one by one, and what lies between them counts by what it changes.
@@ -139,6 +139,7 @@ class Units:
             )  # fmt: skip
             runs += [Run(unit, times, layer) for unit, times, layer in encoder_part.runs]
             self.base = base = base._replace(encoder_output_grad=encoder_part.grad)
+        # the embedding, and towers; text that reads pictures by cross-attention is embedded after they have run
         vision = self.architecture.vision
         crossed = vision is not None and bool(vision.crosses)
         if part.embedding and not crossed:
@@ -169,6 +170,7 @@ class Units:
                 runs[-1].unit, self.architecture, base, table_trained=table, mode=checkpointing.mode
             )
             runs[-1] = runs[-1]._replace(unit=lookup)
+        # the layers, of which equal consecutive ones are one run
         outliving = sum(run.unit.first_curve.until_graph_freed for run in runs)
         adapted = base.adapter is not None and base.adapter.targets != ()
         end_of_readers = self._end_of_readers(part)

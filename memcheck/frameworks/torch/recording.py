@@ -21,7 +21,7 @@ from memcheck.frameworks.torch.data_parallel import (
     UnitGroups,
 )
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
-from memcheck.frameworks.torch.pipelining import Border
+from memcheck.frameworks.torch.pipelining import StageExchange
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.step import Step
 from memcheck.frameworks.torch.step_options import StepOptions
@@ -161,7 +161,10 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
 
 
 def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
-    """Return the form of a unit's groups and their sizes in bytes that are not zero."""
+    """Return the form of a unit's FSDP groups (which sizes are not zero), and these sizes in bytes.
+
+    A size for the sharded gradient is left out where the reduce-scatter's output is that gradient.
+    """
     values: list[int] = []
     one_buffer = [group.sharded == group.reduce_output for group in groups]
     for group, same in zip(groups, one_buffer, strict=True):
@@ -186,8 +189,8 @@ def outside_sizes(step_sizes: Sequence[StepSizes], strategy_sizes: tuple[int, ..
     present: list[Presence] = []
     sizes: list[int] = []
     for chunk in step_sizes:
-        border = chunk.border
-        edges = (border.input_gradient, border.unsent_output, border.output_gradient)
+        exchange = chunk.exchange
+        edges = (exchange.input_gradient, exchange.unsent_output, exchange.output_gradient)
         waiting = (chunk.rows, chunk.rows_gradient, chunk.features)
         values = (chunk.per_micro_batch, *edges, chunk.table, chunk.table_slice, chunk.masks, *waiting, *chunk.held)
         present.append(tuple([bool(n) for n in values]))
@@ -301,33 +304,33 @@ def recorded(
     with the bytes of each rank.
     """
     # number the sizes of the memory curves
-    place, high = 1, 0
+    size_index, high = 1, 0
     runs: list[NamedRun] = []
     for form in forms:
         name = NAMES.get(form.kind) or f"{NUMBERED[form.kind]} {form.layer}"
         if form.same_as < len(runs):
             unit = runs[form.same_as].unit._replace(name=name)
         else:
-            first_curve, place, high = named_curve(form.first_form, place, high)
+            first_curve, size_index, high = named_curve(form.first_form, size_index, high)
             later_curve = first_curve
             if form.later_form >= 0:
-                later_curve, place, high = named_curve(form.later_form, place, high)
+                later_curve, size_index, high = named_curve(form.later_form, size_index, high)
             unit = NamedUnit(form.kind, name, first_curve, later_curve, form.reduced, form.adapted)
         runs.append(NamedRun(unit, form.times, form.layer))
     # number the sizes outside units, then those of the FSDP groups
     step_sizes: list[StepSizes] = []
     for present in outside:
-        step_sizes.append(_named_sizes(present, place))
-        place += sum(present)
-    own_sizes, place = place, place + options.parallel.sizes
-    units = place - 1
+        step_sizes.append(_named_sizes(present, size_index))
+        size_index += sum(present)
+    own_sizes, size_index = size_index, size_index + options.parallel.sizes
+    units = size_index - 1
     named_groups: list[UnitGroups] = []
     for group_form in groups:
         if isinstance(group_form, int):
             named_groups.append(named_groups[group_form])
             continue
-        named_groups.append(_named_groups(group_form, place))
-        place += sum(group_form.present)
+        named_groups.append(_named_groups(group_form, size_index))
+        size_index += sum(group_form.present)
     unit_groups, root = [NO_UNIT_GROUPS] * len(runs), NO_GROUP
     if groups:
         unit_groups, root = named_groups[:-1], named_groups[-1].whole
@@ -351,7 +354,7 @@ def recorded(
 
 
 def _named_groups(form: GroupForm, first: int) -> UnitGroups:
-    """Return the groups of a unit with places of sizes from ``first`` on; the inverse of :func:`_group_numbers`."""
+    """Return the groups of a unit with indices of sizes from ``first`` on; the inverse of :func:`_group_numbers`."""
     row = places(form.present, first)
     groups = []
     for index, one_buffer in enumerate(form.one_buffer):
@@ -363,14 +366,14 @@ def _named_groups(form: GroupForm, first: int) -> UnitGroups:
 def _named_sizes(present: Presence, first: int) -> StepSizes:
     """Return the sizes outside units as places from ``first`` on; the order is that of :func:`outside_sizes`."""
     own, arriving, unsent, leaving, table, slice_, masks, rows, rows_gradient, features, *held = places(present, first)
-    border = Border(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
-    return StepSizes(own, tuple(held), border, table, slice_, masks, rows, rows_gradient, features)
+    exchange = StageExchange(input_gradient=arriving, unsent_output=unsent, output_gradient=leaving)
+    return StepSizes(own, tuple(held), exchange, table, slice_, masks, rows, rows_gradient, features)
 
 
 def places(present: Presence, first: int) -> list[int]:
-    """Return a place for each size, counted from ``first``; NOTHING for a size that is zero."""
+    """Return an index for each size, counted from ``first``; NOTHING for a size that is zero."""
     following = accumulate((int(exists) for exists in present), initial=first)
-    return [place if exists else NOTHING for exists, place in zip(present, following, strict=False)]
+    return [size_index if exists else NOTHING for exists, size_index in zip(present, following, strict=False)]
 
 
 def kept_by_ddp_sink(runs: Sequence[NamedRun]) -> list[NamedRun]:

@@ -1,4 +1,4 @@
-"""Gradients of tensors that several layers share, which wait until the last of them is there (Zamba 2)."""
+"""Gradients of tensors that several layers share, which are summed until the last layer's has arrived (Zamba 2)."""
 
 from __future__ import annotations
 

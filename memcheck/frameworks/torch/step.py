@@ -1,6 +1,6 @@
 """One training step on one pipeline rank, unit by unit: forward, loss, backward layer by layer, optimizer.
 
-It is recorded for all sizes: in place of bytes every record has the place of a size. What data parallelism adds is in
+It is recorded for all sizes: instead of bytes every record has the index of a size. What data parallelism adds is in
 the hooks of :class:`memcheck.frameworks.torch.data_parallel.DataParallel`, which run where they do in PyTorch.
 
 A micro-batch of a pair of texts, embedded apart, has two forward passes before its backward (``PairedStep``). Every
@@ -41,7 +41,7 @@ class Step:
     def __init__(self, options: StepOptions, step_units: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
         self.schedule, self.lifetimes = options.schedule, options.lifetimes
         self.recorder, self.parallel = recorder, parallel
-        self.step_sizes, self.border = step_units.step_sizes, step_units.step_sizes.border
+        self.step_sizes, self.exchange = step_units.step_sizes, step_units.step_sizes.exchange
         self.units, self.names, self.layer_groups = step_units.units, step_units.names, step_units.layer_groups
         self.outputs = self.units[-1].first_curve.until_backward_ends if self.lifetimes.keeps_outputs else NOTHING
 
@@ -64,12 +64,13 @@ class Step:
     def run_micro_batch(self, micro_batch: MicroBatch, held_by_others: int, *, muted: bool) -> None:
         """Record the forward and the backward of one micro-batch.
 
-        ``held_by_others``: the place of the bytes that the other micro-batches in flight hold. ``muted``: the forward
+        ``held_by_others``: the index of the bytes that the other micro-batches in flight hold. ``muted``: the forward
         is recorded for what it leaves allocated, and none of its moments may be the peak.
         """
-        recorder, border, parallel, (first, last, sends) = self.recorder, self.border, self.parallel, micro_batch
+        recorder, exchange = self.recorder, self.exchange
+        parallel, (first, last, sends) = self.parallel, micro_batch
         live = ((self.step_sizes.per_micro_batch, 1), (held_by_others, 1))
-        arriving = NOTHING if first else border.input_gradient
+        arriving = NOTHING if first else exchange.input_gradient
         parallel.begin_micro_batch(micro_batch, others=held_by_others != NOTHING)
         already_gathered = parallel.gathered_by_first
         if first and already_gathered:
@@ -80,14 +81,17 @@ class Step:
         recorder.hold("communication_buffers", arriving)
         parallel.before_inputs()
         recorder.muted, outer = muted or recorder.muted, recorder.muted
-        going = ((border.unsent_output, sends), (self.step_sizes.features if held_by_others != NOTHING else NOTHING, 1))
+        going = (
+            (exchange.unsent_output, sends),
+            (self.step_sizes.features if held_by_others != NOTHING else NOTHING, 1),
+        )
         recorder.hold_amount("activations", going)
         self._forward(first, already_gathered=already_gathered)
         recorder.muted = outer
         recorder.hold_amount("activations", going, -1)
-        recorder.hold("communication_buffers", border.output_gradient)
+        recorder.hold("communication_buffers", exchange.output_gradient)
         self._backward(micro_batch)
-        recorder.hold_amount("communication_buffers", ((border.output_gradient, -1), (arriving, -1)))
+        recorder.hold_amount("communication_buffers", ((exchange.output_gradient, -1), (arriving, -1)))
         parallel.end_micro_batch(first, last)
         recorder.hold_amount("activations", live, -1)
 

@@ -21,7 +21,7 @@ from memcheck.frameworks.torch.fsdp import (
     uses_fsdp,
 )
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
-from memcheck.frameworks.torch.pipelining import Border, distinct_micro_batches, distinct_pair_passes, in_flight
+from memcheck.frameworks.torch.pipelining import StageExchange, distinct_micro_batches, distinct_pair_passes, in_flight
 from memcheck.frameworks.torch.rank_units import Run
 from memcheck.frameworks.torch.trained_parts import is_hooked
 from memcheck.frameworks.torch.variables import Lifetimes
@@ -67,12 +67,12 @@ class StepOptions(Record):
 
 
 def step_options(
-    job: TrainingJob, rank: int, border: Border, resident: ResidentTensors
+    job: TrainingJob, rank: int, exchange: StageExchange, resident: ResidentTensors
 ) -> tuple[StepOptions, tuple[int, ...], tuple[float, ...]]:
     """Return how a pipeline rank runs its step: schedule, variable lifetimes and data-parallel strategy.
 
     The second result are the bytes of the strategy's own buffers. The third has, for each distinct micro-batch, how
-    many others are in flight during its backward. ``border``: tensors sent between stages. ``resident``: the rank's
+    many others are in flight during its backward. ``exchange``: tensors sent between stages. ``resident``: the rank's
     tensors.
     """
     layout, profile = job.layout, job.framework
@@ -80,7 +80,7 @@ def step_options(
         message = "experts on several ranks are modelled with FSDP2 alone"
         raise UnsupportedError(message, "choose parallelism.zero_stage: 3", "/parallelism/zero_stage")
     strategy, sizes, last_differs = strategy_of(job, resident)
-    schedule, others_in_flight = _schedule(job, rank, border, last_differs=last_differs)
+    schedule, others_in_flight = _schedule(job, rank, exchange, last_differs=last_differs)
     return StepOptions(schedule, _variable_lifetimes(job), strategy), sizes, others_in_flight
 
 
@@ -118,7 +118,8 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     """Return how FSDP gathers, reduces and reshards in a step of this job, by its layout, loss and framework."""
     from memcheck.frameworks.torch.fully_shard import FullyShard
 
-    layout, profile, architecture, ends_shared = job.layout, job.framework, job.architecture, ends_share_group(job)
+    layout, profile = job.layout, job.framework
+    architecture, ends_shared = job.architecture, ends_share_group(job)
     pipelined, no_sync, ends_apart = layout.pipeline > 1, accumulates_unsharded(job), ends_have_own_groups(job)
     loss_in_trainer = job.objective.loss_after_model and not job.objective.loss_from_hidden_states
     loss_in_model = job.objective.loss_from_hidden_states or (job.loss.kind in LOSSES_INSIDE_MODEL and job.loss.upcast)
@@ -152,10 +153,12 @@ def _is_paired(job: TrainingJob) -> bool:
     return job.head.columns > 1 and job.layout.pipeline == 1
 
 
-def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool) -> tuple[Schedule, tuple[float, ...]]:
+def _schedule(
+    job: TrainingJob, rank: int, exchange: StageExchange, *, last_differs: bool
+) -> tuple[Schedule, tuple[float, ...]]:
     """Return the schedule with its distinct micro-batches, and how many others are in flight for each of them.
 
-    Micro-batches that need the same memory as an earlier one are left out. ``border``: tensors sent between stages.
+    Micro-batches that need the same memory as an earlier one are left out. ``exchange``: tensors sent between stages.
     ``last_differs``: the strategy reduces gradients in the last micro-batch alone.
     """
     layout, paired = job.layout, _is_paired(job)
@@ -168,7 +171,7 @@ def _schedule(job: TrainingJob, rank: int, border: Border, *, last_differs: bool
         distinct = distinct_micro_batches(steps, most_in_flight, last_differs)
     micro_batches = []
     for first, last, others_in_flight in distinct:
-        micro_batches.append(MicroBatch(first, last, min(int(others_in_flight), border.sends)))
+        micro_batches.append(MicroBatch(first, last, min(int(others_in_flight), exchange.sends)))
     schedule = Schedule(
         tuple(micro_batches), all_forwards_first=most_in_flight >= steps, pipelined=layout.pipeline > 1, paired=paired
     )
@@ -247,9 +250,9 @@ def step_sizes(
     ``runs``: the rank's units. ``buffers``: masks, tables and tensors sent between stages. ``others_in_flight``: for
     each distinct micro-batch, how many others are in flight, which keep their saved tensors.
     """
-    border = buffers.border
+    exchange = buffers.exchange
     own_bytes = buffers.per_micro_batch
-    saved = own_bytes + border.output
+    saved = own_bytes + exchange.output
     for run in runs:
         saved += run.times * run.unit.first_curve.saved_bytes
     whole_table = table_rows = 0
@@ -262,7 +265,7 @@ def step_sizes(
     if job.head.columns > 1 or any(run.unit.kind == "projector" for run in runs):
         waiting_bytes, features = waiting_embedding_bytes(job, buffers, runs), token_embeddings_bytes(job, buffers)
     return StepSizes(
-        own_bytes, held_by_others, border, whole_table, table_rows, buffers.masks, *waiting_bytes, features
+        own_bytes, held_by_others, exchange, whole_table, table_rows, buffers.masks, *waiting_bytes, features
     )
 
 

@@ -76,7 +76,7 @@ def gives_towers(job: TrainingJob, vision: Vision) -> bool:
 
 
 def stays(job: TrainingJob, vision: Vision) -> bool:
-    """Whether what a tower has made lives until the loss is there."""
+    """Whether a tower's outputs live until the loss is computed."""
     return vision.to_loss or gives_towers(job, vision)
 
 

@@ -115,7 +115,7 @@ class SideUnits(Record):
     """The units of a vision tower, and whether the language model's first layer needs a gradient of its input."""
 
     runs: tuple[tuple[Unit, int, int], ...]
-    """Units in forward order, each with how many alike there are, and the number of the first layer."""
+    """Units in forward order, each with the number of equal units, and the index of their first layer."""
     input_grad: bool
     """Whether the input of the language model's first layer needs a gradient."""
 

@@ -60,7 +60,7 @@ class Variables:
     def assign(self, name: str, component: str, size: int, times: int = 1) -> None:
         """Set what the variable refers to from now on, and release what it referred to before.
 
-        ``size``: place of the size. ``times``: number of equal tensors.
+        ``size``: index of the size. ``times``: number of equal tensors.
         """
         component_before, before, many = self._held.get(name, (component, NOTHING, 1))
         if size or before:

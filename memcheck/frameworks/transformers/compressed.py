@@ -40,7 +40,8 @@ def compressed_attention(ctx: Context, attention: Attention, compressed: Compres
             "leave tensor and context at 1: transformers cuts its experts alone",
             "/parallelism",
         )
-    tape, batch, sequence, head_dim = ctx.tape, ctx.batch, ctx.sequence, attention.head_dim
+    tape, batch = ctx.tape, ctx.batch
+    sequence, head_dim = ctx.sequence, attention.head_dim
     tensors = {t.name.removeprefix("self_attn.").removesuffix(".weight"): t for t in attention.tensors}
     low_rank_query = _norm(ctx, "q_a_norm", _project(ctx, tensors, "q_a_proj", x))
     q = head_view(
@@ -182,7 +183,8 @@ def _sum_windows(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
 def _add_position_bias(tape: Tape, x: Value, bias: Value) -> Value:
     """Compute ``x + position_bias``, in the wider dtype. The bias is fp32 in a loaded model, unless FSDP casts it."""
     out = tape.value(x.shape, promote(x.dtype, bias.dtype), "add")
-    shape, dtype, bias_shape, bias_dtype = x.shape, x.dtype, bias.shape, bias.dtype
+    shape, dtype = x.shape, x.dtype
+    bias_shape, bias_dtype = bias.shape, bias.dtype
     bias_needs_grad = bias.origin is not None
 
     def add_backward(grad: Storage) -> list[Storage | None]:

@@ -25,7 +25,8 @@ def attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: 
     ``disentangled``: the table of relative positions. Every variable of the forward lives until it returns. q, k and v
     are strided views of one projection, so that torch.matmul copies its operands.
     """
-    tape, batch, sequence, heads = ctx.tape, ctx.batch, ctx.sequence, attention.heads
+    tape, batch = ctx.tape, ctx.batch
+    sequence, heads = ctx.sequence, attention.heads
     tensors: Tensors = {t.name.removeprefix("attention.self.").removesuffix(".weight"): t for t in attention.tensors}
     head_shape, scores_shape = (batch * heads * sequence, attention.head_dim), (batch * heads, sequence, sequence)
     qkv = linear(tape, x, ctx.weights(tensors["in_proj"], False), "in_proj")

@@ -124,7 +124,8 @@ def chunked_divergence(
         tape.new((3, scored_tokens), "fp32", "logsumexps"),
     )
     needs_grad, trained = student_hidden.origin is not None, weight.requires_grad
-    shape, dtype, w_shape, w_dtype = (scored_tokens, hidden), student_hidden.dtype, (vocab, hidden), weight.dtype
+    shape, dtype = (scored_tokens, hidden), student_hidden.dtype
+    w_shape, w_dtype = (vocab, hidden), weight.dtype
 
     def divergence_backward(grad: Storage) -> list[Storage | None]:
         """Recompute the logits of each tile of tokens and vocabulary, and return the gradients of hidden states and

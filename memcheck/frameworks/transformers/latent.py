@@ -133,7 +133,8 @@ def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: 
         weight = ctx.constant(tensor)
         if tape.autocast and ctx.setting.trained and len(tensor.shape) > 1:  # leaves are cached
             tape.casts[id(weight)] = tape.value(tensor.shape, tape.autocast, "autocast copy")
-    b, sequence, heads, width = ctx.batch, ctx.sequence, indexer.heads, indexer.head_dim
+    b, sequence = ctx.batch, ctx.sequence
+    heads, width = indexer.heads, indexer.head_dim
     grad_enabled, tape.grad_enabled = tape.grad_enabled, False
     queries = tape.new((b, sequence, heads * width), x.dtype, "index queries")
     rotated_part = tape.new((b, sequence, heads * attention.qk_rope_head_dim), x.dtype, "turned index queries")

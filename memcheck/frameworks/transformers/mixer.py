@@ -245,7 +245,7 @@ def _short_convolution(ctx: Context, mixer: Mixer, x: Value) -> Value:
 
 
 def _short_convolution_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    """LFM 2 without it: the padded output of PyTorch's convolution is there, too."""
+    """LFM 2 without causal-conv1d: the padded output of PyTorch's convolution exists, too."""
     return _gated_convolution(ctx, mixer, x, fused=False)
 
 

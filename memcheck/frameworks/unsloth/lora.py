@@ -101,13 +101,12 @@ def swiglu(ctx: Context, x: Value, layers: Sequence[Weights]) -> Value:
     inner = tape.new(gate.shape, x.dtype, "swiglu")
     out = tape.value((*x.shape[:-1], layers[2].weight.shape[0]), x.dtype, "down_proj")
     del inner
-    storage, bare, width, dtype = x.storage, Value(None, x.shape, x.dtype), gate.shape, x.dtype
+    storage, bare = x.storage, Value(None, x.shape, x.dtype)
+    width, dtype = gate.shape, x.dtype
     former = isinstance(ctx.setting.style, FormerStyle)
 
     def run(grad: Storage) -> list[Storage | None]:
-        """Backward: allocate the gradient of the activation and of the adapters; the input's overwrites the saved
-        input.
-        """
+        """Backward: allocate the gradients of the activation and of the adapters; write the input's over the input."""
         casts = _narrow(tape, layers, dtype, "adapter, cast")
         weight = _dequantized(tape, layers[2], dtype) if former else None
         inner_gradient = tape.new(width, dtype, "gradient of swiglu")

@@ -66,7 +66,7 @@ class CacheGroup(Record):
     """Layers whose blocks are allocated together."""
 
     layers: tuple[int, ...]
-    """Numbers of the layers, in the order of the model; a layer with two caches is there twice."""
+    """Numbers of the layers, in the order of the model; a layer with two caches is listed twice."""
     caches: tuple[Cache, ...]
     """One cache for each layer."""
     mixed: bool = False

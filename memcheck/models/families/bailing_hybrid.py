@@ -42,6 +42,7 @@ def read(config: ConfigReader) -> Architecture:
     moe_layers = sparse_types(config, size.layers, dense_layers)
 
     def build_layer(kind: tuple[str, bool]) -> Block:
+        """Build one layer. ``kind``: linear or full attention, and whether it has experts."""
         chosen: Mixer | LatentAttention = mixer if kind[0] == "linear_attention" else attention
         return pre_norm_block(hidden, chosen, moe if kind[1] else mlp)
 

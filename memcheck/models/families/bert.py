@@ -41,7 +41,7 @@ class PartNames(Record):
     pools: str = "tanh"
     """Activation of the pooling layer."""
     drops_first: bool = True
-    """Dropout stands in front of that layer, too."""
+    """Dropout runs before that layer, too."""
     classifier_dropout: str = "classifier_dropout"
     """The key of the dropout in front of labels."""
     transform: str = ""

@@ -35,7 +35,7 @@ OWN_DTYPE = ("falcon",)
 
 
 def layer_caches(
-    a: Architecture, settings: EngineSettings, version: Version, arch: str | None
+    architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None
 ) -> tuple[tuple[tuple[Cache, ...], ...], int]:
     """Return the caches of every layer on one tensor-parallel rank, and the tokens of a block of attention.
 
@@ -44,14 +44,14 @@ def layer_caches(
     Raises:
         UnsupportedError: memcheck does not know how vLLM keeps what a layer remembers.
     """
-    block = settings.block or preferred_block(a, settings, version, arch)
-    mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
-    attention = next((m for m in mixers if isinstance(m, Attention | LatentAttention)), None)
-    states = [m for m in mixers if isinstance(m, Mixer)]
+    block = settings.block or preferred_block(architecture, settings, version, arch)
+    mixers = [mixer for layer, _ in architecture.blocks for mixer in (layer.mixer, layer.second_mixer)]
+    attention = next((mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention)), None)
+    states = [mixer for mixer in mixers if isinstance(mixer, Mixer)]
     page, cached = 0, attention is not None and settings.prefix_caching
     if states and attention is not None:
-        largest = max(_state_bytes(m, a, settings) for m in states)
-        token_bytes = _cache(attention, 1, settings, version, arch, a.model_type).page_bytes
+        largest = max(_state_bytes(mixer, architecture, settings) for mixer in states)
+        token_bytes = _cache(attention, 1, settings, version, arch, architecture.model_type).page_bytes
         step = block
         if isinstance(attention, LatentAttention):
             step = max(step, 128)
@@ -60,15 +60,15 @@ def layer_caches(
         block = max(block, step * -(-largest // (step * token_bytes)))
         page = block * token_bytes
     found: dict[Block, tuple[Cache, ...]] = {}
-    for b, _ in a.blocks:
-        if b not in found:
-            found[b] = _of_layer(b, a, (block, page, cached), settings, version, arch)
-    return tuple([found[b] for b in a.layers()]), block
+    for layer, _ in architecture.blocks:
+        if layer not in found:
+            found[layer] = _of_layer(layer, architecture, (block, page, cached), settings, version, arch)
+    return tuple([found[layer] for layer in architecture.layers()]), block
 
 
 def _of_layer(
-    b: Block,
-    a: Architecture,
+    layer: Block,
+    architecture: Architecture,
     sizes: tuple[int, int, bool],
     settings: EngineSettings,
     version: Version,
@@ -79,24 +79,24 @@ def _of_layer(
     """
     block = sizes[0]
     caches = []
-    for mixer in (b.mixer, b.second_mixer):
+    for mixer in (layer.mixer, layer.second_mixer):
         if isinstance(mixer, ReusingAttention) or mixer is None:
             continue
         if isinstance(mixer, Attention | LatentAttention):
             own = mixer.extension
             if isinstance(own, Indexer) and (own.heads or not version.shares_indices):
                 caches.append(_index_cache(own, block))
-            caches.append(_cache(mixer, block, settings, version, arch, a.model_type))
+            caches.append(_cache(mixer, block, settings, version, arch, architecture.model_type))
         elif isinstance(mixer, Mixer):
-            caches.append(_state(mixer, a, sizes, settings, version, arch))
+            caches.append(_state(mixer, architecture, sizes, settings, version, arch))
         else:
             raise UnsupportedError(
                 f"memcheck does not know how vLLM keeps the cache of a {type(mixer).__name__} layer",
                 "size the model without an engine",
                 "/model",
             )
-    if b.cross is not None:
-        cross = _cache(b.cross.attention, block, settings, version, arch, a.model_type)
+    if layer.cross is not None:
+        cross = _cache(layer.cross.attention, block, settings, version, arch, architecture.model_type)
         caches.append(cross._replace(kind="CrossAttentionSpec"))
     return tuple(caches)
 
@@ -188,12 +188,12 @@ def generation(arch: str | None) -> int:
 
 def _exports(states: list[Mixer], arch: str | None) -> bool:
     """Whether all states are delta nets whose kernel exports them in the middle of a prefill."""
-    return all(m.kind == "gated-delta-net" for m in states) and generation(arch) >= 90
+    return all(mixer.kind == "gated-delta-net" for mixer in states) and generation(arch) >= 90
 
 
 def _state(
-    m: Mixer,
-    a: Architecture,
+    mixer: Mixer,
+    architecture: Architecture,
     sizes: tuple[int, int, bool],
     settings: EngineSettings,
     version: Version,
@@ -201,15 +201,15 @@ def _state(
 ) -> Cache:
     """Return the state of one recurrent layer: one page per request, several where prefixes are cached."""
     block, page, cached = sizes
-    size = _state_bytes(m, a, settings)
+    size = _state_bytes(mixer, architecture, settings)
     pages = 1
     if cached:
-        pages = 3 if version.exports_states and (m.kind == "mamba2" or _exports([m], arch)) else 2
+        pages = 3 if version.exports_states and (mixer.kind == "mamba2" or _exports([mixer], arch)) else 2
     tokens = block if cached else settings.longest or settings.length
     return Cache(kind="MambaSpec", block=tokens, page_bytes=max(page, size), states=pages, head_dim=size)
 
 
-def _state_bytes(m: Mixer, a: Architecture, settings: EngineSettings) -> int:
+def _state_bytes(mixer: Mixer, architecture: Architecture, settings: EngineSettings) -> int:
     """Return the bytes of one layer's state of one request on a tensor-parallel rank (``MambaStateShapeCalculator``).
 
     The convolution's last ``kernel - 1`` columns, and the recurrent state in the dtype that the configuration says.
@@ -217,27 +217,29 @@ def _state_bytes(m: Mixer, a: Architecture, settings: EngineSettings) -> int:
     Raises:
         UnsupportedError: memcheck does not know the state of this kind of layer.
     """
-    t, item = settings.tensor, 4 if settings.weights == "fp32" else 2
-    wide = 4 if a.model_type in WIDE_STATES else item
-    columns = max(m.kernel - 1, 0)
-    if m.kind == "mamba1":
-        return (m.heads * columns // t) * item + m.heads // t * m.key_dim * wide
-    if m.kind == "mamba2":
-        groups = m.groups + extra_groups(m.groups, t)
-        convolved = m.heads * m.head_dim + 2 * groups * m.key_dim
-        return -(-convolved // t) * columns * item + -(-m.heads // t) * m.head_dim * m.key_dim * wide
-    if m.kind == "gated-delta-net":
-        convolved = 2 * (m.key_heads or m.heads) * m.key_dim + m.heads * m.head_dim
-        return convolved // t * columns * item + m.heads // t * m.head_dim * m.key_dim * wide
-    if m.kind == "short-convolution":
-        return m.heads // t * columns * item
-    if m.kind == "lightning":
-        return m.heads // t * m.head_dim * m.head_dim * item
-    if m.kind == "kimi-delta":
-        width = m.heads * m.head_dim
-        return 3 * (width // t) * columns * item + m.heads // t * m.head_dim * m.head_dim * 4
+    ranks, item = settings.tensor, 4 if settings.weights == "fp32" else 2
+    wide = 4 if architecture.model_type in WIDE_STATES else item
+    columns = max(mixer.kernel - 1, 0)
+    if mixer.kind == "mamba1":
+        return (mixer.heads * columns // ranks) * item + mixer.heads // ranks * mixer.key_dim * wide
+    if mixer.kind == "mamba2":
+        groups = mixer.groups + extra_groups(mixer.groups, ranks)
+        convolved = mixer.heads * mixer.head_dim + 2 * groups * mixer.key_dim
+        return (
+            -(-convolved // ranks) * columns * item + -(-mixer.heads // ranks) * mixer.head_dim * mixer.key_dim * wide
+        )
+    if mixer.kind == "gated-delta-net":
+        convolved = 2 * (mixer.key_heads or mixer.heads) * mixer.key_dim + mixer.heads * mixer.head_dim
+        return convolved // ranks * columns * item + mixer.heads // ranks * mixer.head_dim * mixer.key_dim * wide
+    if mixer.kind == "short-convolution":
+        return mixer.heads // ranks * columns * item
+    if mixer.kind == "lightning":
+        return mixer.heads // ranks * mixer.head_dim * mixer.head_dim * item
+    if mixer.kind == "kimi-delta":
+        width = mixer.heads * mixer.head_dim
+        return 3 * (width // ranks) * columns * item + mixer.heads // ranks * mixer.head_dim * mixer.head_dim * 4
     raise UnsupportedError(
-        f"memcheck does not know the state that vLLM keeps of a {m.kind} layer",
+        f"memcheck does not know the state that vLLM keeps of a {mixer.kind} layer",
         "size the model without an engine",
         "/model",
     )
@@ -248,18 +250,18 @@ def extra_groups(groups: int, tensor: int) -> int:
     return 0 if groups % tensor == 0 else tensor - groups
 
 
-def preferred_block(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> int:
+def preferred_block(architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> int:
     """Return the tokens of a block that the attention backend of this model on this GPU prefers."""
-    mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
-    latent = next((m for m in mixers if isinstance(m, LatentAttention)), None)
+    mixers = [mixer for layer, _ in architecture.blocks for mixer in (layer.mixer, layer.second_mixer)]
+    latent = next((mixer for mixer in mixers if isinstance(mixer, LatentAttention)), None)
     number, fp8 = generation(arch), settings.kv_cache != "auto"
-    if latent is not None and a.model_type not in AS_HEADS:
+    if latent is not None and architecture.model_type not in AS_HEADS:
         if isinstance(latent.extension, Indexer):
             return SPARSE_BLOCK
         if 90 <= number < 100:
             return 64 if fp8 else DEFAULT_BLOCK  # FlashMLA; FlashAttention's MLA
         return 32 if 100 <= number < 120 else DEFAULT_BLOCK  # FlashInfer's MLA; Triton's
-    widths = {m.head_dim for m in mixers if isinstance(m, Attention)}
+    widths = {mixer.head_dim for mixer in mixers if isinstance(mixer, Attention)}
     if fp8 and version.pads_pages and 90 <= number < 100 and 512 in widths:
         return 64  # FlashInfer and FlashAttention 4 share no smaller block
     return DEFAULT_BLOCK

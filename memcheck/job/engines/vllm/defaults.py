@@ -37,31 +37,33 @@ def offline_tokens(gpu: Gpu) -> int:
     return 16384 if large else 8192
 
 
-def default_length(a: Architecture) -> int:
+def default_length(architecture: Architecture) -> int:
     """``max_model_len`` where the plan states none: the positions of the configuration."""
-    return a.max_position_embeddings or STATE_LENGTH
+    return architecture.max_position_embeddings or STATE_LENGTH
 
 
-def default_prefixes(a: Architecture, version: Version) -> bool:
+def default_prefixes(architecture: Architecture, version: Version) -> bool:
     """Say whether prefix caching is on by default: not for encoder-decoders, and not for models of recurrent layers
     alone.
     """
-    if a.encoder is not None or a.model_type in version.whole_prompts:
+    if architecture.encoder is not None or architecture.model_type in version.whole_prompts:
         return False
-    mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer)]
-    if not any(isinstance(m, Mixer) for m in mixers):
+    mixers = [mixer for layer, _ in architecture.blocks for mixer in (layer.mixer, layer.second_mixer)]
+    if not any(isinstance(mixer, Mixer) for mixer in mixers):
         return True
-    return version.caches_hybrid_prefixes and any(isinstance(m, Attention | LatentAttention) for m in mixers)
+    return version.caches_hybrid_prefixes and any(isinstance(mixer, Attention | LatentAttention) for mixer in mixers)
 
 
-def capture_sizes(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> tuple[int, int]:
+def capture_sizes(
+    architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None
+) -> tuple[int, int]:
     """Return (number, largest) of the batch sizes for which CUDA graphs are captured; (0, 0) without any.
 
     GPT-OSS raises the limit from 512 to 1,024, and so do Blackwell GPUs of data centres from 0.33 on.
     """
     if settings.eager:
         return 0, 0
-    large = a.model_type == "gpt_oss" or (version.pads_pages and arch in ("sm_100", "sm_103"))
+    large = architecture.model_type == "gpt_oss" or (version.pads_pages and arch in ("sm_100", "sm_103"))
     most = min(2 * settings.sequences, 1024 if large else 512, settings.batched_tokens)
     sizes = [n for n in (1, 2, 4) if n <= most]
     sizes += [n for n in range(8, 256, 8) if n <= most]

@@ -18,19 +18,25 @@ BLOCK_STEP = 16
 """Every attention backend on NVIDIA GPUs takes multiples of 16 tokens."""
 
 
-def refused(a: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> Refusal | None:
+def refused(architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> Refusal | None:
     """Return the first error with which the engine ends before it measures memory; None if there is none."""
-    if a.model_type in version.absent:
+    if architecture.model_type in version.absent:
         return Refusal("setup", version.words["absent"], pointer="/model")
-    mixers = [m for b, _ in a.blocks for m in (b.mixer, b.second_mixer) if isinstance(m, Attention | LatentAttention)]
-    t = settings.tensor
-    for m in mixers:
-        if m.heads % t:
-            return _setup(version.words["heads"].format(heads=m.heads, tensor=t), "tensor")
-        if isinstance(m, Attention) and m.kv_heads % t and t % m.kv_heads:
-            words = f"AssertionError: {m.kv_heads} KV heads neither divide nor are divided by tensor parallel size {t}"
+    mixers = [
+        mixer
+        for layer, _ in architecture.blocks
+        for mixer in (layer.mixer, layer.second_mixer)
+        if isinstance(mixer, Attention | LatentAttention)
+    ]
+    ranks = settings.tensor
+    for mixer in mixers:
+        if mixer.heads % ranks:
+            return _setup(version.words["heads"].format(heads=mixer.heads, tensor=ranks), "tensor")
+        if isinstance(mixer, Attention) and mixer.kv_heads % ranks and ranks % mixer.kv_heads:
+            heads = f"{mixer.kv_heads} KV heads"
+            words = f"AssertionError: {heads} neither divide nor are divided by tensor parallel size {ranks}"
             return _setup(words, "tensor")
-    if settings.pipeline > 1 and a.model_type in version.no_pipeline:
+    if settings.pipeline > 1 and architecture.model_type in version.no_pipeline:
         return _setup(version.words["pipeline"], "pipeline")
     if settings.length > settings.longest > 0:
         words = version.words["too_many"].format(length=settings.length, longest=settings.longest)
@@ -43,27 +49,31 @@ def refused(a: Architecture, settings: EngineSettings, version: Version, arch: s
     return None
 
 
-def require_modelled(a: Architecture, version: Version, pipeline: int) -> None:
+def require_modelled(architecture: Architecture, version: Version, pipeline: int) -> None:
     """Check that memcheck knows how this version lays the model out.
 
     Raises:
         UnsupportedError: it is an encoder, its modules are others than those computed here, or a rank has no layer.
     """
-    mixers = [b.mixer for b, _ in a.blocks]
-    encoder = any(isinstance(m, Attention) and m.bidirectional for m in mixers)
-    if encoder or (a.encoder is not None and a.model_type not in ENCODED) or a.model_type in version.unmodelled:
+    mixers = [layer.mixer for layer, _ in architecture.blocks]
+    encoder = any(isinstance(mixer, Attention) and mixer.bidirectional for mixer in mixers)
+    if (
+        encoder
+        or (architecture.encoder is not None and architecture.model_type not in ENCODED)
+        or architecture.model_type in version.unmodelled
+    ):
         raise UnsupportedError(
-            f"memcheck has no model of vLLM {version.name} with {a.model_type}",
+            f"memcheck has no model of vLLM {version.name} with {architecture.model_type}",
             "size the model without an engine, or exclude the plan",
             "/model",
         )
-    if pipeline > a.num_layers:
+    if pipeline > architecture.num_layers:
         raise UnsupportedError(
-            f"pipeline {pipeline} is more than the {a.num_layers} layers of the model",
+            f"pipeline {pipeline} is more than the {architecture.num_layers} layers of the model",
             "write a smaller `pipeline`",
             "/inference/pipeline",
         )
-    if a.vision is not None and a.vision.crosses:
+    if architecture.vision is not None and architecture.vision.crosses:
         raise UnsupportedError(
             f"memcheck has no model of vLLM {version.name} with layers that read pictures by cross attention",
             "size its language model alone: `model: {part: language}`",

@@ -39,7 +39,7 @@ class Transients:
 
 
 def terms_of(
-    a: Architecture, held: RankBytes, settings: EngineSettings, version: Version, seen: Transients
+    architecture: Architecture, held: RankBytes, settings: EngineSettings, version: Version, seen: Transients
 ) -> tuple[Term, ...]:
     """The terms of one pipeline rank: weights, buffers, towers, profile run, outside of torch, CUDA graphs."""
     weights = _exact("weights", held.weights_bytes, "shapes of the engine's modules")
@@ -48,7 +48,7 @@ def terms_of(
     seen = Transients(seen.layer, seen.tower if held.towers_bytes else 0)
     return (
         *(term for term in (weights, buffers, towers) if term.expected_bytes or term.name == "weights"),
-        profile(a, settings, version, seen, pictures=held.towers_bytes > 0),
+        profile(architecture, settings, version, seen, pictures=held.towers_bytes > 0),
         outside(settings, version),
         graphs(settings),
     )
@@ -59,10 +59,15 @@ def _exact(name: str, count: int, source: str) -> Term:
     return Term(name=name, low_bytes=count, high_bytes=count, source=source, expected_bytes=count)
 
 
-def profile(a: Architecture, settings: EngineSettings, version: Version, seen: Transients, *, pictures: bool) -> Term:
-    """Transient bytes of the profile run: the highest of a layer, of the tower and of the sampler."""
-    logits = settings.sequences * a.vocab_size
-    states = 2 * settings.batched_tokens * a.hidden_size
+def profile(
+    architecture: Architecture, settings: EngineSettings, version: Version, seen: Transients, *, pictures: bool
+) -> Term:
+    """Estimate the transient bytes of vLLM's profile run: the highest of a layer, of the tower and of the sampler.
+
+    ``pictures``: the tower runs, too. Early versions are a fit to published logs, with its error as the interval.
+    """
+    logits = settings.sequences * architecture.vocab_size
+    states = 2 * settings.batched_tokens * architecture.hidden_size
     if version.profile == "fit":
         expected = logits * FIT_TENTHS // 10 + states
         low, high = int(expected * (1 - FIT_ERROR)), int(expected * (1 + FIT_ERROR))

@@ -43,10 +43,10 @@ class _Built(Record):
     captures: tuple[int, int]
 
 
-def verdict(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients) -> EngineAnswer:
+def verdict(architecture: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients) -> EngineAnswer:
     """Say whether the engine boots, for a known version, or for both versions around an unknown one."""
     near = enclosing(settings.version)
-    answers = [_of_version(a, settings, card, seen, version) for version in near]
+    answers = [_of_version(architecture, settings, card, seen, version) for version in near]
     answer = answers[-1]
     if len(answers) > 1:
         pairs = tuple([(v.name, each.answer) for v, each in zip(near, answers, strict=True)])
@@ -64,32 +64,36 @@ def verdict(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Tr
 
 
 def _of_version(
-    a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
+    architecture: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
 ) -> EngineAnswer:
     """Say whether the engine boots with one version of vLLM."""
-    require_modelled(a, version, settings.pipeline)
-    early = refused(a, settings, version, card.arch)
+    require_modelled(architecture, version, settings.pipeline)
+    early = refused(architecture, settings, version, card.arch)
     ways = settings if early is None else settings._replace(tensor=1, pipeline=1)
-    built = _build(a, ways, card, seen, version)
+    built = _build(architecture, ways, card, seen, version)
     if early is not None:
         return _answer(built, card, FAILS, early, (), (0, 0, 0))
     return _judged(built, card)
 
 
-def _build(a: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version) -> _Built:
+def _build(
+    architecture: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
+) -> _Built:
     """Compute the cache groups of every pipeline rank, and the terms of its memory, for one version."""
-    layers, block = layer_caches(a, settings, version, card.arch)
+    layers, block = layer_caches(architecture, settings, version, card.arch)
     groups = grouped(layers, version)
     cuts = stages(len(layers), settings.pipeline)
     ranks = tuple([on_rank(groups, first, last) for first, last in cuts])
-    terms = tuple([terms_of(a, held, settings, version, seen) for held in rank_bytes(a, settings, version)])
+    terms = tuple(
+        [terms_of(architecture, held, settings, version, seen) for held in rank_bytes(architecture, settings, version)]
+    )
     return _Built(
         settings=settings,
         version=version,
         groups=ranks,
         terms=terms,
         block=block,
-        captures=capture_sizes(a, settings, version, card.arch),
+        captures=capture_sizes(architecture, settings, version, card.arch),
     )
 
 

@@ -53,196 +53,202 @@ def stages(layers: int, pipeline: int) -> tuple[tuple[int, int], ...]:
     return tuple([(sum(counts[:i]), sum(counts[: i + 1])) for i in range(pipeline)])
 
 
-def rank_bytes(a: Architecture, settings: EngineSettings, version: Version) -> tuple[RankBytes, ...]:
+def rank_bytes(architecture: Architecture, settings: EngineSettings, version: Version) -> tuple[RankBytes, ...]:
     """Return the bytes of weights and buffers of one tensor-parallel rank, for every pipeline stage."""
-    layers = a.layers()
+    layers = architecture.layers()
     of_block: dict[Block, int] = {}
-    for b, _ in a.blocks:
-        if b not in of_block:
-            of_block[b] = sum(_bytes(t, owner, a, settings, version) for t, owner in _owned(b))
-            of_block[b] += _added(b, settings)
+    for layer, _ in architecture.blocks:
+        if layer not in of_block:
+            of_block[layer] = sum(
+                _bytes(tensor, owner, architecture, settings, version) for tensor, owner in _owned(layer)
+            )
+            of_block[layer] += _added(layer, settings)
     found = []
     for rank, (first, last) in enumerate(stages(len(layers), settings.pipeline)):
-        weights = sum(of_block[b] for b in layers[first:last])
+        weights = sum(of_block[layer] for layer in layers[first:last])
         ends = (rank == 0, rank == settings.pipeline - 1)
-        for t in outer_tensors(a):
-            if _on_rank(t, a, ends, version):
-                weights += _bytes(t, None, a, settings, version)
-        encoder, towers = _towers(a, settings, version) if ends[0] else (0, 0)
-        buffers = _buffers(a, layers[first:last], settings, version)
+        for tensor in outer_tensors(architecture):
+            if _on_rank(tensor, architecture, ends, version):
+                weights += _bytes(tensor, None, architecture, settings, version)
+        encoder, towers = _towers(architecture, settings, version) if ends[0] else (0, 0)
+        buffers = _buffers(architecture, layers[first:last], settings, version)
         found.append(RankBytes(weights + encoder, buffers, towers))
     return tuple(found)
 
 
-def _owned(b: Block) -> list[tuple[ParameterTensor, object]]:
+def _owned(layer: Block) -> list[tuple[ParameterTensor, object]]:
     """List every tensor of a layer with the part that owns it; None: the layer itself."""
-    if b.shared_with.later:
-        return [(t, b.second_mixer) for t in block_tensors(b)]
-    parts = (b.mixer, b.second_mixer, b.cross and b.cross.attention, b.mlp)
+    if layer.shared_with.later:
+        return [(tensor, layer.second_mixer) for tensor in block_tensors(layer)]
+    parts = (layer.mixer, layer.second_mixer, layer.cross and layer.cross.attention, layer.mlp)
     owned: list[tuple[ParameterTensor, object]] = []
     for part in parts:
         if part is not None:
-            owned += [(t, part) for t in part.tensors]
-    return owned + [(t, None) for t in block_tensors(b)[len(owned) :]]
+            owned += [(tensor, part) for tensor in part.tensors]
+    return owned + [(tensor, None) for tensor in block_tensors(layer)[len(owned) :]]
 
 
-def _on_rank(t: ParameterTensor, a: Architecture, ends: tuple[bool, bool], version: Version) -> bool:
+def _on_rank(tensor: ParameterTensor, architecture: Architecture, ends: tuple[bool, bool], version: Version) -> bool:
     """Say whether a tensor outside of the layers is on a rank. ``ends``: whether the rank is the first, and the
     last.
     """
     first, last = ends
-    table = t.group in ("embedding", "position")
-    if (table or t.group == "head") and a.model_type in version.both_ends:
+    table = tensor.group in ("embedding", "position")
+    if (table or tensor.group == "head") and architecture.model_type in version.both_ends:
         return True
-    if t.group == "position" and a.tie_word_embeddings:
+    if tensor.group == "position" and architecture.tie_word_embeddings:
         return first or last
     if table:
-        return first or (last and (a.tie_word_embeddings or a.model_type in version.table_on_last))
+        return first or (
+            last and (architecture.tie_word_embeddings or architecture.model_type in version.table_on_last)
+        )
     return last
 
 
-def _bytes(t: ParameterTensor, owner: object, a: Architecture, settings: EngineSettings, version: Version) -> int:
+def _bytes(
+    tensor: ParameterTensor, owner: object, architecture: Architecture, settings: EngineSettings, version: Version
+) -> int:
     """Return the bytes of one tensor on a tensor-parallel rank, in the dtype in which it is stored."""
-    shape = list(t.shape)
-    ways = settings.tensor
-    if isinstance(owner, Mlp | Moe) and a.model_type in version.whole_networks:
-        ways = 1
-    if isinstance(owner, Attention | LatentAttention) and a.model_type in version.whole_attention:
-        ways = 1
-    if t.shard == "vocab" or t.name.endswith(PER_LAYER_TABLE):
-        ways = 1 if a.model_type == "whisper" else ways
+    shape = list(tensor.shape)
+    ranks = settings.tensor
+    if isinstance(owner, Mlp | Moe) and architecture.model_type in version.whole_networks:
+        ranks = 1
+    if isinstance(owner, Attention | LatentAttention) and architecture.model_type in version.whole_attention:
+        ranks = 1
+    if tensor.shard == "vocab" or tensor.name.endswith(PER_LAYER_TABLE):
+        ranks = 1 if architecture.model_type == "whisper" else ranks
         shape[0] = -(-shape[0] // VOCABULARY_PADDING) * VOCABULARY_PADDING
-        shape[0] = -(-shape[0] // ways)
-    elif t.group == "experts":
-        _cut_experts(shape, t, owner, ways)
-    elif t.shard != "none" or _divided_norm(t, owner):
-        _cut(shape, t, owner, ways)
+        shape[0] = -(-shape[0] // ranks)
+    elif tensor.group == "experts":
+        _cut_experts(shape, tensor, owner, ranks)
+    elif tensor.shard != "none" or _divided_norm(tensor, owner):
+        _cut(shape, tensor, owner, ranks)
     numel = prod(shape)
-    if t.name.endswith("A_log") or (t.group == "router" and a.model_type in WIDE_ROUTERS):
+    if tensor.name.endswith("A_log") or (tensor.group == "router" and architecture.model_type in WIDE_ROUTERS):
         return 4 * numel
-    return _held(t, numel, a, settings)
+    return _held(tensor, numel, architecture, settings)
 
 
-def _cut(shape: list[int], t: ParameterTensor, owner: object, ways: int) -> None:
+def _cut(shape: list[int], tensor: ParameterTensor, owner: object, ranks: int) -> None:
     """Divide a tensor of a layer over the tensor ranks, in place."""
-    row = (t.shard == "row") != (t.transposed and len(shape) == 2)
+    row = (tensor.shard == "row") != (tensor.transposed and len(shape) == 2)
     dimension = 1 if row and len(shape) > 1 else 0
     if row and len(shape) == 1:
         return
-    if isinstance(owner, Attention) and t.shard == "column":
+    if isinstance(owner, Attention) and tensor.shard == "column":
         width = owner.kv_heads * owner.head_dim
         if owner.fused_qkv and shape[dimension] == owner.heads * owner.head_dim + 2 * width:
-            one = owner.head_dim * (owner.heads // ways + 2 * kv_heads(owner.kv_heads, ways))
+            one = owner.head_dim * (owner.heads // ranks + 2 * kv_heads(owner.kv_heads, ranks))
             shape[dimension] = one
             return
         if shape[dimension] in (width, owner.kv_heads * (owner.v_head_dim or owner.head_dim)):
-            shape[dimension] = shape[dimension] // owner.kv_heads * kv_heads(owner.kv_heads, ways)
+            shape[dimension] = shape[dimension] // owner.kv_heads * kv_heads(owner.kv_heads, ranks)
             return
     if (
         isinstance(owner, Mixer)
         and owner.kind == "mamba2"
         and dimension == 0
-        and ("conv1d" in t.name or "in_proj" in t.name)
+        and ("conv1d" in tensor.name or "in_proj" in tensor.name)
     ):
-        shape[0] += 2 * extra_groups(owner.groups, ways) * owner.key_dim
-    shape[dimension] = -(-shape[dimension] // ways)
+        shape[0] += 2 * extra_groups(owner.groups, ranks) * owner.key_dim
+    shape[dimension] = -(-shape[dimension] // ranks)
 
 
-def _divided_norm(t: ParameterTensor, owner: object) -> bool:
+def _divided_norm(tensor: ParameterTensor, owner: object) -> bool:
     """Whether a norm inside a mixer has a part of its weight on each rank (lightning attention)."""
-    return isinstance(owner, Mixer) and owner.kind == "lightning" and t.name.endswith("norm.weight")
+    return isinstance(owner, Mixer) and owner.kind == "lightning" and tensor.name.endswith("norm.weight")
 
 
-def _cut_experts(shape: list[int], t: ParameterTensor, owner: object, ways: int) -> None:
+def _cut_experts(shape: list[int], tensor: ParameterTensor, owner: object, ranks: int) -> None:
     """Divide every expert's matrices over the tensor ranks, in place; there is no expert parallelism."""
-    if len(shape) == 3 and t.shard != "none":
-        dimension = 2 if (t.shard == "row") != t.transposed else 1
-        shape[dimension] = -(-shape[dimension] // ways)
-    elif len(shape) == 2 and t.shard == "column" and isinstance(owner, Moe) and shape[0] == owner.experts:
-        shape[1] = -(-shape[1] // ways)
+    if len(shape) == 3 and tensor.shard != "none":
+        dimension = 2 if (tensor.shard == "row") != tensor.transposed else 1
+        shape[dimension] = -(-shape[dimension] // ranks)
+    elif len(shape) == 2 and tensor.shard == "column" and isinstance(owner, Moe) and shape[0] == owner.experts:
+        shape[1] = -(-shape[1] // ranks)
     elif len(shape) == 2 and not (isinstance(owner, Moe) and shape[0] == owner.experts):
-        shape[0] = -(-shape[0] // ways)
+        shape[0] = -(-shape[0] // ranks)
 
 
-def _held(t: ParameterTensor, numel: int, a: Architecture, settings: EngineSettings) -> int:
+def _held(tensor: ParameterTensor, numel: int, architecture: Architecture, settings: EngineSettings) -> int:
     """Return the bytes of ``numel`` elements as stored: matrices in the plan's quantization, all else in bf16."""
     kind = settings.weights
     if BITS[kind] >= 16:
         return numel * BITS[kind] // 8
-    matrix = (t.linear and t.group not in ("head", "router")) or t.group in ("experts", "shared_experts")
-    if a.model_type == "gpt_oss":
-        matrix, kind = matrix and t.group == "experts", "mxfp4" if kind == "fp4" else kind
-        if matrix and kind == "mxfp4" and len(t.shape) == 3:
-            numel = numel // a.hidden_size * -(-a.hidden_size // MXFP4_WIDTH) * MXFP4_WIDTH
-    if not matrix or len(t.shape) < 2:
+    matrix = (tensor.linear and tensor.group not in ("head", "router")) or tensor.group in ("experts", "shared_experts")
+    if architecture.model_type == "gpt_oss":
+        matrix, kind = matrix and tensor.group == "experts", "mxfp4" if kind == "fp4" else kind
+        if matrix and kind == "mxfp4" and len(tensor.shape) == 3:
+            numel = numel // architecture.hidden_size * -(-architecture.hidden_size // MXFP4_WIDTH) * MXFP4_WIDTH
+    if not matrix or len(tensor.shape) < 2:
         return 2 * numel
     size, bits = GROUP.get(kind, (0, 0))
     scales = -(-numel // size) * bits if size else 0
     return (numel * BITS.get(kind, 4) + scales + 7) // 8
 
 
-def _added(b: Block, settings: EngineSettings) -> int:
+def _added(layer: Block, settings: EngineSettings) -> int:
     """Return the bytes that vLLM's layer has and transformers' has not.
 
     It has a value matrix where keys are also the values (Gemma 4).
     """
-    mixer = b.mixer
+    mixer = layer.mixer
     if not isinstance(mixer, KeysAsValuesAttention):
         return 0
-    hidden = next((t.shape[1] for t in mixer.tensors if t.linear and t.shard == "column"), 0)
+    hidden = next((tensor.shape[1] for tensor in mixer.tensors if tensor.linear and tensor.shard == "column"), 0)
     return 2 * hidden * mixer.head_dim * kv_heads(mixer.kv_heads, settings.tensor)
 
 
-def _towers(a: Architecture, settings: EngineSettings, version: Version) -> tuple[int, int]:
+def _towers(architecture: Architecture, settings: EngineSettings, version: Version) -> tuple[int, int]:
     """Return the bytes of an encoder, and of the vision and audio towers, on the first pipeline rank.
 
     The encoder of an encoder-decoder is divided like the decoder. Towers are counted whole.
     """
     encoder, towers = 0, 0
-    for tensors, times, part in tower_runs(a):
+    for tensors, times, part in tower_runs(architecture):
         if part == "encoder":
-            encoder += times * sum(_bytes(t, None, a, settings, version) for t in tensors)
+            encoder += times * sum(_bytes(tensor, None, architecture, settings, version) for tensor in tensors)
         elif settings.pictures:
-            towers += times * sum(2 * t.count for t in tensors)
+            towers += times * sum(2 * tensor.count for tensor in tensors)
     return encoder, towers
 
 
-def _buffers(a: Architecture, layers: tuple[Block, ...], settings: EngineSettings, version: Version) -> int:
+def _buffers(architecture: Architecture, layers: tuple[Block, ...], settings: EngineSettings, version: Version) -> int:
     """Return the bytes of tables and scales that a rank holds outside of its parameters."""
     found = 0
-    for b in layers:
-        for mixer in (b.mixer, b.second_mixer):
+    for layer in layers:
+        for mixer in (layer.mixer, layer.second_mixer):
             if isinstance(mixer, Attention | LatentAttention):
                 found += SCALE_BYTES
             if isinstance(mixer, Mixer) and mixer.kind == "mamba2":
                 rows = mixer.heads * mixer.head_dim + 2 * mixer.groups * mixer.key_dim
                 extra = 2 * extra_groups(mixer.groups, settings.tensor) * mixer.key_dim
                 found += 2 * (rows + extra) // settings.tensor * mixer.kernel
-        if b.cross is not None:
+        if layer.cross is not None:
             found += SCALE_BYTES
-    if a.model_type in version.mask_of_positions:
-        found += a.max_position_embeddings**2
-    if a.model_type in version.own_rotation:
+    if architecture.model_type in version.mask_of_positions:
+        found += architecture.max_position_embeddings**2
+    if architecture.model_type in version.own_rotation:
         return found
-    return found + rotary_bytes(a, layers, version)
+    return found + rotary_bytes(architecture, layers, version)
 
 
-def rotary_bytes(a: Architecture, layers: tuple[Block, ...], version: Version) -> int:
+def rotary_bytes(architecture: Architecture, layers: tuple[Block, ...], version: Version) -> int:
     """Return the bytes of the tables of cosines and sines: a row for each position, one table for each kind of
     rotation.
     """
-    mixers = [m for b in layers for m in (b.mixer, b.second_mixer)]
-    widths = {m.rotary_dim for m in mixers if isinstance(m, Attention) and m.rotary_dim}
-    widths |= {m.qk_rope_head_dim for m in mixers if isinstance(m, LatentAttention)}
-    rows = a.max_position_embeddings
-    item = 4 if a.model_type == "gpt_oss" else 2
-    if a.model_type in version.stretched_rotation:
+    mixers = [mixer for layer in layers for mixer in (layer.mixer, layer.second_mixer)]
+    widths = {mixer.rotary_dim for mixer in mixers if isinstance(mixer, Attention) and mixer.rotary_dim}
+    widths |= {mixer.qk_rope_head_dim for mixer in mixers if isinstance(mixer, LatentAttention)}
+    rows = architecture.max_position_embeddings
+    item = 4 if architecture.model_type == "gpt_oss" else 2
+    if architecture.model_type in version.stretched_rotation:
         rows *= 4
-    copies = a.rotary_tables if isinstance(a.rotary_tables, int) else 1
+    copies = architecture.rotary_tables if isinstance(architecture.rotary_tables, int) else 1
     tables = sum(widths) * (copies if len(widths) == 1 else 1)
     if (
-        any(isinstance(m, LatentAttention) and isinstance(m.extension, Indexer) for m in mixers)
-        and a.model_type in APART
+        any(isinstance(mixer, LatentAttention) and isinstance(mixer.extension, Indexer) for mixer in mixers)
+        and architecture.model_type in APART
     ):
         tables *= 2
     return rows * tables * item
