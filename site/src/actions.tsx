@@ -1,12 +1,14 @@
 /** What the header offers, and the dialogs behind it. */
 import { close, dialog, open } from "./frame/dialogs.ts";
 import type { Actions } from "./frame/top.tsx";
+import { GOALS, suggest, why } from "./result/ask.ts";
 import { CompareDialog } from "./result/compare.tsx";
 import { SweepDialog } from "./result/sweep.tsx";
 import { Examples } from "./share/examples-dialog.tsx";
 import { Paste } from "./share/paste.tsx";
-import { choose } from "./share/files.ts";
-import { bring, takeExample, takeFiles } from "./share/incoming.ts";
+import { config, picture, report } from "./share/exporting.ts";
+import { choose, read } from "./share/files.ts";
+import { takeExample, takeFiles } from "./share/incoming.ts";
 import { download } from "./share/download.ts";
 import { Share } from "./share/share.tsx";
 import { Conflict, folder, openPlan, save, unsaved } from "./share/folder.tsx";
@@ -22,10 +24,42 @@ const made: Actions = {
         { label: "Paste", hint: "A config, a script, a command line, a model's config.json", run: open("paste") },
       ],
     },
+    {
+      title: "A run that died",
+      entries: [
+        { label: "Why did it end?", hint: "From its log", run: () => void choose(false).then(read).then(({ files }) => files[0] && why(files[0].text)) },
+      ],
+    },
   ],
   export: [
-    { title: "This plan", entries: [{ label: "Plan (YAML)", run: () => download(path.value, text.value, "application/yaml") }, { label: "Print or PDF", run: () => print() }] },
+    {
+      title: "This plan",
+      entries: [
+        { label: "Plan (YAML)", run: () => download(path.value, text.value, "application/yaml") },
+        { label: "Print or PDF", hint: "Every part, black on white", run: () => print() },
+      ],
+    },
+    {
+      title: "Report",
+      entries: [
+        { label: "HTML", hint: "One file that loads nothing", run: () => report("html") },
+        { label: "Markdown", run: () => report("markdown") },
+        { label: "JSON", run: () => report("json") },
+        { label: "CSV", run: () => report("csv") },
+      ],
+    },
+    {
+      title: "Picture of the bar",
+      entries: [{ label: "PNG", run: () => void picture("png") }, { label: "SVG", run: () => void picture("svg") }],
+    },
+    {
+      title: "Config of a framework",
+      entries: [["DeepSpeed", "deepspeed"], ["Accelerate", "accelerate"], ["torchtitan", "torchtitan"], ["Megatron", "megatron"]].map(
+        ([label, format]) => ({ label: label!, run: () => config(format!) }),
+      ),
+    },
   ],
+  suggest: [{ title: "Search for", entries: GOALS.map(([goal, told]) => ({ label: told, run: () => suggest(goal, told) })) }],
   compare: open("compare"),
   sweep: open("sweep"),
   share: open("share"),
@@ -60,7 +94,7 @@ function Open() {
     case "sweep":
       return <SweepDialog close={close} />;
     case "paste":
-      return <Paste close={close} take={(files) => { close(); void bring(files); }} />;
+      return <Paste close={close} />;
     default:
       return null;
   }

@@ -9,6 +9,7 @@ import { turn } from "./theme.ts";
 export interface Actions {
   plan: readonly Group[];
   export: readonly Group[];
+  suggest: readonly Group[];
   compare: () => void;
   sweep: () => void;
   share: () => void;
@@ -18,6 +19,7 @@ export function Top({ actions }: { actions: Actions }) {
   const all: Group[] = [
     { title: "Show", entries: [{ label: "Compare with another plan", run: actions.compare }, { label: "Sweep two keys", run: actions.sweep }, { label: "Light or dark", run: turn }] },
     ...actions.plan,
+    ...actions.suggest,
     ...actions.export,
   ];
   return (
@@ -31,6 +33,7 @@ export function Top({ actions }: { actions: Actions }) {
       <NetworkState />
       <span class="push" />
       <span class="wide-only row-of-buttons">
+        <Menu id="menu-suggest" label="Suggest" icon="bulb" groups={actions.suggest}>Suggest</Menu>
         <button type="button" class="button plain" onClick={actions.compare}><Icon name="compare" />Compare</button>
         <button type="button" class="button plain" onClick={actions.sweep}><Icon name="sweep" />Sweep</button>
       </span>

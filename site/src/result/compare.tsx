@@ -41,11 +41,15 @@ function swap(): void {
 export function compare(): void {
   const other = aside.value;
   if (!other) return;
+  const own = plan();
+  const name = other.path === own.path || other.path in (own.files ?? {}) ? `other-${other.path.replaceAll("/", "-")}` : other.path;
   void engine()?.search({
     slot: ID,
-    request: { do: "compare", ...plan(), with: { path: other.path, text: other.text, files: other.files } },
+    request: { do: "compare", ...own, files: { ...own.files, ...other.files, [name]: other.text }, plans: [name] },
     step(step) {
-      if (step.step === "compare") showExtra(ID, { title: `Compared with ${other.name}`, html: String(step["html"] ?? ""), doing: "" });
+      const title = `Compared with ${other.name}`;
+      if (step.step === "drawn") showExtra(ID, { title, html: String(step["html"]), doing: "" });
+      if (step.step === "failed") showExtra(ID, { title, html: "", doing: "", failed: String(step["message"]) });
     },
   });
 }

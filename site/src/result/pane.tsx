@@ -3,12 +3,13 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { found, searching } from "../search.ts";
 import { good, set, stale, text, type Answer } from "../session.ts";
 import { tell } from "../frame/toast.tsx";
+import { remarks } from "../share/importing.ts";
 import { restore } from "../share/incoming.ts";
 import type { SectionHead, Value } from "../types.ts";
 import { withApply, withUse } from "./apply.ts";
 import { CompareButtons } from "./compare.tsx";
 import { EngineNotice } from "./engine-notice.tsx";
-import { extras } from "./extras.ts";
+import { closeExtra, extras } from "./extras.ts";
 import { Section } from "./result.tsx";
 import { stopSweep, takeCell, withCells } from "./sweep.tsx";
 import { Trouble } from "./trouble.tsx";
@@ -33,7 +34,8 @@ function act(event: MouseEvent): void {
   if (!pressed) return;
   const { apply, gpu, row, column } = pressed.dataset;
   if (apply !== undefined) {
-    const remedy = found.value.remedies.find((each) => each.id === apply);
+    const all = [...found.value.remedies, ...(extras.value["suggest"]?.remedies ?? [])];
+    const remedy = all.find((each) => each.id === apply);
     if (remedy) change(remedy.changes as Readonly<Record<string, Value>>, `Applied: ${remedy.title}`);
   } else if (gpu !== undefined) change({ "hardware.gpu": gpu }, `The plan runs on ${gpu} now.`);
   else takeCell(Number(row), Number(column));
@@ -46,6 +48,7 @@ export function ResultPane() {
     <section ref={pane} class="pane-result" id="pane-result" aria-label="Result" tabIndex={-1}>
       <h2 class="unseen">Result</h2>
       <EngineNotice />
+      <Remarks />
       <Trouble />
       <Extras />
       {good.value && <Sections answer={good.value} />}
@@ -95,25 +98,38 @@ function withKept(order: readonly SectionHead[], before: readonly SectionHead[])
   return at < 0 ? [...order, ...kept] : [...order.slice(0, at), ...kept, ...order.slice(at)];
 }
 
-/** A comparison and a heat map, where they are asked for. */
+/** What was asked for: a comparison, a heat map, suggestions, why a run ended. */
 function Extras() {
-  const { comparison, sweep } = extras.value;
   return (
-    <div class="sections">
-      {comparison && (
-        <div class="card" key="comparison">
-          <div class="row"><h3>{comparison.title}</h3><CompareButtons /></div>
-          {comparison.doing && <p class="searching"><span class="spinner" />{comparison.doing}</p>}
-          <Section id="comparison" html={comparison.html} />
+    <div class="sections extras">
+      {Object.entries(extras.value).map(([id, extra]) => (
+        <div class="card" key={id}>
+          <div class="row">
+            <h3>{extra.title}</h3>
+            {id === "comparison" ? <CompareButtons /> : <button type="button" class="button" onClick={() => (id === "sweep" ? stopSweep() : closeExtra(id))}>Close</button>}
+          </div>
+          {extra.doing && <p class="searching" role="status"><span class="spinner" />{extra.doing}</p>}
+          {extra.failed && <p role="alert">{extra.failed}</p>}
+          <Section id={id} html={extra.html} adorn={id === "sweep" ? withCells : withChanges} />
         </div>
-      )}
-      {sweep && (
-        <div class="card" key="sweep">
-          <div class="row"><h3>{sweep.title}</h3><button type="button" class="button" onClick={stopSweep}>Close</button></div>
-          {sweep.doing && <p class="searching"><span class="spinner" />{sweep.doing}</p>}
-          <Section id="sweep" html={sweep.html} adorn={withCells} />
-        </div>
-      )}
+      ))}
     </div>
+  );
+}
+
+/** "Apply" in the suggestions that are shown. */
+function withChanges(body: HTMLElement): void {
+  withApply(body, new Set((extras.value["suggest"]?.remedies ?? []).map((each) => each.id)));
+}
+
+/** What a plan that was made of another file does not carry, and what was assumed. */
+function Remarks() {
+  const now = remarks.value;
+  if (!now) return null;
+  return (
+    <details class="notice tone-note" open>
+      <summary>Read from {now.from}: {now.lines.length} {now.lines.length === 1 ? "note" : "notes"}</summary>
+      <ul>{now.lines.map((line) => <li key={line}>{line}</li>)}</ul>
+    </details>
   );
 }

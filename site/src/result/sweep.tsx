@@ -45,7 +45,9 @@ export function sweep(): void {
     slot: ID,
     request: { do: "sweep", ...plan(), values: Object.fromEntries(now.map((axis) => [axis.key, axis.values])) },
     step(step) {
-      if (step.step === "sweep") showExtra(ID, { title: "Sweep", html: String(step["html"] ?? ""), doing: "" });
+      if (step.step === "searching") showExtra(ID, { title: "Sweep", html: "", doing: `Computing the heat map: ${String(step["tried"])} plans` });
+      if (step.step === "drawn") showExtra(ID, { title: String(step["title"]), html: String(step["html"]), doing: "" });
+      if (step.step === "failed") showExtra(ID, { title: "Sweep", html: "", doing: "", failed: `${String(step["message"])}. ${String(step["help"])}` });
     },
   });
 }

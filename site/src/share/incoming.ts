@@ -3,7 +3,10 @@ import { batch } from "@preact/signals";
 import { ask, chosen, others, path, text } from "../session.ts";
 import { tell } from "../frame/toast.tsx";
 import type { Example } from "./examples.ts";
+import type { Value } from "../types.ts";
+import { openPaste } from "../frame/dialogs.ts";
 import { type TextFile, read } from "./files.ts";
+import { importFiles, importing, remarks } from "./importing.ts";
 
 /** Show a plan in place of the present one, which the toast brings back. */
 export function show(name: string, content: string, files: Readonly<Record<string, string>> = {}, told = ""): void {
@@ -14,6 +17,7 @@ export function show(name: string, content: string, files: Readonly<Record<strin
 
 function replace(name: string, content: string, files: Readonly<Record<string, string>>): void {
   batch(() => {
+    remarks.value = null;
     path.value = name;
     text.value = content;
     others.value = files;
@@ -43,13 +47,16 @@ function main(files: readonly TextFile[]): TextFile | undefined {
 export async function takeFiles(list: Iterable<File>): Promise<void> {
   const { files, refused } = await read(list);
   for (const why of refused) tell(why);
-  await bring(files);
+  if (files.length && !(await bring(files))) openPaste();
 }
 
-/** Texts that were pasted or read. */
-export async function bring(files: readonly TextFile[]): Promise<void> {
+/** Texts that were pasted or read: a plan is shown, anything else is read as one. Resolves to whether there is a plan. */
+export async function bring(files: readonly TextFile[], settings: Readonly<Record<string, Value>> = {}): Promise<boolean> {
   const first = main(files);
-  if (!first) return;
+  if (!first) return false;
+  if (!PLAN.test(first.text)) return importFiles(files, settings);
+  importing.value = null;
   const rest = Object.fromEntries(files.filter((file) => file !== first).map((file) => [file.name, file.text]));
-  show(first.name, first.text, rest, `${first.name} is shown.`);
+  show(first.name || "plan.yaml", first.text, rest, `${first.name || "The pasted plan"} is shown.`);
+  return true;
 }
