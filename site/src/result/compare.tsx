@@ -71,7 +71,7 @@ export function CompareDialog({ close }: { close: () => void }) {
     <Dialog title="Compare with another plan" close={close}>
       <ul class="choices">
         <li>
-          <button type="button" onClick={() => take({ name: `${now}, as it is now`, path: path.value, text: text.value, files: others.value })}>
+          <button type="button" onClick={() => take({ name: `${now}, as it was put aside`, path: path.value, text: text.value, files: others.value })}>
             <b>This plan as it is now</b>
             <small>Change the plan afterwards, and see what changed</small>
           </button>

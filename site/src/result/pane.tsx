@@ -128,7 +128,7 @@ function Remarks() {
   if (!now) return null;
   return (
     <details class="notice tone-note" open>
-      <summary>Read from {now.from}: {now.lines.length} {now.lines.length === 1 ? "note" : "notes"}</summary>
+      <summary>{now.title}: {now.lines.length} {now.lines.length === 1 ? "note" : "notes"}</summary>
       <ul>{now.lines.map((line) => <li key={line}>{line}</li>)}</ul>
     </details>
   );

@@ -1,6 +1,7 @@
 /** What can be taken away: reports in the engine's formats, configs of frameworks, and the bar as a picture. */
 import { tell } from "../frame/toast.tsx";
 import { engine, latest, path, plan } from "../session.ts";
+import { remarks } from "./importing.ts";
 import { download } from "./download.ts";
 import { pngPicture, svgPicture } from "./picture.ts";
 
@@ -42,7 +43,7 @@ export function config(format: string): void {
       if (step.step !== "exported") return;
       download(String(step["name"]), String(step["text"]));
       const notices = step["notices"] as string[];
-      if (notices.length) tell(`The config of ${format} cannot say everything: ${notices.join("; ")}.`);
+      remarks.value = notices.length ? { title: `What the config of ${format} does not say`, lines: notices } : null;
     },
   });
 }

@@ -13,8 +13,8 @@ export interface Importing {
 }
 /** The text that is being read, with what has to be said of it before there is a plan. */
 export const importing = signal<Importing | null>(null);
-/** What a plan that was made of another file does not carry, until the next one comes. */
-export const remarks = signal<{ from: string; lines: readonly string[] } | null>(null);
+/** What a plan that was made of another file does not carry, or a config that was made of the plan. */
+export const remarks = signal<{ title: string; lines: readonly string[] } | null>(null);
 
 const MODEL = "config.json";
 
@@ -64,7 +64,7 @@ export async function importFiles(files: readonly TextFile[], settings: Readonly
           show(planName(first.name), found.text, {}, `Read as ${found.format}.`);
           const assumed = found.assumed.map((each) => `${each.key} = ${String(each.value)}: ${each.why}`);
           const lines = [...found.notes.map((each) => `line ${each.place.line}: ${each.message}`), ...assumed];
-          remarks.value = lines.length ? { from: `${first.name || "the pasted text"} (${found.format})`, lines } : null;
+          remarks.value = lines.length ? { title: `Read from ${first.name || "the pasted text"} (${found.format})`, lines } : null;
         }
       }
     },

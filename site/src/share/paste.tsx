@@ -1,6 +1,7 @@
 /** Paste anything that says what a job is: a plan, a config of a framework, a script, a command, a model's config.json. */
 import { useState } from "preact/hooks";
 import { Dialog } from "../frame/dialog.tsx";
+import { form } from "../session.ts";
 import type { Value } from "../types.ts";
 import { choose, read, type TextFile } from "./files.ts";
 import { importing } from "./importing.ts";
@@ -11,6 +12,11 @@ export function Paste({ close }: { close: () => void }) {
   const [pasted, setPasted] = useState(now?.files[0]?.text ?? "");
   const [name, setName] = useState(now?.files[0]?.name ?? "");
   const [settings, setSettings] = useState<Readonly<Record<string, string>>>({});
+  const rest = now?.files.slice(1) ?? [];
+  const problems = now?.found?.problems ?? [];
+  const keys = [...new Set(problems.flatMap((each) => each.keys))];
+  // What a config does not say is asked for, with the plan's own hardware as a proposal.
+  const proposed = (key: string): string => settings[key] ?? String(form.value?.fields[key]?.value ?? "");
   const leave = (): void => {
     importing.value = null;
     close();
@@ -19,12 +25,9 @@ export function Paste({ close }: { close: () => void }) {
     const [first] = files;
     setPasted(first?.text ?? "");
     setName(first?.name ?? "");
-    const stated = Object.fromEntries(Object.entries(settings).filter(([, value]) => value.trim()).map(([key, value]) => [key, typed(value)]));
+    const stated = Object.fromEntries(keys.map((key) => [key, proposed(key)] as const).filter(([, value]) => value.trim()).map(([key, value]) => [key, typed(value)]));
     if (await bring(files, stated)) close();
   };
-  const rest = now?.files.slice(1) ?? [];
-  const problems = now?.found?.problems ?? [];
-  const keys = [...new Set(problems.flatMap((each) => each.keys))];
   return (
     <Dialog title="Paste a config, a script or a command" close={leave}>
       <p class="soft small">
@@ -46,7 +49,7 @@ export function Paste({ close }: { close: () => void }) {
       {keys.map((key) => (
         <label class="plain-field" key={key}>
           <code>{key}</code>
-          <input type="text" value={settings[key] ?? ""} onInput={(event) => setSettings({ ...settings, [key]: event.currentTarget.value })} />
+          <input type="text" value={proposed(key)} onInput={(event) => setSettings({ ...settings, [key]: event.currentTarget.value })} />
         </label>
       ))}
       <div class="buttons">
