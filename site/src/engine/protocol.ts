@@ -8,11 +8,37 @@ export type TheMessagesOfMemcheckSPage = Request | Reply;
 /**
  * A request, by its word.
  */
-export type Request = AnswerRequest | SetRequest | MoreRequest | ChoicesRequest;
+export type Request =
+  | AnswerRequest
+  | SetRequest
+  | MoreRequest
+  | ChoicesRequest
+  | ImportRequest
+  | ExportRequest
+  | CompareRequest
+  | SweepRequest
+  | SuggestRequest
+  | WhyRequest
+  | ReportRequest
+  | CatalogRequest;
 /**
  * One step of an answer. The last step of every request is `done`.
  */
-export type Reply = First | PlanForm | Choices | Lines | Searching | RemedySteps | Gpus | Failed | Done;
+export type Reply =
+  | First
+  | PlanForm
+  | Choices
+  | Lines
+  | Searching
+  | RemedySteps
+  | Gpus
+  | ImportedPlan
+  | Exported
+  | Drawn
+  | Reported
+  | Catalog
+  | Failed
+  | Done;
 
 /**
  * Check a plan. Replies: `first`, then `form`.
@@ -185,6 +211,350 @@ export interface ChoicesRequest {
    * @maxItems 1000
    */
   keys: string[];
+}
+/**
+ * The plan of a framework's config, a script or a launch line. Reply: `imported`.
+ */
+export interface ImportRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "import";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * The format, where the file does not prove it.
+   */
+  format?: string;
+  /**
+   * What the config cannot say, by dotted key of the plan.
+   */
+  settings?: {};
+}
+/**
+ * The config of a framework that runs the plan. Reply: `exported`.
+ */
+export interface ExportRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "export";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * Whose config to write.
+   */
+  format: "deepspeed" | "accelerate" | "torchtitan" | "megatron";
+}
+/**
+ * The plan on several GPUs, or next to other plans. Reply: `drawn`.
+ */
+export interface CompareRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "compare";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * GPUs to compare; without them, the usual ones.
+   *
+   * @maxItems 1000
+   */
+  gpus?: string[];
+  /**
+   * Files of other plans, which are compared on their own GPUs.
+   *
+   * @maxItems 1000
+   */
+  plans?: string[];
+}
+/**
+ * A heat map over values of keys. Replies: `searching`, then `drawn`.
+ */
+export interface SweepRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "sweep";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * Values by dotted key; the last key is the columns.
+   */
+  values: {
+    [k: string]: unknown[];
+  };
+}
+/**
+ * Search for plans near this one. Reply: `drawn`.
+ */
+export interface SuggestRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "suggest";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * What is sought; `fit` without it.
+   */
+  goal?: "fit" | "throughput" | "gpus" | "cheapest" | "max-batch" | "max-sequence";
+}
+/**
+ * Why a run ended; `path` is its log. Reply: `drawn`.
+ */
+export interface WhyRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "why";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * The GPU of the run, where the log does not say it.
+   */
+  gpu?: string;
+}
+/**
+ * A report to download. Reply: `reported`.
+ */
+export interface ReportRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "report";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * A format of `memcheck check`.
+   */
+  format:
+    | "full"
+    | "concise"
+    | "brief"
+    | "json"
+    | "github"
+    | "markdown"
+    | "jsonl"
+    | "csv"
+    | "html"
+    | "pdf"
+    | "story"
+    | "sarif"
+    | "junit"
+    | "gitlab"
+    | "checkstyle"
+    | "rdjson";
+}
+/**
+ * Models and GPUs by name. Reply: `catalog`.
+ */
+export interface CatalogRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "catalog";
 }
 /**
  * The verdict, the bar and the findings of one plan: the first step of an answer.
@@ -823,6 +1193,239 @@ export interface GpuShare {
    * Whether this is the GPU of the plan.
    */
   own: boolean;
+}
+/**
+ * The plan of a framework's config or script.
+ */
+export interface ImportedPlan {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "imported";
+  /**
+   * The format that was read.
+   */
+  format: string;
+  /**
+   * The plan file; empty where there are problems.
+   */
+  text: string;
+  /**
+   * What the plan does not carry.
+   */
+  notes: Remark[];
+  /**
+   * Why there is no plan; empty where there is one.
+   */
+  problems: Remark[];
+  /**
+   * Assumed.
+   */
+  assumed: AssumedValue[];
+}
+/**
+ * A sentence about a place of a file.
+ */
+export interface Remark {
+  /**
+   * Path.
+   */
+  path: string;
+  /**
+   * Place.
+   */
+  place: TextPlace;
+  /**
+   * Message.
+   */
+  message: string;
+  /**
+   * Help.
+   */
+  help: string;
+  /**
+   * Keys of the plan that settle a problem when they are set with the request.
+   */
+  keys: string[];
+}
+/**
+ * A value that nothing states.
+ */
+export interface AssumedValue {
+  /**
+   * Key.
+   */
+  key: string;
+  /**
+   * Value.
+   */
+  value: Value;
+  /**
+   * Why.
+   */
+  why: string;
+}
+/**
+ * A framework's config that runs the plan.
+ */
+export interface Exported {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "exported";
+  /**
+   * Format.
+   */
+  format: string;
+  /**
+   * The usual name of such a file.
+   */
+  name: string;
+  /**
+   * Text.
+   */
+  text: string;
+  /**
+   * What the format cannot say, or what belongs elsewhere.
+   */
+  notices: string[];
+}
+/**
+ * A comparison, a heat map, suggestions, or why a run ended.
+ */
+export interface Drawn {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "drawn";
+  /**
+   * The word of the request.
+   */
+  of: string;
+  /**
+   * Title.
+   */
+  title: string;
+  /**
+   * Html.
+   */
+  html: string;
+  /**
+   * Changes in the HTML that can be applied; empty but for `suggest`.
+   */
+  remedies: RemedyEdits[];
+}
+/**
+ * A report to download.
+ */
+export interface Reported {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "reported";
+  /**
+   * Format.
+   */
+  format: string;
+  /**
+   * Text.
+   */
+  text: string;
+  /**
+   * Whether the text is base64 of bytes.
+   */
+  encoded: boolean;
+}
+/**
+ * What can be chosen by name.
+ */
+export interface Catalog {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "catalog";
+  /**
+   * Models.
+   */
+  models: CatalogModel[];
+  /**
+   * Gpus.
+   */
+  gpus: CatalogGpu[];
+  /**
+   * Formats of `export`.
+   */
+  exports: string[];
+  /**
+   * Formats of `report`.
+   */
+  reports: string[];
+}
+/**
+ * A model that can be named.
+ */
+export interface CatalogModel {
+  /**
+   * Name.
+   */
+  name: string;
+  /**
+   * The id on the Hugging Face hub.
+   */
+  id: string;
+  /**
+   * Family.
+   */
+  family: string;
+  /**
+   * Parameters.
+   */
+  parameters: number;
+}
+/**
+ * A GPU that can be named.
+ */
+export interface CatalogGpu {
+  /**
+   * Name.
+   */
+  name: string;
+  /**
+   * Memory bytes.
+   */
+  memory_bytes: number;
+  /**
+   * Arch.
+   */
+  arch: string;
+  /**
+   * Bf16 tflops.
+   */
+  bf16_tflops: number | null;
+  /**
+   * Gpus per node.
+   */
+  gpus_per_node: number | null;
 }
 /**
  * The request has no answer.
