@@ -1,7 +1,9 @@
 /** What people do on the page, each in Chromium with the engine that is shipped. */
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
+import path from "node:path";
 import { test } from "node:test";
+import { ROOT } from "../../build/paths.mjs";
 import { answered, changed, example, openExample, planText, site, slider, verdict, visit, write } from "./page.mjs";
 
 const own = site();
@@ -135,3 +137,177 @@ test("download the plan as it is in the page", () =>
     assert.equal(file.suggestedFilename(), "llama-3.1-8b-fsdp-8xh100.yaml");
     assert.equal(readFileSync(await file.path(), "utf8"), example("llama-3.1-8b-fsdp-8xh100"));
   }));
+
+test("apply a remedy, and take it back", () =>
+  visit(own, {}, async (page) => {
+    await openExample(page, "llama-3.1-8b-four-a100-40gb");
+    assert.equal(await verdict(page), "Does not fit");
+    const first = page.locator("#section-remedies .apply").first();
+    await first.waitFor();
+    const before = await planText(page);
+    await changed(page, () => first.click());
+    assert.notEqual(await planText(page), before);
+    assert.notEqual(await verdict(page), "Does not fit");
+    await changed(page, () => page.locator(".toast .button").click());
+    assert.equal(await planText(page), before);
+  }));
+
+test("paste a config.json: the same answer as by the model's name", () =>
+  visit(own, {}, async (page) => {
+    const byName = await page.locator(".figures").innerText();
+    await page.getByRole("button", { name: "Plan", exact: true }).click();
+    await page.getByRole("menuitem", { name: /^Paste/ }).click();
+    await page.getByRole("dialog").getByLabel("Text", { exact: true }).fill(JSON.stringify(LLAMA));
+    await changed(page, () => page.getByRole("button", { name: "Read it" }).click());
+    assert.match(await planText(page), /config: \.\/config\.json/);
+    assert.equal(await page.locator(".figures").innerText(), byName);
+  }));
+
+test("import an Axolotl file, with the hardware that it does not state", () =>
+  visit(own, {}, async (page) => {
+    await page.getByRole("button", { name: "Plan", exact: true }).click();
+    await page.getByRole("menuitem", { name: /^Paste/ }).click();
+    await page.getByRole("dialog").getByLabel("Text", { exact: true }).fill(readFileSync(path.join(ROOT, "examples", "configs", "axolotl-llama-3.1-8b-lora.yml"), "utf8"));
+    await page.getByRole("button", { name: "Read it" }).click();
+    await page.getByRole("dialog").getByLabel("hardware.gpu", { exact: true }).fill("l40s");
+    await page.getByRole("dialog").getByLabel("hardware.gpus_per_node").fill("1");
+    await changed(page, () => page.getByRole("button", { name: "Read it" }).click());
+    assert.match(await planText(page), /method: lora/);
+    assert.equal(await verdict(page), "Does not fit");
+    assert.match(await page.locator(".notice summary").innerText(), /axolotl/);
+  }));
+
+test("a script that memcheck cannot read is refused with the reader's message, and stays to be mended", () =>
+  visit(own, {}, async (page) => {
+    await page.getByRole("button", { name: "Plan", exact: true }).click();
+    await page.getByRole("menuitem", { name: /^Paste/ }).click();
+    await page.getByRole("dialog").getByLabel("Text", { exact: true }).fill("import os\nos.system('curl http://127.0.0.1:1/')\n");
+    await page.getByRole("button", { name: "Read it" }).click();
+    await page.getByRole("dialog").getByRole("alert").waitFor();
+    assert.match(await page.getByRole("dialog").getByLabel("Text", { exact: true }).inputValue(), /os\.system/);
+    await page.keyboard.press("Escape");
+    assert.equal(await verdict(page), "Fits");
+  }));
+
+test("compare with the plan as it was", () =>
+  visit(own, {}, async (page) => {
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.getByRole("button", { name: /This plan as it is now/ }).click();
+    await page.locator("#section-comparison .index li").nth(1).waitFor();
+    await changed(page, async () => {
+      await slider(page, "training.micro_batch_size").focus();
+      await page.keyboard.press("ArrowRight");
+    });
+    await page.waitForFunction(() => {
+      const shares = [...document.querySelectorAll("#section-comparison .index .num")].map((each) => each.textContent);
+      return shares.length === 2 && shares[0] !== shares[1];
+    });
+    await page.getByRole("button", { name: "Stop" }).click();
+    assert.equal(await page.locator("#section-comparison").count(), 0);
+  }));
+
+test("sweep two keys, and take a cell", () =>
+  visit(own, {}, async (page) => {
+    await page.getByRole("button", { name: "Sweep" }).click();
+    await page.getByRole("button", { name: "Draw the map" }).click();
+    const cells = page.locator("#section-sweep .cell");
+    await cells.first().waitFor();
+    const cell = cells.nth(9);
+    const share = (await cell.innerText()).match(/[\d.,]+%/)[0];
+    await changed(page, () => cell.click());
+    assert.match(await page.locator(".figures").innerText(), new RegExp(share.replace(".", "\\.")));
+  }));
+
+test("export reports, pictures and a framework's config", () =>
+  visit(own, {}, async (page) => {
+    for (const [entry, name, holds] of [
+      ["Markdown", /\.md$/, /memcheck/], ["JSON", /\.json$/, /"needed_bytes"|"plans"/], ["CSV", /\.csv$/, /,/], ["HTML", /\.html$/, /<!DOCTYPE html>/],
+      ["SVG", /\.svg$/, /^<svg /], ["PNG", /\.png$/, /PNG/], ["DeepSpeed", /\.json$/, /zero_optimization/],
+    ]) {
+      await page.getByRole("button", { name: "Export" }).click();
+      const saved = page.waitForEvent("download");
+      await page.getByRole("menuitem", { name: new RegExp(`^${entry}`) }).click();
+      const file = await saved;
+      assert.match(file.suggestedFilename(), name);
+      assert.match(readFileSync(await file.path(), "latin1"), holds, entry);
+    }
+  }));
+
+test("search for the least change that fits, and apply it", () =>
+  visit(own, {}, async (page) => {
+    await openExample(page, "llama-3.1-8b-no-sync-8xa100-40gb");
+    await page.getByRole("button", { name: "Suggest" }).click();
+    await page.getByRole("menuitem", { name: "The least change that fits" }).click();
+    await page.locator("#section-suggest .apply").first().waitFor();
+    await changed(page, () => page.locator("#section-suggest .apply").first().click());
+    assert.match(await verdict(page), /^Fits|^Uncertain/);
+  }));
+
+test("check an inference job", () =>
+  visit(own, {}, async (page) => {
+    await changed(page, () => page.getByText("Inference", { exact: true }).click());
+    assert.match(await planText(page), /^inference:/m);
+    assert.doesNotMatch(await planText(page), /^training:/m);
+    assert.ok(await page.locator(".figures").isVisible());
+  }));
+
+test("reload without a network", () =>
+  visit(own, {}, async (page) => {
+    await page.evaluate(() => navigator.serviceWorker.ready);
+    await page.context().setOffline(true);
+    await page.reload();
+    await answered(page);
+    assert.equal(await verdict(page), "Fits");
+    assert.equal(await page.locator(".top .status", { hasText: "offline" }).count(), 1);
+    await changed(page, () => page.getByRole("button", { name: "Micro-batch size: more" }).click());
+  }));
+
+test("walk: an 8B model that does not fit on four A100, its first remedy, and the batch up to the limit", () =>
+  visit(own, {}, async (page) => {
+    await openExample(page, "llama-3.1-8b-four-a100-40gb");
+    assert.equal(await verdict(page), "Does not fit");
+    assert.match(await planText(page), /sequence_length: 8192/);
+    await page.locator("#section-remedies .apply").first().waitFor();
+    await changed(page, () => page.locator("#section-remedies .apply").first().click());
+    assert.match(await verdict(page), /^(Fits|Uncertain)/);
+    const more = page.getByRole("button", { name: "Micro-batch size: more" });
+    for (let step = 0; step < 12 && (await verdict(page)) !== "Does not fit"; step += 1) await changed(page, () => more.click());
+    assert.equal(await verdict(page), "Does not fit");
+    await changed(page, () => page.getByRole("button", { name: "Micro-batch size: less" }).click());
+    assert.match(await verdict(page), /^(Fits|Uncertain|Above)/);
+  }));
+
+for (const [name, rough, figure] of [
+  ["Llama 7B of the Lattice calculator", "{parameters: 6607343616, layers: 32, hidden_size: 4096, activation_multiplier: 40.6875}", (gib) => assert.equal(gib.toFixed(1), "153.1")],
+  ["8B of the Training Memory Calculator", "{parameters: 8030261248, layers: 32, hidden_size: 4096, activation_multiplier: 17}", (gib) => assert.equal(((gib * 2 ** 30) / 1e9).toFixed(1), "161.4")],
+]) {
+  // 16 bytes a parameter with gradients that stay through the second forward pass, and layers x 2 x s x h x multiplier.
+  const plan = `memcheck: 1
+model:
+  rough: ${rough}
+hardware: {gpu: h200}
+training:
+  framework: huggingface
+  micro_batch_size: 1
+  sequence_length: 4096
+  gradient_accumulation_steps: 2
+  precision: bf16-mixed
+  optimizer: {name: adamw, implementation: fused}
+`;
+  test(`walk: textbook mode gives the figure of the ${name}`, () =>
+    visit(own, {}, async (page) => {
+      await write(page, plan);
+      await changed(page, () => page.getByLabel(/^Textbook/).check());
+      assert.match(await planText(page), /overhead: "?10%"?/);
+      figure(Number((await page.locator(".figures b").first().innerText()).replace(",", "")));
+    }));
+}
+
+const LLAMA = {
+  architectures: ["LlamaForCausalLM"], attention_bias: false, attention_dropout: 0.0, bos_token_id: 128000, eos_token_id: 128001,
+  hidden_act: "silu", hidden_size: 4096, initializer_range: 0.02, intermediate_size: 14336, max_position_embeddings: 131072,
+  mlp_bias: false, model_type: "llama", num_attention_heads: 32, num_hidden_layers: 32, num_key_value_heads: 8,
+  pretraining_tp: 1, rms_norm_eps: 1e-5, rope_theta: 500000.0, tie_word_embeddings: false, torch_dtype: "bfloat16",
+  transformers_version: "4.43.0.dev0", use_cache: true, vocab_size: 128256,
+  rope_scaling: { factor: 8.0, high_freq_factor: 4.0, low_freq_factor: 1.0, original_max_position_embeddings: 8192, rope_type: "llama3" },
+};
