@@ -110,6 +110,15 @@ export function makeEditor(place: HTMLElement, text: string, label: string, host
         hints,
         LOOK,
         EditorView.lineWrapping,
+        // The browser's own way to type over a selection writes style attributes, which the page's policy refuses.
+        EditorView.domEventHandlers({
+          beforeinput(event, view) {
+            if (event.inputType !== "insertText" || event.data === null || view.composing || view.state.selection.main.empty) return false;
+            event.preventDefault();
+            view.dispatch(view.state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true });
+            return true;
+          },
+        }),
         EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
         // Tab leaves the editor, as everywhere on the page, but for a selection of lines.
         keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, ...searchKeymap, ...completionKeymap, ...lintKeymap, { key: "Ctrl-]", run: indentWithTab.run! }]),

@@ -6,10 +6,12 @@ import type { ImportedPlan, Value } from "../types.ts";
 import type { TextFile } from "./files.ts";
 import { show } from "./incoming.ts";
 
+type Reading = Omit<ImportedPlan, "id" | "step">;
+
 export interface Importing {
   files: readonly TextFile[];
   /** What the engine says; null while it reads. */
-  found: ImportedPlan | null;
+  found: Reading | null;
 }
 /** The text that is being read, with what has to be said of it before there is a plan. */
 export const importing = signal<Importing | null>(null);
@@ -73,7 +75,7 @@ export async function importFiles(files: readonly TextFile[], settings: Readonly
   return done;
 }
 
-function problem(path: string, message: string, help: string): ImportedPlan["problems"][number] {
+function problem(path: string, message: string, help: string): Reading["problems"][number] {
   return { path, place: { line: 1, column: 1, character: 0 }, message, help, keys: [] };
 }
 
