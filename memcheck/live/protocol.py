@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memcheck import __version__
-from memcheck.catalog.gpus import find_gpu
 from memcheck.config.gate import Gate
 from memcheck.configs.documents import load_plans, only_plan
-from memcheck.configs.formats import FORMATS as CONFIGS
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.live import asked
 from memcheck.live.answer import CheckedFile, Places, checked_file, first
 from memcheck.live.choices import Choosing
 from memcheck.live.form import choices, form, forms, soon
@@ -27,8 +24,6 @@ from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.report.story.build import as_data
-from memcheck.what_if.compare import ComparedPlan
-from memcheck.what_if.sweep import Axis
 
 MOST_PLANS = 8
 """Plans that are compared with each other."""
@@ -229,6 +224,9 @@ def choices_of(session: Session, number: object, fields: Fields) -> Steps:
 
 def import_file(session: Session, number: object, fields: Fields) -> Steps:
     """Make a plan of another file."""
+    from memcheck.configs.formats import FORMATS as CONFIGS
+    from memcheck.live import asked  # here and below: what an answer does not need, a page's snapshot must not hold
+
     hardware, settings = (fields.get(name) or {} for name in ("hardware", "settings"))
     format = str(fields.get("format", ""))
     if format and format not in CONFIGS:
@@ -238,11 +236,17 @@ def import_file(session: Session, number: object, fields: Fields) -> Steps:
 
 def export(session: Session, number: object, fields: Fields) -> Steps:
     """Write a framework's config."""
+    from memcheck.live import asked
+
     return asked.exported(session.workspace, session.document_of(fields), str(fields["format"]))
 
 
 def compare(session: Session, number: object, fields: Fields) -> Steps:
     """Compare the plan on GPUs, or with other plans."""
+    from memcheck.catalog.gpus import find_gpu
+    from memcheck.live import asked
+    from memcheck.what_if.compare import ComparedPlan
+
     gate, own = session.gate_of(fields), session.document_of(fields)
     others = fields.get("plans")
     if not others:
@@ -258,6 +262,10 @@ def compare(session: Session, number: object, fields: Fields) -> Steps:
 
 def sweep(session: Session, number: object, fields: Fields) -> Steps:
     """Evaluate a grid."""
+    from memcheck.live import asked
+    from memcheck.what_if.compare import ComparedPlan
+    from memcheck.what_if.sweep import Axis
+
     document = session.document_of(fields)
     axes = [Axis(key, tuple(values)) for key, values in fields["values"].items()]  # type: ignore[attr-defined]
     for each in axes:
@@ -268,17 +276,23 @@ def sweep(session: Session, number: object, fields: Fields) -> Steps:
 
 def suggest(session: Session, number: object, fields: Fields) -> Steps:
     """Search around the plan."""
+    from memcheck.live import asked
+
     goal = str(fields.get("goal", "fit"))
     return asked.suggested(session.workspace, session.document_of(fields), session.gate_of(fields), goal)
 
 
 def why(session: Session, number: object, fields: Fields) -> Steps:
     """Read a log."""
+    from memcheck.live import asked
+
     return asked.explained(session.workspace, session.path, str(fields.get("gpu", "")))
 
 
 def report(session: Session, number: object, fields: Fields) -> Steps:
     """Make a report."""
+    from memcheck.live import asked
+
     return asked.reported(session.workspace, session.path, session.gate_of(fields), str(fields["format"]))
 
 
@@ -305,6 +319,8 @@ def link(session: Session, number: object, fields: Fields) -> Steps:
 
 def catalog(session: Session, number: object, fields: Fields) -> Steps:
     """Say what can be named."""
+    from memcheck.live import asked
+
     yield asked.catalog()
 
 
