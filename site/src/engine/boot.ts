@@ -25,7 +25,14 @@ export interface Source {
 }
 
 /** Emscripten's factory of a runtime, whose heap is there before Python starts. */
-export type CreateRuntime = (settings: never) => Promise<{ HEAPU8: Uint8Array }>;
+export type CreateRuntime = (settings: never) => Promise<Runtime>;
+
+/** What a start needs of a runtime. */
+export interface Runtime {
+  HEAPU8: Uint8Array;
+  /** Make the heap at least this large; false where there is no memory. */
+  _emscripten_resize_heap(bytes: number): boolean | number;
+}
 
 /** A started engine. */
 export interface Engine {
@@ -53,10 +60,10 @@ const LIBRARY = "/lib/python314.zip";
 /** Settings of the interpreter: no cache of verdicts, and sets in the same order in every visit. */
 const ENVIRONMENT = { PYTHONHASHSEED: "0", MEMCHECK_NO_CACHE: "1", NO_COLOR: "1", HOME: "/home/page" };
 
-function options(source: Source, stdLibURL: string, made: (heap: Uint8Array) => void): PyodideConfig {
+function options(source: Source, stdLibURL: string, made: (runtime: Runtime) => void): PyodideConfig {
   const createPyodideModule: CreateRuntime = async (settings) => {
     const runtime = await source.createRuntime(settings);
-    made(runtime.HEAPU8);
+    made(runtime);
     return runtime;
   };
   return {
@@ -87,13 +94,21 @@ export async function startPlain(source: Source, makeSnapshot = false): Promise<
 export async function startSnapshot(source: Source, file: Promise<Uint8Array>): Promise<Engine> {
   const found = file.then(readSnapshot);
   const loaded = found.then(({ snapshot }) => snapshot);
-  let restore: ((heap: Uint8Array) => void) | null = null;
+  let restore: ((runtime: Runtime) => void) | null = null;
   found.then(
-    (snapshot) => (restore = snapshot.restore),
+    ({ snapshot, restore: putBack }) => {
+      restore = (runtime) => {
+        // A fresh heap has 30 MiB, and Pyodide copies a larger one into it without a look.
+        if (runtime.HEAPU8.length < snapshot.length && !runtime._emscripten_resize_heap(snapshot.length)) {
+          throw new RangeError("there is no memory for the snapshot");
+        }
+        putBack(runtime.HEAPU8);
+      };
+    },
     () => undefined, // reported where Pyodide waits for it
   );
   const python = await source.loadPyodide({
-    ...options(source, source.emptyURL, (heap) => restore?.(heap)), // Pyodide waits for the snapshot before this
+    ...options(source, source.emptyURL, (runtime) => restore?.(runtime)), // Pyodide waits for the snapshot before this
     _loadSnapshot: loaded,
   });
   python.runPython("resume()");
