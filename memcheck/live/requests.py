@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.configs.formats import WRITTEN
 from memcheck.edge.closest import closest
 from memcheck.errors import MemcheckError
 from memcheck.record import Record
@@ -60,6 +59,8 @@ COMMON = {
 }
 """Fields of every request about a plan."""
 
+EXPORTS = ("deepspeed", "accelerate", "torchtitan", "megatron")
+"""Formats of ``export``: those of :mod:`memcheck.configs.formats`, whose readers no answer needs."""
 GOALS = ("fit", "throughput", "gpus", "cheapest", "max-batch", "max-sequence")
 """What ``suggest`` can look for."""
 CHANGES = Field("keys", "New values by dotted key; null removes a key from the plan.", required=True)
@@ -85,7 +86,7 @@ REQUESTS: Mapping[str, RequestForm] = {
     ),
     "export": RequestForm(
         "The config of a framework that runs the plan. Reply: `exported`.",
-        {**COMMON, "format": Field("text", "Whose config to write.", required=True, words=tuple(WRITTEN))},
+        {**COMMON, "format": Field("text", "Whose config to write.", required=True, words=EXPORTS)},
     ),
     "compare": RequestForm(
         "The plan on several GPUs, or next to other plans. Reply: `drawn`.",

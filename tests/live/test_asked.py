@@ -11,6 +11,7 @@ import pytest
 
 from memcheck.configs.formats import WRITTEN
 from memcheck.live.protocol import Session
+from memcheck.live.requests import EXPORTS
 from memcheck.report import FORMATS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,6 +28,11 @@ def ask(do: str, text: str = PLAN, path: str = "plan.yaml", **fields: object) ->
 def first(text: str) -> dict[str, Any]:
     """The verdict on a text."""
     return next(Session().handle({"id": 1, "do": "answer", "path": "plan.yaml", "text": text}))
+
+
+def test_every_written_format_can_be_asked_for() -> None:
+    """The words of the request are the formats that are written."""
+    assert tuple(WRITTEN) == EXPORTS
 
 
 def test_a_config_becomes_a_plan() -> None:
