@@ -111,6 +111,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     """Compute the patch embedding and learned positions: [patches, hidden], and the values that live while layers run.
 
     The input-gradient hook is on the module ``embeddings``. Positions are looked up for every patch of every picture.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     weight, bias, table = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)

@@ -474,6 +474,7 @@ def gemma4_unified_stem(ctx: Context, vision: Vision, require_grad: bool) -> tup
     """Compute rows [patches, width] from padded patches: norm, matrix, norm, positions, norm.
 
     ``pixel_values`` and the positions are variables until the rows are computed.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
     weight, bias, patch_matrix, patch_bias, weight_2, bias_2, table, weight_3, bias_3 = vision.stem

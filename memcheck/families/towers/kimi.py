@@ -111,7 +111,10 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
 
 def _patches(ctx: Context, vision: Vision) -> Value:
-    """Compute ``proj`` [patches, hidden]: a convolution over pixels in its dtype, or in autocast's."""
+    """Compute ``proj`` [patches, hidden]: a convolution over pixels in the weights' dtype, or in autocast's.
+
+    Without autocast the pixels are not cast, so that nothing but the output is allocated.
+    """
     patch_embedding = vision._replace(stem=vision.stem[:2])
     if ctx.tape.autocast:
         return embedded_patches(ctx, patch_embedding)

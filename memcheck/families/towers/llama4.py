@@ -108,6 +108,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     hidden].
 
     The table of rotations is a buffer.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
     token, table, matrix, *norm = vision.stem

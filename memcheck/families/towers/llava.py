@@ -204,6 +204,8 @@ def _clip(config: ConfigReader, model: TowerContext, kind: str, used_layers: int
 def llava_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``embeddings`` and ``pre_layrnorm``: patches and a class token, with positions. The hook is on
     ``patch_embedding``.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     token, weight, table, *norm = vision.stem
     patches = ctx.tokens - ctx.setting.images * vision.classes
@@ -219,7 +221,10 @@ def llava_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def llava_next_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute LLaVA's stem on the tiles of all pictures, which upstream joins in one tensor."""
+    """Compute LLaVA's stem on the tiles of all pictures, which upstream joins in one tensor.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     hold_pixel_values(ctx, vision, ctx.tokens - ctx.setting.images * vision.classes, "fp32")
     return llava_stem(ctx, vision, require_grad)
 
@@ -242,7 +247,10 @@ def packed(ctx: Context, x: Value, newline: ParameterTensor) -> Value:
 
 
 def llava_onevision_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute SigLIP's stem on the tiles of all pictures, which upstream joins in one tensor."""
+    """Compute SigLIP's stem on the tiles of all pictures, which upstream joins in one tensor.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     hold_pixel_values(ctx, vision, ctx.tokens, "fp32")
     return siglip_stem(ctx, vision, require_grad)
 

@@ -146,7 +146,10 @@ MERGED_WINDOW = 4
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute ``embeddings``: patches, and the position that is nearest to each. The hook is on ``patch_embedding``."""
+    """Compute ``embeddings``: patches, and the position that is nearest to each. The hook is on ``patch_embedding``.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     weight, bias, table = vision.stem
     x, live = require_input_grads(
         patch_convolution(ctx, vision, ctx.tokens, weight, bias, outside=True), require_grad=require_grad

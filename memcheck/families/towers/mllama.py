@@ -158,6 +158,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
 
     Returns the rows of all tiles, and the values that live while layers run, among them the attention mask. The hook is
     on ``patch_embedding``.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape, pictures = ctx.tape, max(1, ctx.setting.images)
     weight, pre_tile_table, pre_tile_gate, token, gate, table, tile_table, *norm = vision.stem

@@ -138,7 +138,10 @@ def _attention(config: ConfigReader) -> tuple[int, int]:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute ``patch_embedding`` (a matrix) and ``positional_embedding``: [patches, hidden]."""
+    """Compute ``patch_embedding`` (a matrix) and add ``positional_embedding``: [patches, hidden].
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     table, weight, _ = vision.stem
     weights = ctx.weights(weight, True)
     dtype = weights.weight.dtype

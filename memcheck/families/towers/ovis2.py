@@ -109,7 +109,10 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute ``embeddings``: patches, an RMSNorm and learned positions, [patches, hidden]."""
+    """Compute ``embeddings``: patches, an RMSNorm and learned positions, [patches, hidden].
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     weight, bias, table, norm = vision.stem
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias)
     x = rms_norm_pieces(ctx.tape, x, ctx.parameter(norm.name, norm.shape))

@@ -178,6 +178,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     them.
 
     The hook is on ``patch_embedding``. Positions are looked up for every patch.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     weight, bias, table = vision.stem
     x, live = require_input_grads(

@@ -114,6 +114,7 @@ def pixtral_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
 
     cos and sin are in the rows' dtype. The mask over all pictures, [1, 1, rows, rows], is additive in that dtype. It is
     freed when the tower returns, unless a kernel saves it as it is, or a checkpoint saves it as an argument.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     tape = ctx.tape
     weight, norm = vision.stem

@@ -277,6 +277,8 @@ def outputs_of(config: ConfigReader, hidden: int) -> int:
 def qwen_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
     """Compute ``patch_embed``: [patches, hidden]. Returns it with the values that live while layers run: the rotary
     tables.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     return x, live + rotary_tables(ctx, vision)
@@ -339,6 +341,7 @@ def qwen2_5_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Valu
     """Compute ``patch_embed``, and index its rows into the order of windows (``window_index``).
 
     Returns the rows, and the rotary tables that all layers are given.
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     x, live = require_input_grads(embedded_patches(ctx, vision), require_grad=require_grad)
     order = ctx.tape.new((ctx.tokens // vision.merge,), "int64", "window index")

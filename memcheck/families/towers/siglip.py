@@ -203,7 +203,10 @@ def pooling_head(config: ConfigReader, tower: Vision) -> tuple[ParameterTensor, 
 
 
 def siglip_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute ``embeddings``: patches and learned positions, [patches, hidden]. The hook is on ``patch_embedding``."""
+    """Compute ``embeddings``: patches and learned positions, [patches, hidden]. The hook is on ``patch_embedding``.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     weight, bias, table = vision.stem
     x, live = require_input_grads(patch_convolution(ctx, vision, ctx.tokens, weight, bias), require_grad=require_grad)
     return add_position_embedding(ctx, x, table), live
@@ -236,7 +239,10 @@ def deepseek_vl_project(ctx: Context, vision: Vision, x: Value) -> Value:
 
 
 def idefics3_stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[Value]]:
-    """Compute ``embeddings``, the module that the hook is on. Positions are looked up for every tile."""
+    """Compute ``embeddings``, the module that the hook is on. Positions are looked up for every tile.
+
+    ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
+    """
     weight, bias, table = vision.stem
     pixels = hold_pixel_values(ctx, vision, ctx.tokens, ctx.setting.param_dtype)  # the real pictures of the batch
     x = patch_convolution(ctx, vision, ctx.tokens, weight, bias, pixels=pixels)

@@ -86,10 +86,10 @@ def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
 
 
 def low_bit_step(numel: int, optimizer: str) -> int:
-    """Return the bytes of temporaries of torchao's compiled step for one tensor; tensors are stepped one after the
-    other.
+    """Return the bytes that torchao's compiled step allocates for one tensor of ``numel`` elements.
 
-    0 for a tensor whose moments are not quantised: its step is one kernel.
+    Its largest tensors are ``STEPPED_BYTES`` per element; both moments also have an fp32 scale per block. Tensors are
+    stepped one after the other. 0 for a tensor whose moments are not quantised: its step is one kernel.
     """
     kind = LOW_BITS[optimizer]
     if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
