@@ -11,7 +11,7 @@ from collections.abc import Callable
 from memcheck.edge.imports import import_module
 
 FORMATS = {
-    "full": "memcheck.report.text",
+    "full": "memcheck.report.full",
     "concise": "memcheck.report.brief:concise",
     "brief": "memcheck.report.brief",
     "json": "memcheck.report.json",
