@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from memcheck import __version__
@@ -37,6 +38,26 @@ from memcheck.what_if.dossier import rank_devices
 ANSWER = ("lead", "bar", "advice", "facts")
 """Sections of the answer itself, which stand above all others."""
 TITLES = {"index": "Plans"}
+
+
+SLICE_S = 0.02
+"""Seconds after which a search says how far it is, and whoever waits may end it."""
+
+
+class Slices:
+    """Says when the next step is due, so that a caller gets control back often and few messages are sent."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a slice has passed since the last time that it had."""
+        now = time.monotonic()
+        if now - self._last < SLICE_S:
+            return False
+        self._last = now
+        return True
 
 
 def quick_dossier(context: RuleContext, answer: Estimate, gate: Gate) -> Dossier:

@@ -19,7 +19,7 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, check_file
-from memcheck.live.answer import Places
+from memcheck.live.answer import Places, Slices
 from memcheck.live.replies import (
     AssumedValue,
     Catalog,
@@ -33,7 +33,6 @@ from memcheck.live.replies import (
     Reported,
     Searching,
 )
-from memcheck.live.searches import Slices
 from memcheck.live.workspace import Workspace
 from memcheck.plan.finding import Finding, Location
 from memcheck.plan.places import Document

@@ -178,9 +178,11 @@ def form(document: Document, plan: PlanResult, positions: Positions) -> PlanForm
     )
 
 
-def soon(made: PlanForm, choosing: Choosing) -> dict[str, tuple[KeyChoice, ...]]:
-    """The values of all fields that are shown at once."""
-    return {key: choices(key, choosing) for key, each in made.fields.items() if each.choices == SOON}
+def soon(made: PlanForm, choosing: Choosing) -> Iterator[tuple[str, tuple[KeyChoice, ...]]]:
+    """The values of each field that is shown at once, one field after the other."""
+    for key, each in made.fields.items():
+        if each.choices == SOON:
+            yield key, choices(key, choosing)
 
 
 def is_flat(value: object) -> bool:

@@ -12,12 +12,11 @@ from memcheck import __version__
 from memcheck.config.gate import Gate
 from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.live.answer import CheckedFile, Places, checked_file, first
+from memcheck.live.answer import CheckedFile, Places, Slices, checked_file, first
 from memcheck.live.choices import Choosing
 from memcheck.live.form import choices, form, forms, soon
-from memcheck.live.link import SharedPlan, shareable, warning, write_link
 from memcheck.live.moves import moved
-from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange, Linked
+from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange, KeyChoice, Linked, Searching
 from memcheck.live.requests import RequestError, checked, numbered
 from memcheck.live.workspace import Workspace, checked_name
 from memcheck.plan.places import Document
@@ -27,7 +26,7 @@ from memcheck.report.story.build import as_data
 
 MOST_PLANS = 8
 """Plans that are compared with each other."""
-REMEMBERED = 8
+REMEMBERED = 16
 """Answers whose sections are remembered, so that what has not changed is not sent again."""
 WORDS = {kind: word for word, kind in STEPS.items()}
 Fields = Mapping[str, object]
@@ -193,8 +192,16 @@ def _answered(session: Session, number: object, fields: Fields, edits: tuple[Fil
         return
     made = form(document, checked.plan(session.document), Places(session.workspace).of(session.path))
     yield made._replace(fields=news("fields", made.fields))
-    with session.workspace.reading():
-        chosen = soon(made, Choosing(document, gate))
+    chosen: dict[str, tuple[KeyChoice, ...]] = {}
+    steps, slices = soon(made, Choosing(document, gate)), Slices()
+    while True:
+        with session.workspace.reading():
+            found_next = next(steps, None)
+        if found_next is None:
+            break
+        chosen[found_next[0]] = found_next[1]
+        if slices.is_due:
+            yield Searching(part="choices", tried=len(chosen), fits=0)
     yield Choices(choices=news("choices", chosen))
 
 
@@ -208,9 +215,8 @@ def more(session: Session, number: object, fields: Fields) -> Steps:
         return
     asking = Asking(workspace=session.workspace, checked=checked, document=document, gate=session.gate_of(fields))
     wanted = fields.get("steps") or tuple(PARTS)
-    for part, search in PARTS.items():
-        if part in wanted:  # type: ignore[operator]  # checked as a list
-            yield from search(asking)
+    for part in dict.fromkeys(wanted):  # type: ignore[call-overload]  # checked as a list
+        yield from PARTS[part](asking)
 
 
 def choices_of(session: Session, number: object, fields: Fields) -> Steps:
@@ -298,6 +304,8 @@ def report(session: Session, number: object, fields: Fields) -> Steps:
 
 def link(session: Session, number: object, fields: Fields) -> Steps:
     """Put the plan into a link."""
+    from memcheck.live.link import SharedPlan, shareable, warning, write_link
+
     texts, flat = [], False
     for path in (session.path, fields.get("compared")):
         if path is None:

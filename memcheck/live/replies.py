@@ -232,7 +232,7 @@ class Searching(Record):
     """A search goes on."""
 
     part: str
-    """``lines``, ``remedies``, ``gpus``, or the word of the request."""
+    """``choices``, ``lines``, ``remedies``, ``gpus`` or ``sweep``."""
     tried: int
     """How many candidates were tried so far."""
     fits: int

@@ -73,7 +73,12 @@ REQUESTS: Mapping[str, RequestForm] = {
     ),
     "more": RequestForm(
         "Search for bytes per line, changes that help, other GPUs. Replies: `searching`, `lines`, `remedies`, `gpus`.",
-        {**COMMON, "steps": Field("words", "What to search for; all without it.", words=("lines", "remedies", "gpus"))},
+        {
+            **COMMON,
+            "steps": Field(
+                "words", "What to search for, in this order; all without it.", words=("lines", "remedies", "gpus")
+            ),
+        },
     ),
     "choices": RequestForm("The values that keys could have. Reply: `choices`.", {**COMMON, "keys": KEYS}),
     "import": RequestForm(

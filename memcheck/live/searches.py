@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from memcheck.accounts.dossier import Dossier
 from memcheck.accounts.estimate import Estimate
 from memcheck.config.gate import QUICK, Gate
 from memcheck.judge import check_document, check_file
-from memcheck.live.answer import CheckedFile, Places, as_checked, diagnostics, order, quick_dossier, sections
+from memcheck.live.answer import CheckedFile, Places, Slices, as_checked, diagnostics, order, quick_dossier, sections
 from memcheck.live.lines import line_bytes
 from memcheck.live.replies import Gpus, GpuShare, Lines, RemedyEdits, RemedySteps, Searching
 from memcheck.live.workspace import Workspace
@@ -24,8 +23,6 @@ from memcheck.what_if import with_remedies
 from memcheck.what_if.dossier import each_gpu
 from memcheck.what_if.search import attach
 
-SLICE_S = 0.02
-"""Seconds after which a search says how far it is, and whoever waits may end it."""
 FOUND = ("advice", "findings", "remedies", "certainty")
 """Sections that a search for remedies changes."""
 
@@ -42,22 +39,6 @@ class Asking(Record):
     def plan(self) -> PlanResult:
         """The result that the first step was made of."""
         return self.checked.plan(self.document.index)
-
-
-class Slices:
-    """Says when the next step is due, so that a caller gets control back often and few messages are sent."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a slice has passed since the last time that it had."""
-        now = time.monotonic()
-        if now - self._last < SLICE_S:
-            return False
-        self._last = now
-        return True
 
 
 class Captured:

@@ -90,7 +90,7 @@ def test_remedies_are_those_of_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_search_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control comes back after each candidate: a caller that stops has paid for no more, and may ask again."""
-    monkeypatch.setattr("memcheck.live.searches.SLICE_S", 0.0)
+    monkeypatch.setattr("memcheck.live.answer.SLICE_S", 0.0)
     monkeypatch.setattr(attach, "SEARCHES", attach.Searches())
     session = Session()
     steps = session.handle({"id": 1, "do": "more", "path": "plan.yaml", "text": FAILING, "steps": ["remedies"]})

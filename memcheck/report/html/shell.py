@@ -12,6 +12,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from html import escape
 from typing import NewType
 
@@ -25,9 +26,20 @@ Html = NewType("Html", str)
 NOTHING = Html("")
 
 
+SHORT = 64
+"""Characters of texts that are escaped once: names, figures and places come again and again."""
+
+
 def text(words: str) -> Html:
     """Plain text as content or as a quoted attribute: never markup, never a control character."""
+    return _known(words) if len(words) <= SHORT else _escaped(words)
+
+
+def _escaped(words: str) -> Html:
     return Html(escape(clean(words).encode("utf-8", "replace").decode("utf-8")))
+
+
+_known = lru_cache(maxsize=8192)(_escaped)
 
 
 def breakable(words: str) -> Html:
@@ -53,8 +65,14 @@ def attributes(**named: Value) -> Html:
     for name, value in named.items():
         if value is not None and value is not False:
             shown = "" if value is True else f'="{text(str(value))}"'
-            found += f" {name.rstrip('_').replace('_', '-')}{shown}"
+            found += f" {_hyphened(name)}{shown}"
     return Html(found)
+
+
+@lru_cache(maxsize=256)
+def _hyphened(name: str) -> str:
+    """The name of an attribute as HTML has it."""
+    return name.rstrip("_").replace("_", "-")
 
 
 def tag(name: str, *inside: Html, **named: Value) -> Html:
