@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from benchmarks.foreign_draw import draw_foreign
+from benchmarks.wrapper_draw import draw_wrapper
 from memcheck.catalog.gpus import gpu_names
 from memcheck.catalog.names import find_model, model_names
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -169,6 +170,14 @@ def _of_framework(chance: Random) -> Input:
     return Input("framework", files, {}, (), arguments)
 
 
+def _of_wrapper(chance: Random) -> Input:
+    """A file that wraps a launch, or a team's own; some are broken in a few places."""
+    name, text, options = draw_wrapper(chance)
+    data = text.encode()
+    data = _broken(chance, data) if chance.random() < 0.3 else data
+    return Input("wrapper", {name: data}, {}, (), (*options, name))
+
+
 KINDS: dict[str, Callable[[Random], Input]] = {
     "bytes": _of_bytes,
     "schema": _of_schema,
@@ -176,8 +185,9 @@ KINDS: dict[str, Callable[[Random], Input]] = {
     "config": _of_config,
     "file": _of_file,
     "framework": _of_framework,
+    "wrapper": _of_wrapper,
 }
-WEIGHTS = (5, 4, 3, 3, 1, 4)
+WEIGHTS = (5, 4, 3, 3, 1, 4, 4)
 
 
 def _valid(chance: Random) -> dict[str, Any]:

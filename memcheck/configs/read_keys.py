@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
@@ -96,7 +97,8 @@ def taken(config: ConfigFile) -> dict[str, TakenKey]:
 
 def _taken(config: ConfigFile, keys: list[str]) -> TakenKey:
     value = config.values[keys[0]]
-    others = tuple([config.at(key) for key in keys[1:] if config.values[key] != value])
+    differing = islice((key for key in keys[1:] if config.values[key] != value), MOST_LISTED)
+    others = tuple([config.at(key) for key in differing])
     return TakenKey(key=keys[0], value=value, at=config.at(keys[0]), others=others)
 
 

@@ -25,6 +25,15 @@ KEYS = key_table("megatron")
 MODEL = "model.architecture"
 
 
+ENGINES = {
+    "deepspeed_config": (
+        "for Megatron-DeepSpeed write a plan: with pipeline or tensor parallelism `training.framework: megatron`, "
+        "without both `deepspeed` with the engine's `parallelism.zero_stage`"
+    )
+}
+"""What to do about a job of another engine, by the argument that tells it."""
+
+
 def underscored(argument: str) -> str:
     """``--hidden-size`` as the plan and the configuration classes spell it."""
     return argument.replace("-", "_")
@@ -161,7 +170,8 @@ def _refuse(draft: Draft) -> None:
         if delta and name in KEYS.names["delta_nets"]:
             continue
         if config.has(name) and config.values[name] is not False:
-            draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here")
+            way = ENGINES.get(name, "")
+            draft.refuse(name, f"`--{name}`: the job is {what}, of which memcheck has no model here", way)
             return
     if str(config.values.get("attention-head-type", "multihead")) != "multihead":
         key = f"{MODEL}.num_query_groups"

@@ -288,3 +288,10 @@ def test_the_file_that_a_launcher_names_is_followed(tmp_path: Path, monkeypatch:
     (result,), _ = check_file("run.sh", text.encode(), Gate(hardware={"gpu": "h100-80gb"}))
     assert result.estimate is not None
     assert result.gpus == 8
+
+
+def test_megatron_deepspeed_has_a_way_out() -> None:
+    """It is named, with the plan that comes closest."""
+    text = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 --deepspeed --deepspeed_config ds.json\n"
+    finding = next(each for each in checked(text, "run.sh").findings if "DeepSpeed's engine" in each.message)
+    assert "for Megatron-DeepSpeed write a plan" in finding.help

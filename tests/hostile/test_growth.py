@@ -22,8 +22,9 @@ from tests.hostile.grown import Kind, plan
 from tests.hostile.grown_configs import CONFIGS
 from tests.hostile.grown_plans import PLANS, REPORTS
 from tests.hostile.grown_scripts import SCRIPTS
+from tests.hostile.grown_wrappers import WRAPPERS
 
-KINDS = {**PLANS, **SCRIPTS, **CONFIGS, **REPORTS}
+KINDS = {**PLANS, **SCRIPTS, **CONFIGS, **WRAPPERS, **REPORTS}
 FACTOR = 4
 MOST = 1.3 * FACTOR
 LEAST_S, LEAST_BYTES = 0.02, 2**18
