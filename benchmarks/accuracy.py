@@ -22,6 +22,7 @@ from benchmarks import (  # noqa: E402
     base_cases,
     deepspeed_cases,
     drawn,
+    job_cases,
     measured,
     objective_cases,
     outcomes,
@@ -90,7 +91,7 @@ def run(only: str = "") -> Run:
             failed.append(found)
 
     retraced = [*drawn.cases(), *deepspeed_cases.cases(), *objective_cases.cases(), *base_cases.cases()]
-    retraced += picture_cases.cases()
+    retraced += [*picture_cases.cases(), *job_cases.cases()]
     for case in [*traced.cases(), *measured.cases(), *outcomes.cases(), *retraced]:
         if isinstance(case, Unpriced):
             unpriced.append(case)
@@ -263,10 +264,10 @@ def _text(path: str) -> str:
 
 
 def made_residuals(done: Run) -> str:
-    """The residuals file. Many traces of one kind say no more of other people's jobs than a few: those on pictures,
-    which were made by the dozen, would narrow the intervals of published ones.
+    """The residuals file. Many traces of one kind say no more of other people's jobs than a few: those on pictures and
+    of whole jobs, which were made by the dozen, would narrow the intervals of published ones.
     """
-    rows = [row for row in done.rows if row.case.group != picture_cases.GROUP]
+    rows = [row for row in done.rows if row.case.group not in (picture_cases.GROUP, job_cases.GROUP)]
     return json.dumps(as_json(tables(rows, kept(), ratios(outside()))), indent=1) + "\n"
 
 

@@ -274,8 +274,8 @@ class Tape:
         """Number of equal pieces that one recorded piece is counted as now: ``pieces.counted_as``."""
         self.ignores_peaks = False
         """New allocations are not considered for the peak."""
-        self.peak = 0
-        """Most live bytes since the last reset."""
+        self.peak = self.earlier_peak = 0
+        """Most live bytes since the last reset, and the most before it."""
         self.largest = 0
         """Bytes of the largest block so far."""
         self.peak_label = ""
@@ -365,6 +365,7 @@ class Tape:
 
     def reset_peak(self) -> None:
         """Start a new phase of the replay: its peak so far is what is live now."""
+        self.earlier_peak = max(self.earlier_peak, self.peak)
         self.mark_peak("start")
 
     def value(self, shape: tuple[int, ...], dtype: str, label: str) -> Value:

@@ -61,6 +61,9 @@ NARROW_CHUNKS = (1, 13)
 FUSED_HEAD = (1, 15)
 """The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""
 NEWER, OLDER = "trl-0.29", "trl-0.24"
+SHIFTED_VIEWS = {"dpo": (1, 6), "ipo": (1, 6), "kto": (1, 9)}
+"""The first TRL whose trainer scores views of the logits instead of shifted copies, and takes their entropy."""
+VIEWS = "trl-1.6"
 FUSED = "trl-1.15"
 TRL_BETA = {"gkd": 0.5, "distill": 1.0}
 OF_EVERY_VERSION = ("orpo", "simpo", "cpo")
@@ -95,10 +98,11 @@ def trainer_code(
         code = _worst(name, architecture, checkpointing)
         defaults.note(key, f"as of TRL {code.partition('-')[2]}", "unknown: the lines that need most memory")
         return code
-    if numbers >= FUSED_HEAD:
-        return FUSED
+    code = FUSED if numbers >= FUSED_HEAD else VIEWS if numbers >= SHIFTED_VIEWS.get(name, FUSED_HEAD) else ""
     if name in ("dpo", "ipo") and (0, 15) <= numbers < (0, 29):
-        return OLDER
+        code = OLDER
+    if code:
+        return code
     if numbers[0] == 1 or numbers < (0, 24):
         why = "these lines differ from version to version, and keep no more than TRL 0.29's"
         defaults.note(key, "as of TRL 0.29", why)

@@ -42,8 +42,8 @@ class Objective(Record):
 
     name: str = "sft"
     code: str = ""
-    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.7`` | ``trl-1.13`` | ``trl-1.15`` |
-    ``llama-factory`` | ``ms-swift`` | ``open-instruct`` | ``own``.
+    """Which lines compute the loss: ``trl-0.24`` | ``trl-0.29`` | ``trl-1.6`` | ``trl-1.7`` | ``trl-1.13`` |
+    ``trl-1.15`` | ``llama-factory`` | ``ms-swift`` | ``open-instruct`` | ``own``.
 
     Empty: the model's own.
     """
@@ -97,6 +97,11 @@ class Objective(Record):
         recipes of adapters do not delete them (``recipes/lora_dpo_*.py``).
         """
         return self.code == OWN and self.reference == "adapter-off"
+
+    @property
+    def keeps_evaluation_logits(self) -> bool:
+        """Whether an evaluation that keeps logits gets those of the whole rows: TRL's DPO returns its outputs."""
+        return self.name in ("dpo", "ipo") and self.code in ("trl-0.29", "trl-1.6")
 
     @property
     def reads_logits(self) -> bool:

@@ -203,7 +203,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     shape = (ctx.residual_tokens * base.streams, ctx.hidden)
     x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
     loss = run_head(ctx, head, x)
-    high = tape.peak
+    high = max(tape.peak, tape.earlier_peak)
     outputs_in_fp32 = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
     logits = 0
     for value in ctx.model_outputs:
@@ -212,7 +212,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     if outputs_in_fp32 and ctx.model_outputs:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         high = max(high, tape.live + logits)
-    if head.objective.loss_after_model and job.objective.code == "trl-0.29" and job.objective.name in ("dpo", "ipo"):
+    if head.objective.loss_after_model and job.objective.keeps_evaluation_logits:
         logits = rounded(
             ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if outputs_in_fp32 else base.param_dtype]
         )

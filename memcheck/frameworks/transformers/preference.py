@@ -39,9 +39,11 @@ def preference_loss(
     if objective.code == OPEN_INSTRUCT:
         return _open_instruct_dpo(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.name == "kto":
+        if objective.code == "trl-1.6":
+            return _of_views(ctx, box, batch, second, wide=objective.fp32_outputs, selects=True)
         return _kto(ctx, box, batch, second, wide=objective.fp32_outputs)
     if objective.name in ("dpo", "ipo"):
-        run = _dpo if objective.code == "trl-0.29" else _dpo_trl_024
+        run = {"trl-0.29": _dpo, "trl-1.6": _of_views}.get(objective.code, _dpo_trl_024)
         return run(ctx, box, batch, second, wide=objective.fp32_outputs)
     return _orpo_or_cpo(ctx, box, batch, nll=objective.name != "simpo")
 
@@ -66,6 +68,36 @@ def _dpo(ctx: Context, box: list[Outputs], batch: Batch, second: ForwardOnlyPass
     entropies(tape, batch.rows * (batch.sequence - 1), batch.vocab, shift_logits.dtype)
     chosen = tape.new((batch.rows // 2 * batch.completion, batch.vocab), shift_logits.dtype, "completion logits")
     del chosen, variables
+    return loss
+
+
+def _of_views(
+    ctx: Context,
+    box: list[Outputs],
+    batch: Batch,
+    second: ForwardOnlyPass | None,
+    *,
+    wide: bool,
+    selects: bool = False,
+) -> Value:
+    """Replay _compute_loss of TRL's DPOTrainer, 1.6 to 1.14, and KTOTrainer, 1.9 to 1.14.
+
+    Shifted logits are views, which the entropy copies. ``selects``: copies of the chosen and the rejected rows follow.
+    """
+    tape = ctx.tape
+    outputs = box.pop()
+    loss = total(tape, (selective_log_softmax(tape, slices(tape, outputs.logits, batch.shifted)[0]),))
+    variables: list[Outputs | Value] = [outputs]
+    if second is not None:
+        ref_outputs = second_outputs(ctx, second, wide=wide)
+        selective_log_softmax(tape, _without_last_token(ref_outputs.logits, batch))
+        variables.append(ref_outputs)
+    flat_logits = tape.new(batch.shifted, outputs.logits.dtype, "shifted logits of the entropy")
+    entropies(tape, batch.rows * (batch.sequence - 1), batch.vocab, outputs.logits.dtype)
+    del flat_logits
+    selected = tape.new(batch.shifted, outputs.logits.dtype, "selected rows") if selects else None
+    chosen = tape.new((batch.rows // 2 * batch.completion, batch.vocab), outputs.logits.dtype, "completion logits")
+    del chosen, selected, variables, outputs
     return loss
 
 

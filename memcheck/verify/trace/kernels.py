@@ -163,13 +163,21 @@ class CudaKernels(TorchFunctionMode):
                 return 1.0  # fake tensors have no values; Adafactor asks for a norm, which decides no shape
             if ROUTED.each and args[0].dtype in (torch.int32, torch.int64):
                 return ROUTED.each
-        typed = name in FP32_UNLESS_TYPED and kwargs.get("dtype") is not None
-        if name == "sum" and not typed and torch.is_autocast_enabled("cpu"):
-            return func(*args, **_summed_in_fp32(args, kwargs))
-        if name in FP32_ON_CUDA and not typed and torch.is_autocast_enabled("cpu"):
-            args = tuple(_fp32(a) for a in args)
-            kwargs = {k: _fp32(v) for k, v in kwargs.items()}
+        args, kwargs = autocast_on_cuda(name, args, kwargs)
         return func(*args, **kwargs)
+
+
+def autocast_on_cuda(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments of a function as CUDA's autocast would change them, where a CPU's is enabled.
+
+    ``name``: that of the function. CUDA computes more operators in fp32 than a CPU does (``FP32_ON_CUDA``).
+    """
+    typed = name in FP32_UNLESS_TYPED and kwargs.get("dtype") is not None
+    if typed or (name != "sum" and name not in FP32_ON_CUDA) or not torch.is_autocast_enabled("cpu"):
+        return args, kwargs
+    if name == "sum":
+        return args, _summed_in_fp32(args, kwargs)
+    return tuple(_fp32(a) for a in args), {k: _fp32(v) for k, v in kwargs.items()}
 
 
 def _summed_in_fp32(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

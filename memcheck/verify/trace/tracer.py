@@ -346,7 +346,9 @@ class Tracer(TorchDispatchMode):
     def _added(self, args: Any) -> Any:
         """The first of two gradients with the second added to it, where autograd alone holds it; None elsewhere."""
         first, second = args
-        if torch.is_grad_enabled() or not isinstance(second, torch.Tensor) or first.shape != second.shape:
+        if self.phase != "backward" or torch.is_grad_enabled():
+            return None
+        if not isinstance(second, torch.Tensor) or first.shape != second.shape:
             return None
         return first.add_(second) if uses(first) == self._alone else None
 

@@ -1,0 +1,51 @@
+"""Whole jobs that were traced in the trainers' own objects: load, two steps, evaluation and save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.job_cases import moments, plan, predicted, records
+from benchmarks.score import resolved
+from memcheck.memory.estimate import estimate
+
+RECORDS = {record["id"]: record for record in records()}
+LOW, HIGH = -0.005, 0.01
+
+
+def _estimate(record: dict[str, Any]) -> Any:
+    return estimate(*resolved(plan(record)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_moment_of_a_whole_job(name: str) -> None:
+    """Within 1 %, and not more than 0.5 % too low, but for the moments that say how far apart they are."""
+    record = RECORDS[name]
+    (rank,) = _estimate(record).ranks
+    found = predicted({instant.name: instant.allocated_bytes for instant in rank.instants})
+    for moment, truth in moments(record).items():
+        gap = found[moment] / truth - 1
+        apart = record.get("apart", {}).get(moment, 0.0)
+        assert min(LOW, apart) <= gap <= max(HIGH, apart), moment
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name in RECORDS if RECORDS[name].get("loading", {}).get("dtype") == "float32"]
+)
+def test_weights_that_are_cast_as_they_load_are_host_memory(name: str) -> None:
+    """Each process holds them whole: within 1 % of what its trace held on the host. Others are files in memory."""
+    record = RECORDS[name]
+    (load,) = (moment for moment in _estimate(record).host_moments if moment.name == "load")
+    processes = record["plan"]["hardware"]["gpus_per_node"]
+    held = sum(size for _, size in load.components) / processes
+    assert held == pytest.approx(record["host_bytes"]["load"], rel=0.01)
+
+
+def test_jobs_are_of_many_kinds() -> None:
+    """At least 25 whole jobs of three launchers are recorded, each with the versions that ran."""
+    assert len(RECORDS) >= 25
+    assert {record["launcher"] for record in RECORDS.values()} == {"axolotl", "transformers", "trl"}
+    assert all({"torch", "transformers", "accelerate"} <= set(record["versions"]) for record in RECORDS.values())
