@@ -36,6 +36,7 @@ from memcheck.configs.python_values import (
     converted,
     is_whole,
     joined,
+    parent_of,
     plain,
 )
 from memcheck.plan.finding import Location
@@ -43,6 +44,8 @@ from memcheck.plan.finding import Location
 MOST_STEPS = 60_000
 DEEPEST = 100
 """Expressions, statements and calls inside each other."""
+MOST_ABOVE = 8
+"""Folders above a script."""
 MOST_WRITTEN = 2 * 2**20
 """Characters and elements that all values together may take."""
 
@@ -171,8 +174,11 @@ class FollowedCode:
         if isinstance(owner.of, dict) and node.attr in owner.of:
             element: PythonValue = owner.of[node.attr]
             return element
-        if isinstance(owner.of, str) and node.attr == "parent":
-            return owner._replace(of=owner.of.rpartition("/")[0])
+        if isinstance(owner.of, str) and node.attr in ("parent", "parents"):
+            above = [owner]
+            for _ in range(MOST_ABOVE):
+                above.append(owner._replace(of=parent_of(above[-1].of)))
+            return above[1] if node.attr == "parent" else owner._replace(of=above[1:])
         if isinstance(owner.of, LocalClass):
             return self.fields(owner.of).get(node.attr) or self.unknown(node)
         return self.unknown(node, owner.why if not owner.known else "", option=owner.option)
@@ -385,6 +391,8 @@ class FollowedCode:
         first = arguments[0] if arguments else None
         if name in ("getattr", "vars"):
             return self._field(name, arguments, node)
+        if name == "isinstance":
+            return self._instance(arguments, node)
         if name in ("dict", "list", "tuple"):
             held = {} if first is None else first.of
             known = isinstance(held, (list, dict)) and (first is not None or name == "dict")
@@ -411,8 +419,26 @@ class FollowedCode:
         if isinstance(owner, MadeObject) and name == "vars":
             return PythonValue(owner.keywords, self.at(node))
         field = plain(arguments[1]) if len(arguments) > 1 else None
+        if isinstance(owner, ImportedName) and isinstance(field, str):
+            return arguments[1]._replace(of=ImportedName(f"{owner.path}.{field}"))
         said = owner.get(field) if isinstance(owner, MadeObject) and isinstance(field, str) else None
         return said or self.unknown(node)
+
+    def _instance(self, arguments: list[PythonValue], node: ast.Call) -> PythonValue:
+        """``isinstance`` of a constant, a list or a mapping, and the names of types of Python."""
+        if len(arguments) != 2 or not arguments[0].known:
+            left = arguments[0] if arguments else PythonValue(UNKNOWN, self.at(node))
+            return self.unknown(node, left.why, by_gpu=left.by_gpu, option=left.option)
+        value, kinds = arguments[0].of, arguments[1].of
+        named_kinds = [each.of for each in kinds] if isinstance(kinds, list) else [kinds]
+        paths = {each.path for each in named_kinds if isinstance(each, ImportedName)}
+        if (
+            len(paths) < len(named_kinds)
+            or not paths <= set(_KINDS)
+            or not isinstance(value, (*_KINDS.values(), type(None)))
+        ):
+            return self.unknown(node)
+        return arguments[0]._replace(of=isinstance(value, tuple(_KINDS[each] for each in paths)), at=self.at(node))
 
     def call(
         self,
@@ -555,4 +581,7 @@ class FollowedCode:
 MOST_RETURNS = 8
 """Returns of a function of which the values are compared."""
 _FIELDS = ("field", "Field", "HfArg")
-_BUILTIN = frozenset("open int float str bool len round abs max min dict list tuple getattr vars".split())  # noqa: SIM905
+_BUILTIN = frozenset("open int float str bool len round abs max min dict list tuple getattr vars isinstance".split())  # noqa: SIM905
+
+_KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "dict": dict}
+"""Types whose instances the reader holds as what they are: a list may stand for a tuple, and a text for a path."""

@@ -6,14 +6,16 @@ Read at transformers 5.23.0 (``trainer.py``), TRL 1.9 (``trainer``, ``scripts/ut
 
 from __future__ import annotations
 
+import ast
 import json
+import posixpath
 from collections.abc import Callable
 from typing import Any
 
 from memcheck.configs.python_commands import environment, of_dataclasses, of_parser
 from memcheck.configs.python_expressions import FollowedCode
 from memcheck.configs.python_scope import LibraryCall, LocalFunction, named
-from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, joined, placed, plain
+from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, joined, parent_of, placed, plain
 from memcheck.plan.finding import Location
 from memcheck.record import Record
 
@@ -168,7 +170,8 @@ def _thing(run: FollowedCode, call: LibraryCall) -> PythonValue:
 def _joined(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     if not all(isinstance(each.of, str) for each in call.arguments):
         return None
-    return PythonValue("/".join(each.of for each in call.arguments)[:LONGEST], call.at)
+    parts = [each.of for each in call.arguments if each.of != "."]
+    return PythonValue(posixpath.join("", *parts)[:LONGEST], call.at)
 
 
 def _unsloth(run: FollowedCode, call: LibraryCall) -> PythonValue:
@@ -207,13 +210,18 @@ def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     held = given.of if given is not None else None
     name = held.argument(0) if isinstance(held, MadeObject) and held.name == OPENED else given
     path = plain(name)
-    if call.path == "json.loads" and isinstance(path, str):
-        return literal(path, call.at)
+    if call.path == "json.loads":
+        written = call.node.args[0] if call.node.args else None
+        path = written.value if isinstance(written, ast.Constant) else path
+        return literal(path, call.at) if isinstance(path, str) and len(path) <= LONGEST_TEXT else None
     found = run.near.document(path) if run.near is not None and isinstance(path, str) else None
     if found is not None:
         option = name.option if name is not None else ""
         return PythonValue(_with_option(found, f"{option} {path}") if option else found, call.at)
     return run.unknown(call.node, f"the file `{path}`") if isinstance(path, str) else None
+
+
+LONGEST_TEXT = 100_000
 
 
 def literal(text: str, at: Location) -> PythonValue | None:
@@ -445,7 +453,7 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
         lambda run, call: (
             None
             if call.first is None or not isinstance(call.first.of, str)
-            else call.first._replace(of=call.first.of.rpartition("/")[0] if call.name == "dirname" else call.first.of)
+            else call.first._replace(of=parent_of(call.first.of) if call.name == "dirname" else call.first.of)
         ),
     ),
     (lambda call: call.path == "open", _opened),
@@ -461,6 +469,7 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     (lambda call: call.name in ("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), _prepared),
     (lambda call: call.name == "setup_chat_format", lambda run, call: PythonValue(call.arguments[:2], call.at)),
     (lambda call: call.path in ("copy.deepcopy", "copy.copy", "dataclasses.asdict"), _copied),
+    (lambda call: call.path in ("typing.cast", "typing_extensions.cast"), lambda run, call: call.second),
     (lambda call: call.path == "torch.compile", lambda run, call: call.first),
     (lambda call: call.name in ("Accelerator", "PartialState"), _accelerator),
     (lambda call: call.name in ("ArgumentParser", *DATACLASS_PARSERS), _parser),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import posixpath
 from collections.abc import Callable
 from typing import Any
 
@@ -179,7 +180,7 @@ def _joined_mappings(
 
 def _arithmetic(one: Any, other: Any, operator: type[ast.operator]) -> object:
     if isinstance(one, str) and isinstance(other, str) and operator in (ast.Add, ast.Div):
-        return one + other if operator is ast.Add else f"{one}/{other}"  # of a Path
+        return one + other if operator is ast.Add else posixpath.join(one, other) if one != "." else other  # of a Path
     if isinstance(one, list) and isinstance(other, list) and operator is ast.Add:
         return one + other
     if isinstance(one, dict) and isinstance(other, dict) and operator is ast.BitOr:
@@ -211,6 +212,11 @@ def combined(one: object, other: object, operator: ast.operator) -> object:
     except (ArithmeticError, TypeError, ValueError):
         return UNKNOWN
     return bounded(found)
+
+
+def parent_of(path: str) -> str:
+    """The folder of a path, of which a relative one counts from where the script lies."""
+    return posixpath.normpath(posixpath.join(path, ".."))
 
 
 def bounded(found: object) -> object:

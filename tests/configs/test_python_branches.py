@@ -95,3 +95,37 @@ def test_an_optimizer_without_a_memory_model_is_answered_with_those_that_have_on
     message = asks(SHORT.replace("max_length=512", "max_length=512, optim='galore_adamw'"))
     assert "adamw-8bit" in message
     assert "--set training.optimizer=adamw" in message
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import json\nsize = json.loads(r'''\n{\"size\": 4}\n''')['size']\n",
+        "from typing import cast\nsize = cast(int, 4)\n",
+        "size = 4 if isinstance('all-linear', str) and not isinstance(None, (int, float)) else unknown()\n",
+        "size = 4 if getattr(torch, 'float16') is not None else unknown()\n",
+    ],
+)
+def test_what_python_itself_decides_is_known(code: str) -> None:
+    """Types, casts and texts of JSON hang on nothing outside the file."""
+    made = f"model = {MODEL}, dtype=getattr(torch, 'bfloat16'))\n"
+    found = values(BASE + code + made + TRAINED.replace("size=2", "size=size"))
+    assert found["training.micro_batch_size"] == 4
+    assert found["training.precision.params"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    "root", ["Path(__file__).resolve().parents[1]", "os.path.dirname(os.path.dirname(os.path.abspath(__file__)))"]
+)
+def test_a_file_beside_the_scripts_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+    """The folder above that of a script is part of its repository."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "job.yaml").write_text("rows: 6\n", encoding="utf-8")
+    code = (
+        f"import os, yaml\nfrom pathlib import Path\nwith open(Path({root}) / 'job.yaml') as file:\n"
+        f"    job = yaml.safe_load(file)\nmodel = {MODEL}, dtype='bfloat16')\n"
+    )
+    monkeypatch.chdir(tmp_path / "scripts")
+    found = values(BASE + code + TRAINED.replace("size=2", "size=job['rows']"))
+    assert found["training.micro_batch_size"] == 6

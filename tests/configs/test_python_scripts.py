@@ -36,7 +36,7 @@ def test_the_record_is_of_public_files() -> None:
 def test_most_jobs_are_answered() -> None:
     """Of files that train: four of five are answered after at most three stated answers, a third without any."""
     jobs = [each["answer"] for each in RECORD if each["answer"] != "refused"]
-    assert jobs.count("plan") >= 0.33 * len(jobs)
+    assert jobs.count("plan") >= 0.35 * len(jobs)
     assert jobs.count("plan") + jobs.count("asks") >= 0.8 * len(jobs)
 
 
