@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.fuzz_check import SWITCH, Outcome, described, run
 from benchmarks.script_draw import draw_script
+from memcheck.configs.python_expressions import MOST_STEPS
 
 PAGE = Path(__file__).parent / "fuzz_scripts.md"
 SLOW_S = 1.0
@@ -62,7 +63,7 @@ def page(seed: int, first: int, counts: Counter[str], seconds: list[float]) -> s
         "",
         f"{len(seconds):,} Python files and notebooks of seed {seed}, from number {first:,}: {faults} misbehaved.",
         f"Processor time: {ordered[len(ordered) // 2] * 1000:.0f} ms in the median, at most {ordered[-1]:.2f} s.",
-        "The reading of a file ends after 60,000 steps.",
+        f"The reading of a file ends after {MOST_STEPS:,} steps.",
         "",
         "| ended in | files |",
         "|---|--:|",
