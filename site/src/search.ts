@@ -73,11 +73,22 @@ async function search(): Promise<void> {
         } else if (step.step === "gpus") {
           const now = step as unknown as Gpus & Step;
           gpuShares.value = now.gpus;
-          add({ order: now.order }, now.sections);
+          add({ order: joined(mine.order, now.order) }, now.sections);
           searching.value = "";
         } else if (step.step === "lines") lineHints.value = (step as unknown as Lines & Step).lines;
       });
     },
   });
   if (current()) searching.value = "";
+}
+
+/** The order of the newer step, with the sections that only the step before knows after what they stood after. */
+export function joined(before: readonly SectionHead[], newer: readonly SectionHead[]): readonly SectionHead[] {
+  const found = [...newer];
+  before.forEach((head, index) => {
+    if (found.some(({ id }) => id === head.id)) return;
+    const after = before[index - 1]?.id;
+    found.splice(found.findIndex(({ id }) => id === after) + 1, 0, head);
+  });
+  return found;
 }

@@ -20,6 +20,7 @@ export type Request =
   | SuggestRequest
   | WhyRequest
   | ReportRequest
+  | LinkRequest
   | CatalogRequest;
 /**
  * One step of an answer. The last step of every request is `done`.
@@ -36,6 +37,7 @@ export type Reply =
   | Exported
   | Drawn
   | Reported
+  | Linked
   | Catalog
   | Failed
   | Done;
@@ -542,6 +544,53 @@ export interface ReportRequest {
     | "gitlab"
     | "checkstyle"
     | "rdjson";
+}
+/**
+ * A link that opens the plan in the page. Reply: `linked`.
+ */
+export interface LinkRequest {
+  /**
+   * The number of the request, which its replies repeat.
+   */
+  id: number | string;
+  /**
+   * The word of the request.
+   */
+  do: "link";
+  /**
+   * The file that the request is about; without it, the file of the request before.
+   */
+  path?: string;
+  /**
+   * The text of that file, if it has changed.
+   */
+  text?: string;
+  /**
+   * The number of the plan in the file, from 0; without it, 0.
+   */
+  document?: number;
+  /**
+   * Other files by name that are added or replaced; null removes a file.
+   */
+  files?: {
+    [k: string]: string | null;
+  };
+  /**
+   * What a framework's own config does not say: gpu, gpus_per_node, nodes.
+   */
+  hardware?: {};
+  /**
+   * The id of the answer that is shown: what is the same is left out.
+   */
+  since?: number | string;
+  /**
+   * The file of a second plan, to compare with.
+   */
+  compared?: string;
+  /**
+   * The section to show first.
+   */
+  section?: string;
 }
 /**
  * Models and GPUs by name. Reply: `catalog`.
@@ -1351,6 +1400,31 @@ export interface Reported {
    * Whether the text is base64 of bytes.
    */
   encoded: boolean;
+}
+/**
+ * A link that holds the plan.
+ */
+export interface Linked {
+  /**
+   * The id of the request; null if it had none.
+   */
+  id: number | string | null;
+  /**
+   * The step.
+   */
+  step: "linked";
+  /**
+   * The part of the page's address from `#` on.
+   */
+  fragment: string;
+  /**
+   * Whether the plan was written anew, with all that it takes from other files.
+   */
+  flattened: boolean;
+  /**
+   * What to say of a long link; empty for one that goes everywhere.
+   */
+  warning: string;
 }
 /**
  * What can be chosen by name.
