@@ -11,11 +11,14 @@ import { readZip, storedZip } from "./zip.mjs";
 const LEFT_OUT = ["memcheck/verify/", "memcheck/ui/", "memcheck/report/pdf/"];
 /** Modules of the standard library that no module of the engine imports, which `checkImports` holds. */
 const UNUSED = [
-  ...["_pyrepl", "bdb", "cProfile", "dbm", "doctest", "ensurepip", "ftplib", "idlelib", "imaplib", "lib2to3", "mailbox"],
-  ...["modulefinder", "nntplib", "optparse", "pdb", "pickletools", "plistlib", "poplib", "profile"],
-  ...["pstats", "pydoc", "pydoc_data", "smtplib", "socketserver", "sqlite3", "tarfile", "tkinter", "trace", "turtle"],
-  ...["turtledemo", "unittest", "venv", "wsgiref", "xmlrpc"],
+  ...["_pydatetime", "_pyio", "_pyrepl", "antigravity", "bdb", "cProfile", "compileall", "ctypes", "dbm", "doctest"],
+  ...["ensurepip", "filecmp", "fileinput", "ftplib", "idlelib", "imaplib", "lib2to3", "mailbox", "modulefinder"],
+  ...["nntplib", "optparse", "pdb", "pickletools", "plistlib", "poplib", "profile", "pstats", "pyclbr", "pydoc"],
+  ...["pydoc_data", "sched", "shelve", "smtplib", "socketserver", "sqlite3", "tabnanny", "tarfile", "this", "timeit"],
+  ...["tkinter", "trace", "turtle", "turtledemo", "unittest", "venv", "wave", "wsgiref", "xmlrpc", "zipapp", "zoneinfo"],
 ];
+/** Tables of characters of single systems and languages, of which the usual ones stay. */
+const UNUSUAL_ENCODING = /^encodings\/(?:mac_|hp_|palmos|ptcp|kz1048|tis_|iso8859_(?!15?\.|2\.)|cp(?!437|125[012]\.))/u;
 const SHIM = path.join(SITE, "build", "shim", "rpds.py");
 
 /** The wheels of `requirements.txt`, downloaded once and checked against their hashes. */
@@ -83,7 +86,7 @@ export function writePack(files) {
 export function packLibrary() {
   const unused = new RegExp(`^(?:${UNUSED.join("|")})(?:/|\\.py$)`, "u");
   const files = readZip(readFileSync(path.join(PYODIDE, "python_stdlib.zip")));
-  return storedZip(files.filter(([name]) => !unused.test(name)));
+  return storedZip(files.filter(([name]) => !unused.test(name) && !UNUSUAL_ENCODING.test(name)));
 }
 
 /** Pyodide itself, the standard library and the engine into the folder that is served; their addresses by name. */
