@@ -163,7 +163,7 @@ export interface MoreRequest {
    */
   since?: number | string;
   /**
-   * What to search for; all without it.
+   * What to search for, in this order; all without it.
    *
    * @maxItems 1000
    */
@@ -1117,7 +1117,7 @@ export interface Searching {
    */
   step: "searching";
   /**
-   * `lines`, `remedies`, `gpus`, or the word of the request.
+   * `choices`, `lines`, `remedies`, `gpus` or `sweep`.
    */
   part: string;
   /**
