@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.cases import HERE, kept
 from benchmarks.small import ADAPTED, HALF_ADAPTED, TRAINER, small_plan
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.models.types import Attention, Mixer
 
 FILE = os.path.join(HERE, "data", "family_models.json")

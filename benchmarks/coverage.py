@@ -13,7 +13,7 @@ from benchmarks.added import added
 from benchmarks.cases import HERE
 from benchmarks.page import write_or_check
 from memcheck.catalog.names import find_model, model_names
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import Framework
 from memcheck.memory.unmodelled import unpriced

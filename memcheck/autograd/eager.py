@@ -7,8 +7,18 @@ a head. Sources with each function: transformers 5.23, the family's eager_attent
 from __future__ import annotations
 
 from memcheck.autograd.attention import Copied, batched, softmax
-from memcheck.autograd.elementwise import cast, cat, dropout, mul, scale, scale_in_place, shift, unary
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    cast,
+    cat,
+    dropout,
+    mul,
+    operator,
+    scale,
+    scale_in_place,
+    shift,
+    unary,
+)
 from memcheck.autograd.tensor import Tape, Value
 
 

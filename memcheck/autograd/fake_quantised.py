@@ -11,8 +11,7 @@ of the layer's quantizers, and stay when the graph has gone.
 from __future__ import annotations
 
 from memcheck.autograd.checkpoint import ctx_attribute
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 

@@ -10,8 +10,7 @@ Source: peft 0.21 tuners/lora/variants.py (DoraLinearVariant.forward) and tuners
 
 from __future__ import annotations
 
-from memcheck.autograd.elementwise import add, cast, cast_weight, copy, dropout, mul, scale
-from memcheck.autograd.operator import Gradient, operator
+from memcheck.autograd.operator import Gradient, add, cast, cast_weight, copy, dropout, mul, operator, scale
 from memcheck.autograd.tensor import SAVED_WEIGHT, Parameter, Tape, Value
 
 

@@ -8,8 +8,7 @@ gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py
 from __future__ import annotations
 
 from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cast, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 
 TYPE_CHECKING = False

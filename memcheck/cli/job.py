@@ -18,7 +18,7 @@ from memcheck.configs.detect import describes_model
 from memcheck.configs.plan_text import plan_text
 from memcheck.configs.types import ReadSetting
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.record import Record
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

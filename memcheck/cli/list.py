@@ -17,8 +17,7 @@ from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import gib
 from memcheck.errors import UsageError
-from memcheck.families.architecture import read_architecture
-from memcheck.families.registry import FAMILIES
+from memcheck.families.registry import FAMILIES, read_architecture
 from memcheck.families.wrappers import WRAPPERS
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import DEFAULT_OPTIMIZER

@@ -18,7 +18,7 @@ from memcheck.configs.trainer_parts import on, say, text, words
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, KeyRow, Note
 from memcheck.errors import MemcheckError
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.models.parameters import block_tensors, tower_runs
 from memcheck.models.types import Architecture, Moe
 from memcheck.plan.types import ModelSpec

@@ -14,7 +14,7 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.types import ReadConfig
 from memcheck.edge.screen import whole_number
 from memcheck.errors import MemcheckError
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 from memcheck.record import Record

@@ -11,12 +11,12 @@ from memcheck.configs.trainer_adapters import HELD
 from memcheck.configs.trainer_parts import architecture_named, known_architecture, on, same_dimensions, say, text
 from memcheck.configs.types import Note, ReadSetting
 from memcheck.errors import MemcheckError
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.transformers.liger import modelled
 from memcheck.job.rows import MASKED
-from memcheck.models.padding import maskable, unpaddable
 from memcheck.models.types import Architecture
+from memcheck.models.variants import maskable, unpaddable
 from memcheck.plan.types import ModelSpec
 
 REFERRED = ("dpo", "ipo", "kto")

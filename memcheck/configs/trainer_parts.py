@@ -11,7 +11,7 @@ from memcheck.configs.launch_devices import allocator
 from memcheck.configs.types import KeyRow
 from memcheck.edge.opener import is_folder
 from memcheck.errors import MemcheckError
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.versions import TRANSFORMERS as OPTION
 from memcheck.models.types import Architecture

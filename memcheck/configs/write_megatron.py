@@ -9,11 +9,11 @@ from memcheck.configs import read_megatron as megatron
 from memcheck.configs.config_writer import ConfigWriter, Export, neutral, settings_of, spelled
 from memcheck.configs.read_megatron import KEYS
 from memcheck.configs.types import Written
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import TrainingJob
-from memcheck.models.errors import ArchitectureError
 from memcheck.models.families.megatron_lm import MODEL_TYPE
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 
 GELU = {"gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"}

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from memcheck.edge.imports import import_module
 from memcheck.families.registry import FAMILIES, read_family
 from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
-from memcheck.models.errors import ArchitectureError
-from memcheck.models.named_experts import with_names
-from memcheck.models.reader import ConfigReader, shown
+from memcheck.models.reader import ArchitectureError, ConfigReader, shown
 from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Modalities, Qwen2AudioModel
+from memcheck.models.variants import with_names
 from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
 
@@ -155,7 +154,7 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         path = BARE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
-        from memcheck.models.cross_attention import with_pictures
+        from memcheck.models.variants import with_pictures
 
         language = with_pictures(language, vision.crosses)
     if outer.model_type in LABEL_COPYING:

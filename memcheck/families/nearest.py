@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from memcheck.models.errors import ArchitectureError
 from memcheck.models.leftovers import may_carry_size
-from memcheck.models.reader import REQUIRED, ConfigReader, Required
+from memcheck.models.reader import REQUIRED, ArchitectureError, ConfigReader, Required
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.edge.imports import import_module
 
 TYPE_CHECKING = False

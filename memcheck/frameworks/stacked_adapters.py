@@ -12,7 +12,7 @@ from math import prod
 from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.errors import UnsupportedError
-from memcheck.models.feed_forward_types import IdentityMoe
+from memcheck.models.module_types import IdentityMoe
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
 

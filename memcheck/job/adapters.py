@@ -9,8 +9,8 @@ from memcheck.job.framework import Framework
 from memcheck.job.recipe import UPCAST
 from memcheck.job.types import BITSANDBYTES, Lora, Recipe
 from memcheck.job.versions import TRANSFORMERS
-from memcheck.models.errors import ArchitectureError
 from memcheck.models.module_paths import Linear, linear_layers, matching
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.plan.types import BaseSpec, PrecisionSpec, TrainingSpec

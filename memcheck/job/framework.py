@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.job.families import Families
 from memcheck.job.types import Layout, Recipe
 from memcheck.job.versions import ENGINE, TRANSFORMERS, is_before

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.types import ModelHead
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.types import NO_HEAD_LAYER, Architecture, Qwen2AudioModel, Rough, TaskHead
 from memcheck.plan import types as plan_types
 from memcheck.plan.types import TrainingSpec

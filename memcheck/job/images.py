@@ -12,7 +12,7 @@ from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
 from memcheck.job.types import Images, TrainingJob
 from memcheck.job.versions import TRANSFORMERS, is_before
-from memcheck.models.rough import Rough
+from memcheck.models.additions import Rough
 from memcheck.models.vision import Vision
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
@@ -182,7 +182,7 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
     if per_sample == 0:
         images = NONE
     elif stated.width is not None and stated.height is not None:
-        from memcheck.families.pictures import Limits, PictureError, tokens_of
+        from memcheck.families.tower import Limits, PictureError, tokens_of
 
         try:
             limits = Limits(stated.min_pixels, stated.max_pixels)

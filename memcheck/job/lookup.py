@@ -5,9 +5,9 @@ from __future__ import annotations
 from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import AmbiguousNameError, Gpu, UnknownNameError
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.job.defaults import JobProblem, ResolutionError
-from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
 

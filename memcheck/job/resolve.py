@@ -428,7 +428,7 @@ def _training_job(
         liger=_liger((training.kernels or NO_KERNELS).liger),
     )
     if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
-        from memcheck.models.cross_attention import without_pictures
+        from memcheck.models.variants import without_pictures
 
         job = job._replace(architecture=without_pictures(architecture))
     return job, (defaults.taken(), between.taken(), (*after.taken(), *wrapper.taken()))

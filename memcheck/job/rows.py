@@ -153,7 +153,7 @@ def unmodelled(
     unpads = attention == "flash" and rows == "padded"
     if attention not in MASKED and not unpads:
         return f"attention `{attention}`"
-    from memcheck.models.padding import maskable, unpaddable
+    from memcheck.models.variants import maskable, unpaddable
 
     if not isinstance(architecture, Architecture) or not maskable(architecture):
         return "this model's attention"

@@ -24,7 +24,7 @@ from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.served_cache import layer_bytes
 from memcheck.memory.serving import ServingRank, Weight, formulas, ledger
-from memcheck.models.attention_types import Compressed
+from memcheck.models.module_types import Compressed
 from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough
 

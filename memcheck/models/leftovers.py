@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memcheck.edge.closest import closest
-from memcheck.models.keys import synonyms
-from memcheck.models.reader import ConfigReader, shown
+from memcheck.models.reader import ConfigReader, shown, synonyms
 from memcheck.models.types import Architecture, Attention, LatentAttention, Mlp, Moe
 
 MOST_NAMED = 50

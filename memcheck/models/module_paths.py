@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.edge.expressions import Expression, ExpressionError
-from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import block_tensors
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Block
 from memcheck.models.vision import OtherTower, Vision
 from memcheck.record import Record

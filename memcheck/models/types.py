@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from itertools import chain, repeat
 
-from memcheck.models.attention_types import Attention, Disentangled, LatentAttention, Norm, ParameterTensor
-from memcheck.models.feed_forward_types import Mlp, Moe
-from memcheck.models.layer_inputs import HyperConnections, PerLayer, SparePairs
-from memcheck.models.mixer_types import Mixer
-from memcheck.models.rough import Rough
-from memcheck.models.task import Pooling, TaskHead
+from memcheck.models.additions import HyperConnections, PerLayer, Pooling, Rough, SparePairs, TaskHead
+from memcheck.models.module_types import (
+    Attention,
+    Disentangled,
+    LatentAttention,
+    Mixer,
+    Mlp,
+    Moe,
+    Norm,
+    ParameterTensor,
+)
 from memcheck.record import Record
 
 TYPE_CHECKING = False

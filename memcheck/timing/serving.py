@@ -15,7 +15,7 @@ from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, InferenceJob, Layout
 from memcheck.memory.inference import kv_bytes_per_sequence, weight_bytes
-from memcheck.models.feed_forward_types import DenseDispatchMoe
+from memcheck.models.module_types import DenseDispatchMoe
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe, Rough
 from memcheck.record import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import local_tensor
 from memcheck.autograd.context import Adapter, adapts, is_frozen
-from memcheck.models.feed_forward_types import DenseDispatchMoe
+from memcheck.models.module_types import DenseDispatchMoe
 from memcheck.models.types import Block, Moe, ParameterTensor
 from memcheck.record import Record
 

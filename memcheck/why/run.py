@@ -10,8 +10,8 @@ from memcheck.catalog.gpus import gpu_sizes
 from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.screen import one_line
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.families.architecture import catalog_architecture
-from memcheck.models.rough import Rough
+from memcheck.families.registry import catalog_architecture
+from memcheck.models.additions import Rough
 from memcheck.models.types import Architecture
 from memcheck.why.answer import Diagnosis, Drafted
 from memcheck.why.device_sections import failing

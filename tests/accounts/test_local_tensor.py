@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.state import adapter_tensors, local_tensor
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.job.types import Lora
-from memcheck.models.attention_types import ParameterTensor
+from memcheck.models.module_types import ParameterTensor
 from memcheck.models.types import Moe
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
 from memcheck.autograd.checkpoint import checkpoint
-from memcheck.autograd.elementwise import add, cast, divide_rows, dropout, mul, power, unary
-from memcheck.autograd.indexing import index, sum_groups
 from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.operator import add, cast, divide_rows, dropout, index, mul, power, sum_groups, unary
 from memcheck.autograd.tensor import Leaf, promote
 
 MIB = 2**20

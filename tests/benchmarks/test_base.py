@@ -9,7 +9,7 @@ import pytest
 from benchmarks.base_cases import GROUPS
 from benchmarks.cases import load
 from benchmarks.score import answer
-from memcheck.autograd.norm import MULTIPROCESSORS_MOST
+from memcheck.autograd.modules import MULTIPROCESSORS_MOST
 
 MOST_COLUMNS = 4096
 """Of a norm in any case. The tracer stands for a GPU of one multiprocessor, and the estimate for one of the most."""

@@ -6,8 +6,7 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.catalog.names import find_model, model_names
-from memcheck.families.architecture import read_architecture
-from memcheck.families.registry import FAMILIES
+from memcheck.families.registry import FAMILIES, read_architecture
 from memcheck.models.parameters import count_parameters, parameters_by_group
 
 

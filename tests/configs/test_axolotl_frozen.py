@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.autograd.context import is_frozen
 from memcheck.edge.expressions import Expression
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.judge import Gate, check_file
 from memcheck.models.parameters import block_tensors
 from memcheck.plan.types import ModelSpec

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec

@@ -9,7 +9,7 @@ import pytest
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import replay
 from memcheck.catalog.names import find_model
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.litgpt import layers as litgpt_layers
 from memcheck.frameworks.litgpt import states as litgpt_states

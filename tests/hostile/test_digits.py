@@ -11,8 +11,8 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.cli.write import width_of
-from memcheck.families.architecture import read_architecture
-from memcheck.models.errors import ArchitectureError
+from memcheck.families.registry import read_architecture
+from memcheck.models.reader import ArchitectureError
 
 NO_NUMBERS = ("²", "9" * 5000)
 STEP = json.loads((Path(__file__).parent.parent / "models" / "written.json").read_text())["step3p5"]

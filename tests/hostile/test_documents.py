@@ -8,10 +8,10 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.edge.toml import TomlError, parse_toml
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.torch import whole_model
 from memcheck.judge import Gate, check_file
-from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ArchitectureError
 from memcheck.what_if import with_remedies
 from tests.cli.plans import GOOD, write
 from tests.timing.plans import job as timed_job

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from memcheck.edge.expressions import Expression, ExpressionError
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.adapters import reach_of
 from memcheck.job.defaults import ResolutionError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.verify.subject import Subject
 from tests.job.test_target import judged
 

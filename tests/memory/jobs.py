@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.catalog.names import Gpu
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import Checkpointing, Layout, Loss, Optimizer, Recipe, TrainingJob
 from memcheck.models.types import Architecture

@@ -10,7 +10,7 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, shard_nu
 from memcheck.autograd.tensor import rounded
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.deepspeed.host import HOST
 from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight, stage_parts

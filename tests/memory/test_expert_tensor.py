@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.accounts.state import expert_slices
 from memcheck.catalog.gpus import find_gpu
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.communicators import groups

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from memcheck.autograd import pieces
-from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd import loss
+from memcheck.autograd.context import Adapter, Setting, Style
 from memcheck.autograd.curve import Curve
-from memcheck.autograd.pieces import Pieces, in_pieces
-from memcheck.autograd.style import Style
+from memcheck.autograd.loss import Pieces, in_pieces
 from memcheck.autograd.tensor import Tape
 from memcheck.frameworks.torchtitan.loss import HeadShard, chunked_head_curve
 from memcheck.frameworks.transformers.head import Head, head_curve
@@ -146,4 +145,4 @@ def test_pieces_are_all_of_the_length(length: int) -> None:
     found = in_pieces(length, 128)
     assert sum(piece.size * piece.copies for piece in found) == length
     assert [piece.size for piece in found for _ in range(piece.copies)] == [p.size for p in one_by_one(length, 128)]
-    assert len(found) <= pieces.FIRST + pieces.LAST + 1
+    assert len(found) <= loss.FIRST + loss.LAST + 1

@@ -10,7 +10,7 @@ from memcheck.accounts.estimate import LARGEST
 from memcheck.catalog.gpus import find_gpu
 from memcheck.catalog.names import model_names
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.job.types import InferenceJob, Layout
 from memcheck.memory.estimate import estimate
 

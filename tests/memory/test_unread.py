@@ -12,13 +12,14 @@ import pytest
 from memcheck.autograd.completeness import require_covered
 from memcheck.catalog.names import model_names
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.families import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
-from memcheck.models.attention_types import (
+from memcheck.models.additions import HyperConnections
+from memcheck.models.module_types import (
     BlockIndexer,
     Compressed,
     EagerScores,
@@ -27,9 +28,9 @@ from memcheck.models.attention_types import (
     Indexer,
     PositionTable,
     Rotation,
+    Routing,
+    SharedExperts,
 )
-from memcheck.models.feed_forward_types import Routing, SharedExperts
-from memcheck.models.layer_inputs import HyperConnections
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import (
     TEXT_ALONE,

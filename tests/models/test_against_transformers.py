@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import block_tensors, outer_tensors
 from tests.models.configs import DEEPSEEK_V3, GEMMA3, GPT2, LLAMA, MIXTRAL, QWEN3_MOE, without
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import count_parameters
 
 COMMON: dict[str, Any] = {

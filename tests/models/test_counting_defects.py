@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.names import find_model
-from memcheck.families.architecture import read_architecture
-from memcheck.models.errors import ArchitectureError
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import count_parameters, parameters_by_group
+from memcheck.models.reader import ArchitectureError
 from tests.models.configs import LLAMA, MIXTRAL, QWEN3_MOE, without
 
 

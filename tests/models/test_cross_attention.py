@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.families.architecture import catalog_architecture
-from memcheck.models.cross_attention import reads_pictures, with_pictures, without_pictures
+from memcheck.families.registry import catalog_architecture
 from memcheck.models.parameters import count_parameters
+from memcheck.models.variants import reads_pictures, with_pictures, without_pictures
 
 LAYERS = (3, 8, 13, 18, 23, 28, 33, 38)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from memcheck.catalog.names import find_model
-from memcheck.families.architecture import read_architecture
-from memcheck.models.feed_forward_types import SharedExperts
+from memcheck.families.registry import read_architecture
+from memcheck.models.module_types import SharedExperts
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe
 from tests.models.configs import GEMMA2, GEMMA3, GPT2, LLAMA
 

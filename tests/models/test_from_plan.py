@@ -10,9 +10,9 @@ import pytest
 
 from memcheck.catalog.config_file import ConfigFileError
 from memcheck.catalog.names import UnknownNameError
-from memcheck.families.architecture import architecture_of, read_architecture
-from memcheck.models.errors import ArchitectureError
+from memcheck.families.registry import architecture_of, read_architecture
 from memcheck.models.parameters import count_parameters
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import ModelSpec, RoughSpec
 from tests.models.configs import GEMMA2, LLAMA

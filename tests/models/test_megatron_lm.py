@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memcheck.configs.write_megatron import differences, dimensions
-from memcheck.families.architecture import catalog_architecture, read_architecture
+from memcheck.families.registry import catalog_architecture, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Moe
 from memcheck.plan.read import build_plan
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.added import added
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import count_parameters
 
 ADDED = added()

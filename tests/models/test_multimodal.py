@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import architecture_of, read_architecture
-from memcheck.families.registry import FAMILIES
+from memcheck.families.registry import FAMILIES, architecture_of, read_architecture
 from memcheck.families.wrappers import TOWERS, WRAPPERS
-from memcheck.models.errors import ArchitectureError
 from memcheck.models.parameters import count_parameters, parameters_by_group
+from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture
 from memcheck.plan.types import ModelSpec
 from tests.models.configs import GEMMA3, LLAMA, without
@@ -159,7 +158,7 @@ def test_towers_are_not_imported_for_text(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(LLAMA))
     code = (
-        "import sys; from memcheck.families.architecture import read_architecture;"
+        "import sys; from memcheck.families.registry import read_architecture;"
         f"read_architecture({LLAMA!r});"
         "print([m for m in sys.modules if 'vision' in m or 'towers' in m or 'multimodal' in m])"
     )

@@ -6,12 +6,11 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.autograd.context import Adapter
-from memcheck.families.architecture import read_architecture
-from memcheck.families.registry import FAMILIES
+from memcheck.families.registry import FAMILIES, read_architecture
 from memcheck.families.wrappers import TOWERS
 from memcheck.frameworks.torch.rank_tensors import TensorPlacement, block_tensors
-from memcheck.models.named_experts import NAMED
 from memcheck.models.types import Moe
+from memcheck.models.variants import NAMED
 
 ALL = Adapter(8, "all-linear", "fp32", quantized=False)
 REMOTE = {"kimi_k2"}

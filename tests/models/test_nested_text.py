@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.judge import Gate, check_file
-from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ArchitectureError
 
 SIGLIP = {
     "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16,

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.added import added
 from benchmarks.families import plans
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import block_tensors
 
 EXPERTS_FIRST = ("axk1", "bailing_hybrid", "dots1", "lfm2_moe", "mellum", "solar_open")

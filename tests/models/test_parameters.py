@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import (
     block_tensors,
     count_parameters,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
-from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, tokens_of
+from memcheck.families.registry import read_architecture
+from memcheck.families.tower import Limits, PictureError, ProcessedPicture, tokens_of
 from memcheck.families.towers import pixtral, processors
 from memcheck.families.towers.siglip import idefics3_grid
 from memcheck.families.wrappers import TOWERS

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
-from memcheck.models.errors import ArchitectureError
-from memcheck.models.reader import ConfigReader
+from memcheck.families.registry import read_architecture
+from memcheck.models.reader import ArchitectureError, ConfigReader
 from tests.models.configs import GPT2, LLAMA, without
 
 

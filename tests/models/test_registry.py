@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
-from memcheck.families.registry import FAMILIES, NOT_MODELLED
+from memcheck.families.registry import FAMILIES, NOT_MODELLED, read_architecture
 from memcheck.models import families
-from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ArchitectureError
 from tests.models.configs import DEEPSEEK_V3, GEMMA3, LLAMA, without
 
 
@@ -72,7 +71,7 @@ def test_no_family_is_read_and_refused() -> None:
 def test_only_the_asked_family_is_imported() -> None:
     """Reading a Llama imports Llama's file and no other family: the clean path stays short."""
     code = (
-        "import sys; from memcheck.families.architecture import read_architecture;"
+        "import sys; from memcheck.families.registry import read_architecture;"
         f"read_architecture({LLAMA!r});"
         "print([m.rpartition('.')[2] for m in sys.modules if m.startswith('memcheck.models.families.')],"
         "'difflib' in sys.modules)"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
-from memcheck.models.errors import ArchitectureError
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import count_parameters
+from memcheck.models.reader import ArchitectureError
 
 TEXT: dict[str, Any] = json.loads(Path(__file__).with_name("written.json").read_text())["step3p5"]
 WHOLE: dict[str, Any] = {"model_type": "step3p7", "text_config": TEXT, "vision_config": {}}

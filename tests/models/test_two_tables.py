@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.added import added
-from memcheck.families.architecture import read_architecture
-from memcheck.models.errors import ArchitectureError
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import count_parameters
+from memcheck.models.reader import ArchitectureError
 
 CONFIG: dict[str, Any] = added()["t5gemma"]["config"]
 

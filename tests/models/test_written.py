@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memcheck.catalog.config_file import read_config
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from tests.models.written import FILE, types, written
 
 WRITTEN: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import read_architecture
-from memcheck.models.errors import ArchitectureError
+from memcheck.families.registry import read_architecture
 from memcheck.models.parameters import count_parameters
+from memcheck.models.reader import ArchitectureError
 
 KEYS: dict[str, Any] = {
     "model_type": "zamba2",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.judge import Gate, check_file
-from memcheck.models.errors import ArchitectureError
+from memcheck.models.reader import ArchitectureError
 from memcheck.result import PlanResult
 
 GIB = 2**30

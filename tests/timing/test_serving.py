@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import InferenceJob, Layout

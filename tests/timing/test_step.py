@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.gpus import find_gpu
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Attention, Rough
 from memcheck.timing.model import shape_of

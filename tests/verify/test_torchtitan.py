@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("torchtitan")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-from memcheck.families.architecture import catalog_architecture  # noqa: E402
+from memcheck.families.registry import catalog_architecture  # noqa: E402
 from memcheck.verify.build.torchtitan import model_spec  # noqa: E402
 from memcheck.verify.compare import RefusedStepError  # noqa: E402
 from tests.verify.plans import plan  # noqa: E402

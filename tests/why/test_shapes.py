@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from memcheck.families.architecture import catalog_architecture, read_architecture
+from memcheck.families.registry import catalog_architecture, read_architecture
 from memcheck.why import shapes
 from memcheck.why.dimensions import Dimensions, dimensions_of
 from memcheck.why.evidence import LIKELY, POSSIBLE, Figure, TensorReading, printed_shape

@@ -10,19 +10,17 @@ from collections.abc import Mapping
 
 from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy, scale
 from memcheck.autograd.matrix import product
 from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import copy, operator, scale
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, patch_convolution, return_image_tokens
 from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.siglip import IDEFICS3, siglip, with_padding_mask
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_SIZE, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd.attention import MASK_ALIGNMENT, rotate_complex, rotate_half
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
-from memcheck.autograd.elementwise import cast, cat, copy
-from memcheck.autograd.indexing import head_view, repeat_kv
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.rotary import rotate_complex, rotate_half
+from memcheck.autograd.operator import cast, cat, copy, head_view, repeat_kv
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.edge.imports import import_module
 from memcheck.families.towers.forward_parts import fp32_rotary_tables, linear_layer

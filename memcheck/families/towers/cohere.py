@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import mul
 from memcheck.autograd.modules import activation
+from memcheck.autograd.operator import mul
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import (
     last_hidden_state,
     layer_norm,
@@ -28,7 +27,7 @@ from memcheck.families.towers.forward_parts import (
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision

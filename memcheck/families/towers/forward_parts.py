@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import activation
-from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.modules import activation, fused_norm
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, copy, operator, slices
 from memcheck.autograd.tensor import Leaf, Storage, Value, promote
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision
@@ -288,7 +285,7 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     """
     tape = ctx.tape
     if features.dtype != rows.dtype:
-        from memcheck.autograd.elementwise import cast
+        from memcheck.autograd.operator import cast
 
         features = cast(tape, features, rows.dtype)
     shape, dtype, features_shape = rows.shape, rows.dtype, features.shape

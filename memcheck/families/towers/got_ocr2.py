@@ -15,9 +15,7 @@ import math
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, copy, scale
-from memcheck.autograd.indexing import head_view
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, cast, copy, head_view, operator, scale
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
@@ -33,8 +31,8 @@ from memcheck.families.towers.forward_parts import (
     unbiased_convolution,
 )
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_mlp
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.stack import stack
+from memcheck.models.parts.decoder import stack
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

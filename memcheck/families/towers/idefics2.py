@@ -13,11 +13,8 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
-from memcheck.autograd.elementwise import add, cast, cat, copy, mul
-from memcheck.autograd.indexing import repeat_kv
-from memcheck.autograd.modules import activation
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import operator
+from memcheck.autograd.modules import activation, rms_norm_pieces
+from memcheck.autograd.operator import add, cast, cat, copy, mul, operator, repeat_kv
 from memcheck.autograd.tensor import Storage, Value, promote
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
@@ -29,7 +26,7 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.families.towers.siglip import IDEFICS2, siglip, with_padding_mask
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision

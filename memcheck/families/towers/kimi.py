@@ -8,15 +8,14 @@ modeling_kimi_k25.py of transformers 5.23: Kimi_K25VisionPositionEmbeddings, Kim
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, cast, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads
 from memcheck.families.towers.qwen import embedded_patches, merge, packed_block, packed_mlp, rotary_tables
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Buffers, TowerAttention, Vision

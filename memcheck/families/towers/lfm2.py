@@ -14,12 +14,10 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, copy
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, copy, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import (
     flat_pixel_values,
     last_hidden_state,
@@ -39,7 +37,7 @@ from memcheck.families.towers.parts import (
 )
 from memcheck.families.towers.processors import smart_resize
 from memcheck.families.towers.siglip import pooling_head
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision

@@ -20,11 +20,10 @@ import math
 from itertools import product
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
+from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     drop_class_tokens,
@@ -45,7 +44,7 @@ from memcheck.families.towers.parts import (
     tower_mlp,
 )
 from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, Vision

@@ -16,14 +16,11 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, copy, unary
-from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, copy, index, operator, slices, unary
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.attention import attention_per_picture, projections, tower_attention
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
@@ -34,7 +31,7 @@ from memcheck.families.towers.forward_parts import (
     require_input_grads,
 )
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_layer, tower_mlp
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Between, TowerAttention, Vision

@@ -14,14 +14,11 @@ from memcheck.autograd import matrix
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
-from memcheck.autograd.elementwise import cast, copy, mul
-from memcheck.autograd.indexing import index
 from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cast, copy, index, mul, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import add_position_embedding, linear_layer, require_input_grads
 from memcheck.families.towers.parts import (
     SIGLIP,
@@ -31,7 +28,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision

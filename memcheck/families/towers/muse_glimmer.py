@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import math
 
+from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, copy
-from memcheck.autograd.indexing import index
-from memcheck.autograd.modules import activation
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.modules import activation, rms_norm_pieces
+from memcheck.autograd.operator import add, cast, copy, index
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.attention import attention_per_picture, projections
 from memcheck.families.towers.forward_parts import cat_image_tokens, flat_pixel_values, layer_norm, linear_layer
 from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.families.towers.qwen import interpolated_positions
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.parts.decoder import layer_types, stack
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

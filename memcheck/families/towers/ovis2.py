@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import product
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.modules import rms_norm_pieces
+from memcheck.autograd.operator import GRAD_UNCHANGED, copy, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
@@ -31,7 +30,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

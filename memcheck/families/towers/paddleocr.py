@@ -8,7 +8,7 @@ PaddleOCR-VL: SigLIP's patches of all pictures as rows, positions between grid p
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, copy
+from memcheck.autograd.operator import add, cast, copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
@@ -22,7 +22,7 @@ from memcheck.families.towers.forward_parts import (
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.qwen import interpolated_positions, merge, rotary_tables
 from memcheck.families.towers.siglip import siglip
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.vision import Vision
 

@@ -21,13 +21,10 @@ import math
 from math import isqrt
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
-from memcheck.autograd.indexing import gradient_copied
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import copy, gradient_copied, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, PictureError, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.attention import masked_attention
 from memcheck.families.towers.forward_parts import (
     attention_pooling_head,
@@ -41,7 +38,7 @@ from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import closest_aspect_ratio_grid
 from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip, with_padding_mask
-from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.modules import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, ParameterTensor
 from memcheck.models.vision import OtherTower, TowerAttention, Vision

@@ -17,12 +17,11 @@ import math
 
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
-from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.modules import rms_norm_pieces
+from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     linear_layer,
@@ -32,7 +31,7 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.families.towers.parts import LayerNames, require_divisible_heads, square_side, tower_layer, tower_mlp
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from memcheck.families.pictures import Limits, PictureError, ProcessedPicture, no_clips, no_limits
+from memcheck.families.tower import Limits, PictureError, ProcessedPicture, no_clips, no_limits
 from memcheck.models.vision import Vision
 
 

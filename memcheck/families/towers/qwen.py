@@ -16,10 +16,8 @@ Qwen3-VL and Qwen3.5: learned positions between grid points, mergers after sever
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, unary
-from memcheck.autograd.indexing import index
-from memcheck.autograd.norm import fused_norm, rms_norm_pieces
-from memcheck.autograd.operator import operator
+from memcheck.autograd.modules import fused_norm, rms_norm_pieces
+from memcheck.autograd.operator import add, cast, index, operator, unary
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
@@ -30,8 +28,8 @@ from memcheck.families.towers.forward_parts import (
     linear_layer,
     require_input_grads,
 )
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.stack import stack
+from memcheck.models.parts.decoder import stack
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

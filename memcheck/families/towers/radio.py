@@ -15,9 +15,8 @@ modeling_radio.py (RadioPatchEmbeddings, RadioModel._forward_packed) and modelin
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, copy
-from memcheck.autograd.indexing import index
-from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.modules import rms_norm_pieces
+from memcheck.autograd.operator import add, copy, index
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
@@ -32,7 +31,7 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
 )
 from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
-from memcheck.models.parts.matrices import linear, vector
+from memcheck.models.parts.modules import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision

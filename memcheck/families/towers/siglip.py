@@ -18,13 +18,12 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import product
-from memcheck.autograd.norm import rms_norm_pieces
+from memcheck.autograd.modules import rms_norm_pieces
+from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.pictures import Limits, ProcessedPicture, no_clips, no_limits
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     average_pool,
@@ -46,7 +45,7 @@ from memcheck.families.towers.parts import (
     tower_mlp,
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, scale, shift, unary
+from memcheck.autograd.operator import cast, scale, shift, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.models.types import Attention
 

@@ -7,15 +7,26 @@ LoRAQKVLinear) at 26857050; bitsandbytes 0.42.0, the one version that LitGPT sup
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, cast, cat, convert_weight, copy, dropout, mean_rows, mul, scale, unary
-from memcheck.autograd.indexing import repeat_kv, slices
 from memcheck.autograd.matrix import Weights, dense, product
-from memcheck.autograd.modules import activation
-from memcheck.autograd.norm import cast_offset, fused_norm
-from memcheck.autograd.operator import operator
-from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.modules import activation, cast_offset, fused_norm
+from memcheck.autograd.operator import (
+    add,
+    cast,
+    cat,
+    convert_weight,
+    copy,
+    dropout,
+    mean_rows,
+    mul,
+    operator,
+    repeat_kv,
+    scale,
+    slices,
+    unary,
+)
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.models.parameters import linear_tensors

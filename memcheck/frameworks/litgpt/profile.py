@@ -9,7 +9,7 @@ Sources: Lightning-AI/litgpt 26857050 (``finetune/lora.py``, ``finetune/full.py`
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
 from memcheck.job.families import NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions

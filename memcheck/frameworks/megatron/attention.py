@@ -8,8 +8,7 @@ gate lie side by side, head by head); TransformerEngine ``pytorch/attention/rope
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import copy, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention

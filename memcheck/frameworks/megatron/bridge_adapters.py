@@ -15,8 +15,7 @@ from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Adapter, Context, Setting
-from memcheck.autograd.elementwise import add, dropout, scale
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, dropout, operator, scale
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.linear import Projection, fuses_wgrad, scatters

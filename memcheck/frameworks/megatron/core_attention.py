@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import cast, copy, dropout
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cast, copy, dropout, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.context import AttentionWidths, context_attention
 from memcheck.frameworks.megatron.linear import uses_te

@@ -24,8 +24,7 @@ live as in those functions: to the end of the layer's forward. Both run the gate
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add_bias, cast, copy, mul, scale, unary
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add_bias, cast, copy, mul, operator, scale, unary
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged

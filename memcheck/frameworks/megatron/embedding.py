@@ -11,8 +11,7 @@ from collections.abc import Callable
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
-from memcheck.autograd.elementwise import copy, dropout
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, copy, dropout, operator
 from memcheck.autograd.tensor import Parameter, Storage
 from memcheck.frameworks.megatron.attention import hidden_dropout
 from memcheck.frameworks.megatron.linear import scatters

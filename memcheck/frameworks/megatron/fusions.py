@@ -8,8 +8,7 @@ dropout masks are kept as one byte per element.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import add, add_bias, dropout, mul, unary
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, add, add_bias, dropout, mul, operator, unary
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 
 
@@ -76,7 +75,7 @@ def add_offset(tape: Tape, x: Value) -> Value:
 
 def relu_squared(tape: Tape, x: Value) -> Value:
     """Compute ``squared_relu`` (``core/activations.py``): torch.pow(F.relu(x), 2)."""
-    from memcheck.autograd.elementwise import power
+    from memcheck.autograd.operator import power
 
     return power(tape, unary(tape, x, "relu"))
 

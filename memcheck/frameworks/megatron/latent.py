@@ -8,8 +8,7 @@ keys are computed by the up-projections that follow them.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cat
-from memcheck.autograd.operator import GRAD_UNCHANGED, Gradient, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, Gradient, cat, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.megatron.attention import attention_dropout, rotary
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention

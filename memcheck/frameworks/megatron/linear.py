@@ -15,7 +15,7 @@ autograd sees is one cached dummy per weight shape (``module/base.py``, get_dumm
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.norm import fused_norm
+from memcheck.autograd.modules import fused_norm
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.models.types import Norm

@@ -16,8 +16,7 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import add, cast, mul
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.edge.imports import import_module
 from memcheck.record import Record
 

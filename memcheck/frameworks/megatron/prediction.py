@@ -11,8 +11,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
-from memcheck.autograd.elementwise import cat
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cat, operator
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers

@@ -12,7 +12,7 @@ d98e8a64dd of August 2026. Options bear the names of its arguments with undersco
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions

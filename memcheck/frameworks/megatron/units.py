@@ -27,7 +27,7 @@ from memcheck.frameworks.megatron.tensors import (
 from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import TrainingJob
 from memcheck.models.parameters import outer_tensors
-from memcheck.models.parts.matrices import norm_tensors
+from memcheck.models.parts.modules import norm_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 

@@ -7,8 +7,7 @@ Sources: nanotron ``parallel/tensor_parallel/nn.py`` (TensorParallelEmbedding), 
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cast, operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.frameworks.megatron.embedding import MegatronEmbedding
 from memcheck.frameworks.megatron.head import Gradients, MegatronHead

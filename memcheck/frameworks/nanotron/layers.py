@@ -13,8 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import add, cat, copy, mul, unary
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, cat, copy, mul, operator, unary
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.recompute import checkpoint

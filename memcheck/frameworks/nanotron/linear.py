@@ -11,10 +11,9 @@ is never freed unless ``tp_recompute_allgather`` is false: then into a tensor th
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import matmul
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import operator
+from memcheck.autograd.modules import rms_norm_pieces
+from memcheck.autograd.operator import copy, operator
 from memcheck.autograd.tensor import Parameter, Storage, Value
 from memcheck.errors import UnsupportedError
 from memcheck.models.types import Norm

@@ -8,7 +8,7 @@ run 1F1B or all forwards first.
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
 from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions

@@ -12,9 +12,8 @@ from memcheck.frameworks.torch.fsdp import all_gather_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
-from memcheck.models.layer_inputs import SparePairs
+from memcheck.models.additions import SparePairs, is_saved
 from memcheck.models.parameters import head_width, task_tensors
-from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, SharedTransformerBlock
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")

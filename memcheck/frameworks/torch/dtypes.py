@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
 from memcheck.job.types import TrainingJob
-from memcheck.models.feed_forward_types import T5Mlp
+from memcheck.models.module_types import T5Mlp
 from memcheck.models.types import AltUpBlock, Architecture, Block, Moe, Norm, Rough, WideStreamBlock
 
 TYPE_CHECKING = False

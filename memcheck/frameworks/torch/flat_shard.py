@@ -15,7 +15,7 @@ from memcheck.frameworks.torch.fsdp import Group, has_adapter_units, mixes_adapt
 from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
-from memcheck.models.task import is_saved
+from memcheck.models.additions import is_saved
 from memcheck.models.types import Architecture
 from memcheck.record import Record
 

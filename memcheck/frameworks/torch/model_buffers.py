@@ -15,8 +15,7 @@ from memcheck.frameworks.torch.fsdp import runs_chunk_by_chunk
 from memcheck.frameworks.torch.pipelining import NO_EXCHANGE, StageExchange
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.attention_types import HeldMask, PositionTable
-from memcheck.models.feed_forward_types import HashedMoe
+from memcheck.models.module_types import HashedMoe, HeldMask, PositionTable
 from memcheck.models.types import (
     Architecture,
     Attention,

@@ -18,8 +18,8 @@ from memcheck.frameworks.torch.trained_parts import (
     module_patterns,
 )
 from memcheck.job.types import TrainingJob
+from memcheck.models.additions import is_saved
 from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
-from memcheck.models.task import is_saved
 from memcheck.models.types import Architecture, Block, Norm, ParameterTensor, PegasusModel
 from memcheck.record import Record
 
@@ -263,7 +263,7 @@ def as_framework_builds(job: TrainingJob, architecture: Architecture) -> Archite
     ones.
     """
     if job.lora is not None and dispatcher_of(job):
-        from memcheck.models.named_experts import with_names
+        from memcheck.models.variants import with_names
 
         architecture = architecture._replace(
             blocks=with_names(architecture.blocks, "")
@@ -281,7 +281,7 @@ def checked_architecture(job: TrainingJob, architecture: Architecture) -> Archit
         message = f"{architecture.model_type} does not support gradient checkpointing in transformers"
         raise UnsupportedError(message, "write activation_checkpointing: none", "/training/activation_checkpointing")
     if job.needs_attention_mask and job.framework.style.modeling_files:
-        from memcheck.models.padding import padded
+        from memcheck.models.variants import padded
 
         architecture = padded(architecture)
     return as_framework_builds(job, architecture)

@@ -21,7 +21,7 @@ from memcheck.frameworks.torch.fsdp import uses_flat_parameters, uses_fsdp
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.rough import Rough
+from memcheck.models.additions import Rough
 from memcheck.record import Record
 
 TYPE_CHECKING = False

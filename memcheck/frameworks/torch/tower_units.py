@@ -14,7 +14,7 @@ from memcheck.autograd import Tape, Value
 from memcheck.autograd.completeness import elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, closed, high, replay
-from memcheck.autograd.elementwise import cast
+from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.families.towers.forward_parts import add_image_tokens, index_put, masked_scatter

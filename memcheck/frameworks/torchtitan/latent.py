@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import rotate_complex
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cat
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.operator import operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.rotary import rotate_complex
+from memcheck.autograd.modules import enter_tensor_parallel, fused_norm, leave_tensor_parallel
+from memcheck.autograd.operator import cat, operator
 from memcheck.autograd.tensor import Value
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import LatentAttention, Norm, ParameterTensor

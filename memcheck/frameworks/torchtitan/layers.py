@@ -9,14 +9,13 @@ from __future__ import annotations
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import Unit
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import rotate_complex, rotate_half
 from memcheck.autograd.checkpoint import KeptOutputs, checkpoint_whole
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, cast, copy
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.norm import fused_norm
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.rotary import rotate_complex, rotate_half
+from memcheck.autograd.modules import enter_tensor_parallel, fused_norm, leave_tensor_parallel
+from memcheck.autograd.operator import add, cast, copy
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.torchtitan.states import rotates_complex

@@ -16,7 +16,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.parallel import enter_tensor_parallel
+from memcheck.autograd.modules import enter_tensor_parallel
 from memcheck.autograd.tensor import Leaf, Parameter, Storage
 from memcheck.frameworks.torchtitan.layers import norm
 from memcheck.frameworks.transformers.head import Head

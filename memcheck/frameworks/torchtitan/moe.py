@@ -10,11 +10,21 @@ import math
 
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, mul, scale, unary
-from memcheck.autograd.indexing import gather, grouped_mm, index, topk
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    add,
+    cast,
+    gather,
+    grouped_mm,
+    index,
+    mul,
+    operator,
+    scale,
+    topk,
+    unary,
+)
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp

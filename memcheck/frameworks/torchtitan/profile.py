@@ -8,7 +8,7 @@ parallelism with tensor parallelism), ``torchtitan/distributed/utils.py`` (autoc
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
 from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.framework import Framework, Fsdp2, LoadAndSave, Losses, Optimizers, Parallelism, Precisions

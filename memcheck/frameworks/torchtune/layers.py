@@ -10,11 +10,9 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.elementwise import add, cat, copy
-from memcheck.autograd.indexing import repeat_kv
-from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
+from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, in_pieces
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.pieces import counted_as, in_pieces
+from memcheck.autograd.operator import add, cat, copy, repeat_kv
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced

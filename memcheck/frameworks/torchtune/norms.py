@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, mean_rows, mul, power, unary
 from memcheck.autograd.modules import normalise as transformers_norm
+from memcheck.autograd.operator import cast, mean_rows, mul, power, unary
 from memcheck.autograd.tensor import Value
 from memcheck.models.types import Norm
 

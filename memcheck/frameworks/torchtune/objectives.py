@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, cat, mul, scale
-from memcheck.autograd.indexing import gather_last, slices
-from memcheck.autograd.loss import cross_entropy, log_softmax
+from memcheck.autograd.loss import counted_as, cross_entropy, in_pieces, log_softmax
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
-from memcheck.autograd.pieces import counted_as, in_pieces
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, cat, gather_last, mul, operator, scale, slices
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden, second_outputs
 from memcheck.frameworks.transformers.head import Head

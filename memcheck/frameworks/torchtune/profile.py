@@ -7,7 +7,7 @@ and states, bf16 unless told otherwise; adapters in it too; ``del logits`` befor
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
 from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
@@ -38,7 +38,7 @@ class Torchtune(Framework):
         """Return the model with layers of their own for query, key and value, gate and up, whatever transformers fuses
         (torchtune/models/phi3/_component_builders.py, and the converters of its checkpoints).
         """
-        from memcheck.models.unfused import unfused
+        from memcheck.models.variants import unfused
 
         return unfused(architecture)
 

@@ -6,9 +6,9 @@ which builder makes one module for all layers, and which one for each: models/*/
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import ITEM_BYTES, Value, rounded
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
 from memcheck.frameworks.transformers.states import rotary_width

@@ -6,7 +6,7 @@ Source: peft 0.21 tuners/lora/layer.py (ParamWrapper, _LoraFactorsProxy) and uti
 from __future__ import annotations
 
 from memcheck.autograd.context import Adapter, Context
-from memcheck.autograd.elementwise import convert_weight
+from memcheck.autograd.operator import convert_weight
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.stacked_adapters import adapted_tensors
 from memcheck.models.types import Moe, ParameterTensor

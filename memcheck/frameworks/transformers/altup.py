@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context, adapts
-from memcheck.autograd.elementwise import (
+from memcheck.autograd.matrix import Weights, linear, product
+from memcheck.autograd.modules import normalise, rms_norm_pieces
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
     add,
     add_in_place,
     cast,
@@ -18,16 +21,13 @@ from memcheck.autograd.elementwise import (
     divide_rows,
     mean_rows,
     mul,
+    operator,
     power,
     scale,
+    slices,
     subtract,
     unary,
 )
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.matrix import Weights, linear, product
-from memcheck.autograd.modules import normalise
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.mlp import mlp

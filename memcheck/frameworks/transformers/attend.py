@@ -10,9 +10,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT, flash
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.indexing import index, repeat_kv
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cast, copy, index, operator, repeat_kv
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.transformers.kernel_choice import (
     additive_mask,
@@ -24,7 +22,7 @@ from memcheck.frameworks.transformers.kernel_choice import (
     turns_in_place,
 )
 from memcheck.frameworks.transformers.rotary import concatenates
-from memcheck.models.attention_types import BloomAttention, FalconAttention, WhisperAttention
+from memcheck.models.module_types import BloomAttention, FalconAttention, WhisperAttention
 from memcheck.models.types import Attention
 
 

@@ -5,21 +5,29 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import clamp, copy, mul, scale, unary
-from memcheck.autograd.indexing import head_view, index, repeat_kv, slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.rotary import rotate_half
-from memcheck.autograd.shared import shared
-from memcheck.autograd.tensor import Dim, Leaf, Tape, Value
+from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, normalise
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    clamp,
+    copy,
+    head_view,
+    index,
+    mul,
+    operator,
+    repeat_kv,
+    scale,
+    slices,
+    unary,
+)
+from memcheck.autograd.tensor import Dim, Leaf, Tape, Value, shared
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.frameworks.transformers.rotary import apply_rotary
-from memcheck.models.attention_types import (
+from memcheck.models.module_types import (
     BlockIndexer,
     BloomAttention,
     ExpandedFalconAttention,

@@ -8,12 +8,10 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, copy, dropout, scale
-from memcheck.autograd.indexing import repeat_kv
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, cast, copy, dropout, operator, repeat_kv, scale
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
-from memcheck.models.attention_types import BlockIndexer
+from memcheck.models.module_types import BlockIndexer
 from memcheck.models.types import Attention
 
 

@@ -9,12 +9,9 @@ from functools import partial
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
-from memcheck.autograd.elementwise import cast, cat, copy, mul
-from memcheck.autograd.indexing import index, slices
-from memcheck.autograd.loss import log_softmax, nll_loss
+from memcheck.autograd.loss import counted_as, in_pieces, log_softmax, nll_loss
 from memcheck.autograd.matrix import Weights, product
-from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import counted_as, in_pieces
+from memcheck.autograd.operator import cast, cat, copy, index, mul, operator, slices
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.fused_head import scored_tokens
 from memcheck.frameworks.transformers.head import Head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.families.registry import FAMILIES
 from memcheck.families.wrappers import WRAPPERS
 from memcheck.job.families import Families

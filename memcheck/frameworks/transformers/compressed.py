@@ -7,17 +7,30 @@ DeepseekV4CSACompressor, DeepseekV4Indexer, DeepseekV4IndexerScorer, apply_rotar
 from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
+from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager_with_sinks
-from memcheck.autograd.elementwise import cast, cat, copy, mean_rows, mul, power, scale, unary
-from memcheck.autograd.indexing import head_view, repeat_kv, slices
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import GRAD_UNCHANGED, factors, operator
-from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.modules import rms_norm_pieces
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    cast,
+    cat,
+    copy,
+    factors,
+    head_view,
+    mean_rows,
+    mul,
+    operator,
+    power,
+    repeat_kv,
+    scale,
+    slices,
+    unary,
+)
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.errors import UnsupportedError
-from memcheck.models.attention_types import Compressed
+from memcheck.models.module_types import Compressed
 from memcheck.models.types import Attention, Norm, ParameterTensor
 
 Tensors = dict[str, ParameterTensor]
@@ -283,7 +296,7 @@ def _grouped_linear(ctx: Context, compressed: Compressed, tensor: ParameterTenso
         )
     matrix, matrix_shape = tape.parameter(weights.weight), (out, inner)
     if tape.autocast:
-        from memcheck.autograd.elementwise import cast_weight
+        from memcheck.autograd.operator import cast_weight
 
         matrix = cast_weight(tape, matrix, tape.autocast)
         x = cast(tape, x, tape.autocast)

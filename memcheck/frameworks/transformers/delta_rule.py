@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_bias, cast, cat, copy, mul, scale, subtract, unary
-from memcheck.autograd.indexing import repeat_kv
+from memcheck.autograd.loss import counted_as, in_pieces
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import counted_as, in_pieces
+from memcheck.autograd.operator import add, add_bias, cast, cat, copy, mul, operator, repeat_kv, scale, subtract, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write
-from memcheck.models.mixer_types import DoubledBetaMixer
+from memcheck.models.module_types import DoubledBetaMixer
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
 

@@ -6,12 +6,9 @@ Source: transformers 5.23 models/llama4/modeling_llama4.py, Llama4TextMoe and Ll
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, mul, unary
-from memcheck.autograd.indexing import topk
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import GRAD_UNCHANGED, factors, operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.modules import activation, enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, factors, mul, operator, topk, unary
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp

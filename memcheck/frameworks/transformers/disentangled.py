@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_in_place, copy, dropout, scale, shift
-from memcheck.autograd.indexing import gather_last, head_view
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
-from memcheck.autograd.shared import shared
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    add,
+    add_in_place,
+    copy,
+    dropout,
+    gather_last,
+    head_view,
+    operator,
+    scale,
+    shift,
+)
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, shared
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Disentangled
 

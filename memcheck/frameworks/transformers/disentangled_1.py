@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_bias, add_in_place, copy, dropout, scale, scale_in_place, shift
-from memcheck.autograd.indexing import slices
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
-from memcheck.autograd.shared import shared
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    add,
+    add_bias,
+    add_in_place,
+    copy,
+    dropout,
+    operator,
+    scale,
+    scale_in_place,
+    shift,
+    slices,
+)
+from memcheck.autograd.tensor import Value, shared
 from memcheck.frameworks.transformers.disentangled import masked_scores, picked, places_of, repeated
 from memcheck.models.types import Attention, Disentangled, ParameterTensor
 

@@ -8,12 +8,9 @@ aten/src/ATen/native/Loss.cpp (``kl_div`` with ``log_target``: ``exp(target) * (
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cat, mul, scale, shift, subtract, unary
-from memcheck.autograd.indexing import index, slices
-from memcheck.autograd.log_probabilities import TILE_TOKENS, TILE_VOCABULARY, logsumexp
-from memcheck.autograd.loss import log_softmax
+from memcheck.autograd.loss import TILE_TOKENS, TILE_VOCABULARY, log_softmax, logsumexp
 from memcheck.autograd.matrix import Weights
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, cat, index, mul, operator, scale, shift, slices, subtract, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.transformers.forward_only_pass import Outputs, leave, second_hidden, second_outputs

@@ -6,8 +6,8 @@ modeling_longcat_flash.py of transformers 5.23, LongcatFlashDecoderLayer.forward
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add
 from memcheck.autograd.modules import normalise
+from memcheck.autograd.operator import add
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.layers import mixer_forward
 from memcheck.frameworks.transformers.mlp import mlp

@@ -7,11 +7,9 @@ Source: transformers 5.23 models/gemma3n/modeling_gemma3n.py (Gemma3nModel.forwa
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.elementwise import cast, where
 from memcheck.autograd.matrix import Weights, embedding, linear
-from memcheck.autograd.modules import normalise
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.modules import normalise, rms_norm_pieces
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, operator, where
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.towers.forward_parts import masked_scatter
 from memcheck.models.types import Norm, ParameterTensor

@@ -5,12 +5,11 @@ from __future__ import annotations
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
-from memcheck.autograd.elementwise import add, dropout, scale
 from memcheck.autograd.matrix import embedding, linear
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, add, dropout, operator, scale
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of
-from memcheck.models.attention_types import Disentangled, TableNorm
+from memcheck.models.module_types import Disentangled, TableNorm
 from memcheck.models.types import Norm, ParameterTensor, PerLayer
 from memcheck.record import Record
 

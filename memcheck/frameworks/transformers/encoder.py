@@ -6,9 +6,8 @@ from functools import lru_cache
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
-from memcheck.autograd.elementwise import cast, cast_weight, dropout, unary
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import factors, operator
+from memcheck.autograd.operator import cast, cast_weight, dropout, factors, operator, unary
 from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.masks import model_masks

@@ -7,14 +7,12 @@ import math
 from memcheck.accounts.deepep import NODE_RANKS
 from memcheck.autograd.checkpoint import ctx_attribute
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, mul
-from memcheck.autograd.indexing import grouped_mm, index
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, grouped_mm, index, mul, operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
 from memcheck.frameworks.transformers.grouped_adapters import Operands, operands, with_adapter
-from memcheck.models.feed_forward_types import DenseDispatchMoe, StreamMoe
+from memcheck.models.module_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Moe, ParameterTensor
 
 

@@ -5,8 +5,8 @@ itself.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast
 from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.layers import layers_of
@@ -120,7 +120,7 @@ def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
 
 def capped(ctx: Context, logits: Value, *, scaled: bool, softcap: bool) -> Value:
     """Scale the logits, or cap them with a tanh, as some families do. ``logits``: [tokens, vocab]."""
-    from memcheck.autograd.elementwise import scale, unary
+    from memcheck.autograd.operator import scale, unary
 
     tape = ctx.tape
     if scaled:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import high
-from memcheck.autograd.log_probabilities import fused_log_probabilities
+from memcheck.autograd.loss import fused_log_probabilities
 from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import Parameter, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass

@@ -9,9 +9,7 @@ wants rows of 16 bytes, to which narrower ranks are padded; ``grouped_gemm`` tak
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, convert_weight, scale
-from memcheck.autograd.indexing import grouped_mm
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, convert_weight, grouped_mm, operator, scale
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
 from memcheck.frameworks.stacked_adapters import factors_here
 from memcheck.models.types import Moe

@@ -9,13 +9,10 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, wider
 from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
-from memcheck.autograd.elementwise import cast, cat, dropout, scale, shift, unary
-from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy, fused_linear, widened
+from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, fused_linear, in_pieces, widened
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.modules import activation, normalise
-from memcheck.autograd.operator import operator
-from memcheck.autograd.parallel import enter_tensor_parallel
-from memcheck.autograd.pieces import counted_as, in_pieces
+from memcheck.autograd.modules import activation, enter_tensor_parallel, normalise
+from memcheck.autograd.operator import cast, cat, dropout, operator, scale, shift, unary
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
@@ -298,7 +295,7 @@ def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
 
     ``logits``: [batch * sequence, vocab]. The accuracy reads a shifted copy, [batch, sequence - 1, vocab].
     """
-    from memcheck.autograd.log_probabilities import entropies
+    from memcheck.autograd.loss import entropies
 
     tape, batch, sequence = ctx.tape, ctx.setting.batch, ctx.setting.sequence
     tape.casts.clear()

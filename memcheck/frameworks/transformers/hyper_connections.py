@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, convert_weight, mean_rows, mul, power, scale, shift, unary
 from memcheck.autograd.matrix import product
 from memcheck.autograd.modules import normalise
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import (
+    GRAD_UNCHANGED,
+    add,
+    cast,
+    convert_weight,
+    mean_rows,
+    mul,
+    operator,
+    power,
+    scale,
+    shift,
+    unary,
+)
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.moe import moe
-from memcheck.models.layer_inputs import HyperConnections
+from memcheck.models.additions import HyperConnections
 from memcheck.models.types import Attention, Block, Moe
 
 EPSILON = "hc_eps"

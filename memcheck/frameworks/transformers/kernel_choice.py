@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
-from memcheck.autograd.context import Context, Patched, Setting
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Context, Patched, Setting, Style
 from memcheck.autograd.tensor import Storage
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
-from memcheck.models.attention_types import (
+from memcheck.models.module_types import (
     KERNELS,
     BlockIndexer,
     ExpandedFalconAttention,

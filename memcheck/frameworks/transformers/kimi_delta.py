@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import (
+from memcheck.autograd.loss import counted_as, in_pieces
+from memcheck.autograd.operator import (
     add,
     add_bias,
     cast,
@@ -16,18 +17,17 @@ from memcheck.autograd.elementwise import (
     convert_weight,
     copy,
     mul,
+    operator,
     scale,
     shift,
     subtract,
     unary,
     where,
 )
-from memcheck.autograd.operator import operator
-from memcheck.autograd.pieces import counted_as, in_pieces
 from memcheck.autograd.tensor import Storage, Tape, Value, rounded
 from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
 from memcheck.frameworks.transformers.scan import convolve, gated_norm, pad, select, sum_rows, write
-from memcheck.models.mixer_types import BoundedLingDelta, LingDelta
+from memcheck.models.module_types import BoundedLingDelta, LingDelta
 from memcheck.models.types import Mixer
 
 Inputs = tuple[Value, Value, Value, Value, Value]

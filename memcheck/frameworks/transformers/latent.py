@@ -5,20 +5,17 @@ Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/de
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import rotate_complex, rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, cat, copy, mul, scale, unary
-from memcheck.autograd.indexing import head_view
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
-from memcheck.autograd.rotary import rotate_complex, rotate_half
+from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
+from memcheck.autograd.operator import cast, cat, copy, head_view, mul, operator, scale, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import scale_positions
 from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
-from memcheck.models.attention_types import (
+from memcheck.models.module_types import (
     ComplexLatentAttention,
     GatedLatentAttention,
     Indexer,

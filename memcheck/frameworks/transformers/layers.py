@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward, checkpointed
-from memcheck.autograd.elementwise import add, add_in_place, cast, clamp, dropout, mul, scale, scale_in_place, unary
 from memcheck.autograd.modules import normalise as norm
+from memcheck.autograd.operator import add, add_in_place, cast, clamp, dropout, mul, scale, scale_in_place, unary
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.modules import forward_of
-from memcheck.models.attention_types import BloomAttention
-from memcheck.models.feed_forward_types import StreamMoe
-from memcheck.models.layer_inputs import HyperConnections, PerLayer
+from memcheck.models.additions import HyperConnections, PerLayer
+from memcheck.models.module_types import BloomAttention, StreamMoe
 from memcheck.models.types import (
     Attention,
     Block,

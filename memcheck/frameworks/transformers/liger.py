@@ -8,9 +8,9 @@ they allocate is in their Python code. The fused head and loss are ``training.lo
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Patched
-from memcheck.autograd.elementwise import copy
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import matrix
+from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import LIGER_KERNELS, TrainingJob

@@ -7,9 +7,8 @@ Source: hiyouga/LLaMA-Factory ff6d4d12 train/dpo/trainer.py and train/kto/traine
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.indexing import gather_last, slices
 from memcheck.autograd.loss import log_softmax
+from memcheck.autograd.operator import cast, gather_last, slices
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.transformers.forward_only_pass import Outputs, second_outputs

@@ -9,15 +9,13 @@ gradient is made whole for every one of them.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, mul
-from memcheck.autograd.indexing import index
 from memcheck.autograd.modules import activation
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, index, mul, operator
 from memcheck.autograd.tensor import SAVED_WEIGHT, Dim, Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import adapted_tensors
 from memcheck.frameworks.transformers.moe import expert_weights, gate
-from memcheck.models.feed_forward_types import IdentityMoe
+from memcheck.models.module_types import IdentityMoe
 from memcheck.models.types import Moe
 
 MOST = 32

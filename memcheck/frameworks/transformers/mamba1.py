@@ -12,10 +12,9 @@ csrc/selective_scan/selective_scan.cpp (n_chunks of 2048 tokens).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_bias, cast, convert_weight, copy, mul, scale, unary
 from memcheck.autograd.matrix import linear, product
-from memcheck.autograd.norm import l2_norm_pieces, rms_norm_pieces
-from memcheck.autograd.operator import operator
+from memcheck.autograd.modules import l2_norm_pieces, rms_norm_pieces
+from memcheck.autograd.operator import add, add_bias, cast, convert_weight, copy, mul, operator, scale, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.scan import convolve
 from memcheck.models.types import Mixer, ParameterTensor

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import (
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.operator import (
     add,
     add_bias,
     cast,
@@ -20,17 +21,16 @@ from memcheck.autograd.elementwise import (
     copy,
     mean_rows,
     mul,
+    operator,
     power,
+    repeat_kv,
     scale,
     shift,
     unary,
 )
-from memcheck.autograd.indexing import repeat_kv
-from memcheck.autograd.matrix import linear
-from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.scan import convolve, pad, select
-from memcheck.models.mixer_types import FalconH1Mixer, NormFirstMixer
+from memcheck.models.module_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
 

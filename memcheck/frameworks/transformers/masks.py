@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, grouping_of, needs_mask, shares_mask
-from memcheck.models.attention_types import BlockIndexer, Disentangled, FalconAttention, MptAttention
+from memcheck.models.module_types import BlockIndexer, Disentangled, FalconAttention, MptAttention
 from memcheck.models.types import Attention, Block, LatentAttention
 from memcheck.record import Record
 

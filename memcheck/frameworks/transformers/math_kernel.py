@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
-from memcheck.autograd.indexing import repeat_kv
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import cast, copy, dropout, operator, repeat_kv, scale, shift
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.kernel_choice import additive_mask, copied_operands
 from memcheck.models.types import Attention

@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy, mul, unary
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
+from memcheck.autograd.operator import copy, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.errors import UnsupportedError
-from memcheck.models.mixer_types import FalconH1Mixer
+from memcheck.models.module_types import FalconH1Mixer
 from memcheck.models.types import Mixer, Norm, ParameterTensor
 
 LIGHTNING_BLOCK = 256

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import (
+from memcheck.autograd.matrix import linear
+from memcheck.autograd.modules import (
+    activation,
+    enter_tensor_parallel,
+    leave_tensor_parallel,
+    matrix,
+    under_autocast_fp32,
+)
+from memcheck.autograd.operator import (
     add,
     cast,
     copy,
     dropout,
     mean_rows,
     mul,
+    operator,
     scale,
     shift,
     subtract,
@@ -17,12 +26,8 @@ from memcheck.autograd.elementwise import (
     unary,
     where,
 )
-from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import activation, matrix, under_autocast_fp32
-from memcheck.autograd.operator import operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.tensor import Tape, Value
-from memcheck.models.feed_forward_types import (
+from memcheck.models.module_types import (
     BertMlp,
     DownBiasMlp,
     FalconH1Mlp,
@@ -133,7 +138,7 @@ def _after_down(ctx: Context, mlp: Mlp, down: Value) -> Value:
         return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if mlp.gated or not mlp.copied:
         return down
-    from memcheck.autograd.indexing import gradient_copied
+    from memcheck.autograd.operator import gradient_copied
 
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
@@ -143,7 +148,7 @@ def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value
 
     The first two clamp gate and up. Both are put on ``variables``, because they are variables to the module's end.
     """
-    from memcheck.autograd.elementwise import clamp
+    from memcheck.autograd.operator import clamp
 
     tensors = linear_tensors(mlp.tensors)
     gate = matrix(ctx, mlp, x, tensors[0])
@@ -169,7 +174,7 @@ def clamped(tape: Tape, mlp: Mlp | Moe, gate: Value, up: Value) -> Value:
 
     ``m.clamp`` says whether the activation comes before or after the clamp, or is GPT-OSS's ``gate * sigmoid(gate)``.
     """
-    from memcheck.autograd.elementwise import clamp
+    from memcheck.autograd.operator import clamp
 
     if mlp.clamp == "acted":
         gate = clamp(tape, activation(tape, gate, mlp.activation), 1)

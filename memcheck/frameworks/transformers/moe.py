@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, add_in_place, cast, clamp, mul, scale, shift, unary
-from memcheck.autograd.indexing import grouped_mm, index, slices, sum_groups
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import activation, normalise
-from memcheck.autograd.operator import operator
-from memcheck.autograd.parallel import enter_tensor_parallel, leave_tensor_parallel
+from memcheck.autograd.modules import activation, enter_tensor_parallel, leave_tensor_parallel, normalise
+from memcheck.autograd.operator import (
+    add,
+    add_in_place,
+    cast,
+    clamp,
+    grouped_mm,
+    index,
+    mul,
+    operator,
+    scale,
+    shift,
+    slices,
+    sum_groups,
+    unary,
+)
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value
 from memcheck.frameworks.transformers.adapters import factors_of, folded
 from memcheck.frameworks.transformers.mlp import clamped, mlp

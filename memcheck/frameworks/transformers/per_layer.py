@@ -7,13 +7,11 @@ Gemma4TextDecoderLayer.forward).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, adapts
-from memcheck.autograd.elementwise import add, mul, scale
 from memcheck.autograd.matrix import Weights, embedding, linear
-from memcheck.autograd.modules import activation, normalise
-from memcheck.autograd.norm import rms_norm_pieces
-from memcheck.autograd.operator import operator
+from memcheck.autograd.modules import activation, normalise, rms_norm_pieces
+from memcheck.autograd.operator import add, mul, operator, scale
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
-from memcheck.models.layer_inputs import PerLayer
+from memcheck.models.additions import PerLayer
 from memcheck.models.types import Block, Norm
 
 PROJECTION = "per_layer_model_projection"

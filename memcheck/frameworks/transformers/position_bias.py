@@ -9,11 +9,9 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy, dropout, scale, shift
 from memcheck.autograd.matrix import embedding
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
-from memcheck.autograd.shared import Gathered, shared
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, promote
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, copy, dropout, operator, scale, shift
+from memcheck.autograd.tensor import Gathered, Parameter, Storage, Tape, Value, promote, shared
 from memcheck.frameworks.transformers.eager import returns
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
 from memcheck.models.types import Attention

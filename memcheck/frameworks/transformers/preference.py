@@ -9,10 +9,8 @@ dpo_trainer.py, kto_trainer.py, rlhf_mixin.py; open-instruct e6c3044a dpo_utils.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy
-from memcheck.autograd.indexing import gather_last, slices
-from memcheck.autograd.log_probabilities import entropies, selective_log_softmax
-from memcheck.autograd.loss import log_softmax, nll_loss
+from memcheck.autograd.loss import entropies, log_softmax, nll_loss, selective_log_softmax
+from memcheck.autograd.operator import cast, copy, gather_last, slices
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.transformers.forward_only_pass import Outputs, second_outputs

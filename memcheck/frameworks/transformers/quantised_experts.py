@@ -10,14 +10,13 @@ later ones stop at a quantised parameter in the second step.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cast, scale
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import add, cast, operator, scale
 from memcheck.autograd.quantised import BLOCK
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.job.types import TrainingJob
-from memcheck.models.feed_forward_types import DenseDispatchMoe, StreamMoe
+from memcheck.models.module_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Architecture, Block, Moe, ParameterTensor
 
 OPTION = "quantize_experts"

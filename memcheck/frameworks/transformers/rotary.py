@@ -6,9 +6,9 @@ is replayed as one operation with the temporaries of its pieces (``apply_rotary_
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import rotate_complex, rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, cat
-from memcheck.autograd.rotary import rotate_complex, rotate_half
+from memcheck.autograd.operator import cast, cat
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.models.types import Attention
 
@@ -54,7 +54,7 @@ def partial(ctx: Context, attention: Attention, x: Value, stream: str, tables: t
     if not concatenates(attention):
         return rotate_half(tape, x, stream, tables)
     shape = x.shape
-    from memcheck.autograd.indexing import slices
+    from memcheck.autograd.operator import slices
 
     rotated, unrotated = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
     rotated = rotate_half(tape, rotated, stream, tables)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.rotary import rotate_half
+from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.rotary import layer_tables, partial
 from memcheck.frameworks.transformers.rotary_apart import rotate_chunks
-from memcheck.models.attention_types import PositionTable
+from memcheck.models.module_types import PositionTable
 from memcheck.models.types import Attention
 
 

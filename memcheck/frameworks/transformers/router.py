@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, convert_weight, mul, scale, unary
-from memcheck.autograd.indexing import gather, index, topk
 from memcheck.autograd.matrix import linear, product
-from memcheck.autograd.norm import l2_norm_pieces
-from memcheck.autograd.operator import operator
+from memcheck.autograd.modules import l2_norm_pieces
+from memcheck.autograd.operator import cast, convert_weight, gather, index, mul, operator, scale, topk, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import merged_weight
-from memcheck.models.feed_forward_types import HashedMoe, IdentityMoe
+from memcheck.models.module_types import HashedMoe, IdentityMoe
 from memcheck.models.types import Moe, ParameterTensor
 from memcheck.record import Record
 

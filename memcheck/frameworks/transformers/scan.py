@@ -7,9 +7,7 @@ models/mamba2/modeling_mamba2.py; torch derivatives.yaml (convolution, constant_
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast, copy, mean_rows, mul, power, shift, unary
-from memcheck.autograd.indexing import slices
-from memcheck.autograd.operator import GRAD_UNCHANGED, operator
+from memcheck.autograd.operator import GRAD_UNCHANGED, cast, copy, mean_rows, mul, operator, power, shift, slices, unary
 from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.models.types import ParameterTensor
 

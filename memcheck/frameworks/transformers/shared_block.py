@@ -8,9 +8,9 @@ Zamba2Attention, Zamba2MLP, Zamba2MambaDecoderLayer).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import add, cat, mul
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, normalise
+from memcheck.autograd.operator import add, cat, mul
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import as_heads

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import high
-from memcheck.autograd.elementwise import dropout
-from memcheck.autograd.indexing import index, slices
 from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import activation, normalise
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import dropout, index, operator, slices
 from memcheck.autograd.tensor import Parameter, Tape, Value
-from memcheck.models.task import is_saved
+from memcheck.models.additions import is_saved
 from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import copy
-from memcheck.autograd.indexing import repeat_kv
-from memcheck.autograd.operator import operator
+from memcheck.autograd.operator import copy, operator, repeat_kv
 from memcheck.autograd.tensor import Value
-from memcheck.models.attention_types import WhisperAttention
+from memcheck.models.module_types import WhisperAttention
 from memcheck.models.types import Attention
 
 Attend = Callable[[Context, Attention, Value, Value, Value], Value]

@@ -10,10 +10,9 @@ from __future__ import annotations
 from math import ceil
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.elementwise import cast
-from memcheck.autograd.loss import cross_entropy_in_place
+from memcheck.autograd.loss import cross_entropy_in_place, in_pieces
 from memcheck.autograd.matrix import Weights, linear
-from memcheck.autograd.pieces import in_pieces
+from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.head import Head
 

@@ -53,7 +53,7 @@ class Unsloth(trainer.Trainer):
         """Return the model with separate matrices for query, key, value, gate and up: unsloth's copies of Phi have
         them.
         """
-        from memcheck.models.unfused import unfused
+        from memcheck.models.variants import unfused
 
         return unfused(architecture) if architecture.model_type == "phi3" else architecture
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.style import Style
+from memcheck.autograd.context import Style
 from memcheck.frameworks.transformers.classes import STYLE
 
 

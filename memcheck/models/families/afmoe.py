@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, routed, with_correction, with_linear_router
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.parts.decoder import decoder, layer_types, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import (
+    gated_mlp,
+    grouped_attention,
+    head_norm,
+    linear,
+    routed,
+    with_correction,
+    with_linear_router,
+)
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params
 

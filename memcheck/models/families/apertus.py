@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import plain_mlp
-from memcheck.models.parts.matrices import vector
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.decoder import decoder, read_sizes, rms_norm
+from memcheck.models.parts.modules import grouped_attention, head_norm, plain_mlp, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

@@ -4,16 +4,25 @@ Mamba-2 in most layers, or in parallel with attention in each.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import FalconH1Attention
-from memcheck.models.feed_forward_types import CHOSEN, FalconH1Mlp, SharedExperts
-from memcheck.models.mixer_types import FalconH1Mixer, NormFirstMixer
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.matrices import linear
+from memcheck.models.module_types import (
+    CHOSEN,
+    FalconH1Attention,
+    FalconH1Mixer,
+    FalconH1Mlp,
+    NormFirstMixer,
+    SharedExperts,
+)
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    stack,
+)
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, linear, routed
 from memcheck.models.parts.recurrent import StateSpace, mamba2
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, layer_norm
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import Names, check_groups, read_sizes
+from memcheck.models.parts.decoder import Names, check_groups, decoder, layer_norm, read_sizes
+from memcheck.models.parts.modules import Projections, grouped_attention, linear
 from memcheck.models.reader import REQUIRED, ConfigReader
 from memcheck.models.types import Architecture, Block, Moe, ParameterTensor, Paths
 

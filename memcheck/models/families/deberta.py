@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import EAGER, KERNELS
 from memcheck.models.families.bert import assemble, transform_names
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import layer_norm
-from memcheck.models.parts.matrices import linear, norm_tensors, vector
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.module_types import EAGER, KERNELS
+from memcheck.models.parts.decoder import StackDimensions, layer_norm, read_sizes
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, DebertaModel, Disentangled, ParameterTensor
 

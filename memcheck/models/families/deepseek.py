@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import ComplexLatentAttention
-from memcheck.models.feed_forward_types import Routing, SharedExperts
-from memcheck.models.parts.attention import latent_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.sizes import LLAMA_NAMES, Names, StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
+from memcheck.models.module_types import ComplexLatentAttention, Routing, SharedExperts
+from memcheck.models.parts.decoder import (
+    LLAMA_NAMES,
+    Names,
+    StackDimensions,
+    decoder,
+    pre_norm_block,
+    read_sizes,
+    stack,
+)
+from memcheck.models.parts.modules import gated_mlp, latent_attention, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LatentAttention, Moe
 

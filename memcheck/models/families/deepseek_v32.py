@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import Indexer
 from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers, sigmoid_experts
-from memcheck.models.parts.attention import latent_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import StackDimensions
-from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.module_types import Indexer
+from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, sparse_types, stack
+from memcheck.models.parts.modules import gated_mlp, latent_attention, linear, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, LatentAttention
 

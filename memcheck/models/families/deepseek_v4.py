@@ -4,15 +4,11 @@ experts with clamped gates.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import KERNELS, Compressed
+from memcheck.models.additions import HyperConnections
 from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.feed_forward_types import HashedMoe, SharedExperts
-from memcheck.models.layer_inputs import HyperConnections
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import routed
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
+from memcheck.models.module_types import KERNELS, Compressed, HashedMoe, SharedExperts
+from memcheck.models.parts.decoder import StackDimensions, decoder, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import linear, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Fp32Params, HeadLayer, Moe, ParameterTensor
 

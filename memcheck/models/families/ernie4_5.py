@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import (
+from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
+from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, stack
+from memcheck.models.parts.modules import (
     gated_mlp,
+    grouped_attention,
     routed,
     with_correction,
 )
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Fp32Params
 

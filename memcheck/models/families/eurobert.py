@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.models.families import llama
-from memcheck.models.parts.matrices import linear
+from memcheck.models.parts.modules import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Pooling
 

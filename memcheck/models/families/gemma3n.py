@@ -12,12 +12,9 @@ from memcheck.models.families.gemma4 import (
     per_layer_embedding_tensors,
     per_layer_tensors,
 )
-from memcheck.models.feed_forward_types import GemmaMlp, SparseGemmaMlp
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import linear, norm_tensors, vector
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import GemmaMlp, SparseGemmaMlp
+from memcheck.models.parts.decoder import decoder, layer_types, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import gated_mlp, linear, norm_tensors, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import AltUpBlock, Architecture, Block, ParameterTensor, PerLayer, UnscaledAltUpBlock
 

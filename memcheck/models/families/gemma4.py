@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import Gemma4Attention, KeysAsValuesAttention, ReusingAttention
 from memcheck.models.families.gemma import TANH_GELU
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts, StreamMoe
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
-from memcheck.models.parts.matrices import linear, norm_tensors, vector
-from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import (
+    CHOSEN,
+    Gemma4Attention,
+    KeysAsValuesAttention,
+    ReusingAttention,
+    SharedExperts,
+    StreamMoe,
+)
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    check_groups,
+    decoder,
+    layer_types,
+    read_sizes,
+    rms_norm,
+    stack,
+)
+from memcheck.models.parts.modules import (
+    gated_mlp,
+    gated_tensors,
+    grouped_attention,
+    head_norm,
+    linear,
+    norm_tensors,
+    stacked_experts,
+    vector,
+)
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, PerLayer
 from memcheck.record import Record

@@ -5,11 +5,9 @@ The language models of GLM-4.1V and GLM-OCR are its second form (modeling_glm4v.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.module_types import HALF
+from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, rms_norm
+from memcheck.models.parts.modules import gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF, KERNELS
-from memcheck.models.feed_forward_types import CHOSEN
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import stacked_experts
-from memcheck.models.parts.matrices import vector
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.module_types import CHOSEN, HALF, KERNELS
+from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, read_sizes, rms_norm, stack, windows
+from memcheck.models.parts.modules import grouped_attention, stacked_experts, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, Moe, ParameterTensor
 

@@ -4,13 +4,9 @@ rotary embeddings, norms after the sums, a gate in the first two.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import EAGER
-from memcheck.models.feed_forward_types import DownBiasMlp
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, layer_norm
-from memcheck.models.parts.feed_forward import plain_mlp
-from memcheck.models.parts.matrices import linear, norm_tensors
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.module_types import EAGER, DownBiasMlp
+from memcheck.models.parts.decoder import decoder, layer_norm, read_sizes
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

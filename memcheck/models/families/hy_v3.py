@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes, sparse_types, stack
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Moe
 

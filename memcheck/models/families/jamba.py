@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from memcheck.models.families.mamba import hybrid_scan, refuse_mambapy
-from memcheck.models.feed_forward_types import CHOSEN
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, routed
+from memcheck.models.module_types import CHOSEN
+from memcheck.models.parts.decoder import decoder, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, routed
 from memcheck.models.parts.recurrent import mamba1
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

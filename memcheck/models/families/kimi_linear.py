@@ -4,14 +4,10 @@ the others, DeepSeek V3's experts.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import UnturnedLatentAttention
 from memcheck.models.families.deepseek import latent_dimensions
-from memcheck.models.feed_forward_types import Routing, SharedExperts
-from memcheck.models.parts.attention import latent_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.module_types import Routing, SharedExperts, UnturnedLatentAttention
+from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, sparse_types, stack
+from memcheck.models.parts.modules import gated_mlp, latent_attention, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, Moe, ParameterTensor
 

@@ -4,14 +4,9 @@ convolutions, attention in between.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.feed_forward_types import CHOSEN
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import routed
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import CHOSEN, HALF
+from memcheck.models.parts.decoder import StackDimensions, decoder, layer_types, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes
+from memcheck.models.parts.modules import gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 

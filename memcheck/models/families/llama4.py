@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import EAGER, HALF, KERNELS
-from memcheck.models.feed_forward_types import CHOSEN, DenseDispatchMoe, SharedExperts
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, stacked_experts
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, rotary_layers, stack, windows
+from memcheck.models.module_types import CHOSEN, EAGER, HALF, KERNELS, DenseDispatchMoe, SharedExperts
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rotary_layers,
+    stack,
+    windows,
+)
+from memcheck.models.parts.modules import (
+    gated_mlp,
+    gated_tensors,
+    grouped_attention,
+    head_norm,
+    linear,
+    stacked_experts,
+)
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 

@@ -12,14 +12,10 @@ import re
 from collections.abc import Callable
 
 from memcheck.edge.screen import whole_number
-from memcheck.models.feed_forward_types import SharedExperts
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder
-from memcheck.models.parts.feed_forward import gated_mlp, plain_mlp, stacked_experts
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.megatron_delta import FREQUENCY, delta_net, has_delta_nets
-from memcheck.models.parts.sizes import StackDimensions, check_groups, split_heads
-from memcheck.models.parts.stack import stack
+from memcheck.models.module_types import SharedExperts
+from memcheck.models.parts.decoder import StackDimensions, check_groups, decoder, split_heads, stack
+from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, linear, plain_mlp, stacked_experts
+from memcheck.models.parts.recurrent import FREQUENCY, delta_net, has_delta_nets
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import (
     Architecture,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import EAGER, KERNELS, MimoAttention
 from memcheck.models.families.deepseek import sigmoid_experts
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import StackDimensions, read_sizes, rotary_share
-from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.module_types import EAGER, KERNELS, MimoAttention
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rotary_share,
+    sparse_types,
+    stack,
+)
+from memcheck.models.parts.modules import gated_mlp, linear, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import CHOSEN
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import routed
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import CHOSEN
+from memcheck.models.parts.decoder import StackDimensions, decoder, layer_types, pre_norm_block, read_sizes, stack
+from memcheck.models.parts.modules import grouped_attention, head_norm, linear, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 

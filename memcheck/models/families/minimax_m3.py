@@ -4,14 +4,9 @@ sparse layers an indexer that chooses blocks of keys.
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import BlockIndexer
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, gated_tensors, routed
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import sparse_types, stack
+from memcheck.models.module_types import CHOSEN, BlockIndexer, SharedExperts
+from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes, rms_norm, sparse_types, stack
+from memcheck.models.parts.modules import gated_mlp, gated_tensors, grouped_attention, head_norm, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 

@@ -2,20 +2,17 @@
 
 modeling_mllama.py of transformers 5.23. Without pictures the layers of the second kind hold their weights and do not
 run (MllamaTextModel.forward), which is what this reads.
-:mod:`memcheck.models.cross_attention` puts them in their places.
+:mod:`memcheck.models.variants` puts them in their places.
 """
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import KERNELS
-from memcheck.models.cross_attention import without_pictures
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import stack
+from memcheck.models.module_types import KERNELS
+from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, stack
+from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mlp, Norm, ParameterTensor, PictureBlock
+from memcheck.models.variants import without_pictures
 
 EXTRA_ROWS = 8
 """Rows of the embedding beyond the head's: ``vocab_size + 8``, for the token of a picture."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, layer_norm
-from memcheck.models.parts.matrices import linear, norm_tensors
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import HALF
+from memcheck.models.parts.decoder import decoder, layer_norm, layer_types, read_sizes, stack
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

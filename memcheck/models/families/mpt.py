@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import EAGER, KERNELS, MptAttention
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, layer_norm
-from memcheck.models.parts.feed_forward import plain_mlp
-from memcheck.models.parts.sizes import Names, read_sizes
+from memcheck.models.module_types import EAGER, KERNELS, MptAttention
+from memcheck.models.parts.decoder import Names, decoder, layer_norm, read_sizes
+from memcheck.models.parts.modules import Projections, grouped_attention, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LayerVariables, Paths
 

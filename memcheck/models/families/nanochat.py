@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder
-from memcheck.models.parts.feed_forward import plain_mlp
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.module_types import HALF
+from memcheck.models.parts.decoder import decoder, read_sizes
+from memcheck.models.parts.modules import grouped_attention, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Norm
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import CHOSEN, LatentMoe, SharedExperts
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import plain_mlp, stacked_experts
-from memcheck.models.parts.matrices import linear
+from memcheck.models.module_types import CHOSEN, LatentMoe, SharedExperts
+from memcheck.models.parts.decoder import Names, decoder, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, plain_mlp, stacked_experts
 from memcheck.models.parts.recurrent import StateSpace, mamba2
-from memcheck.models.parts.sizes import Names, read_sizes
-from memcheck.models.parts.stack import stack
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Mixer, Mlp, Moe, ParameterTensor, Paths
 

@@ -4,14 +4,19 @@ modeling_flex_olmo.py).
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
 from memcheck.models.families.llama import intermediate_size
-from memcheck.models.feed_forward_types import CHOSEN
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.module_types import CHOSEN, HALF
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    stack,
+    windows,
+)
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 

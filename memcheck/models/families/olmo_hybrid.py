@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.mixer_types import DoubledBetaMixer
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import HALF, DoubledBetaMixer
+from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, read_sizes, rms_norm, stack
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, linear, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder
-from memcheck.models.parts.feed_forward import plain_mlp
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.parts.decoder import decoder, read_sizes
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Norm, Paths
 

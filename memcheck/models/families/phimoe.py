@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.feed_forward_types import CHOSEN
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block
-from memcheck.models.parts.feed_forward import routed, with_linear_router
-from memcheck.models.parts.sizes import read_sizes
+from memcheck.models.module_types import CHOSEN
+from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block, read_sizes
+from memcheck.models.parts.modules import grouped_attention, routed, with_linear_router
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe
 

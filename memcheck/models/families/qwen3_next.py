@@ -6,13 +6,17 @@ from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen_moe import layers_with_experts
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import Projections, grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.matrices import linear, vector
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack
+from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    stack,
+)
+from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, head_norm, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, ParameterTensor
 from memcheck.record import Record

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen import qk_norm_attention
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, pre_norm_block
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, sparse_types, stack, windows
+from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    sparse_types,
+    stack,
+    windows,
+)
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import HALF
-from memcheck.models.parts.attention import grouped_attention
-from memcheck.models.parts.decoder import decoder, layer_norm
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import vector
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
+from memcheck.models.module_types import HALF
+from memcheck.models.parts.decoder import StackDimensions, decoder, layer_norm, read_sizes
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LayerVariables, Norm
 

@@ -7,13 +7,20 @@ from __future__ import annotations
 from memcheck.edge.screen import whole_number
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.minimax_m3 import NORM
-from memcheck.models.feed_forward_types import CHOSEN, SharedExperts
-from memcheck.models.parts.attention import grouped_attention, head_norm
-from memcheck.models.parts.decoder import decoder, pre_norm_block, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp, routed
-from memcheck.models.parts.matrices import linear
-from memcheck.models.parts.sizes import StackDimensions, check_groups, read_sizes, rotary_share
-from memcheck.models.parts.stack import layer_types, sparse_types, stack
+from memcheck.models.module_types import CHOSEN, SharedExperts
+from memcheck.models.parts.decoder import (
+    StackDimensions,
+    check_groups,
+    decoder,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    rotary_share,
+    sparse_types,
+    stack,
+)
+from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, linear, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 

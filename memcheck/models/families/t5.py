@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import EAGER, KERNELS
 from memcheck.models.encoder import MAX_LAYERS, Encoder
-from memcheck.models.feed_forward_types import T5Mlp
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import plain_mlp
-from memcheck.models.parts.matrices import linear, norm_tensors
-from memcheck.models.parts.sizes import StackDimensions
+from memcheck.models.module_types import EAGER, KERNELS, T5Mlp
+from memcheck.models.parts.decoder import StackDimensions, decoder, rms_norm
+from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import KERNELS
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.families.gemma import NORM, TANH_GELU, has_softcap
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import norm_tensors
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
-from memcheck.models.parts.stack import layer_types, stack, windows
+from memcheck.models.module_types import KERNELS
+from memcheck.models.parts.decoder import StackDimensions, decoder, layer_types, read_sizes, rms_norm, stack, windows
+from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, norm_tensors
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, CrossAttention, ParameterTensor, Paths, T5GemmaModel
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.layer_inputs import SparePairs
-from memcheck.models.parts.attention import Projections, grouped_attention
-from memcheck.models.parts.decoder import decoder, rms_norm
-from memcheck.models.parts.feed_forward import gated_mlp
-from memcheck.models.parts.matrices import linear
+from memcheck.models.additions import SparePairs
+from memcheck.models.parts.decoder import StackDimensions, decoder, read_sizes, rms_norm
+from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, linear
 from memcheck.models.parts.recurrent import StateSpace, mamba2
-from memcheck.models.parts.sizes import StackDimensions, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, ParameterTensor, SharedTransformerBlock, SharedWith
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 from memcheck.job.types import TrainingJob
-from memcheck.models.feed_forward_types import DenseDispatchMoe
-from memcheck.models.keys import synonyms
+from memcheck.models.module_types import DenseDispatchMoe
 from memcheck.models.parameters import count_parameters
+from memcheck.models.reader import synonyms
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Moe
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.compare import RefusedStepError, Watch, enter_loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.frameworks.registry import FRAMEWORKS

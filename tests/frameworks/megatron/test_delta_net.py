@@ -15,7 +15,7 @@ from memcheck.autograd import backward
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Leaf, Tape, Value
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.megatron.attention import self_attention
 from memcheck.frameworks.megatron.delta_net import delta_net
 from memcheck.frameworks.megatron.ranks import megatron_ranks

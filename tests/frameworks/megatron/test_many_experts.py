@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.names import find_model
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.megatron.tensors import MAX_EXPERTS, whole_block
 from memcheck.models.types import Block, Moe
 

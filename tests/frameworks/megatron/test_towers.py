@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.megatron.ranks import megatron_ranks
 from memcheck.frameworks.megatron.units import idle_tower_tensors
 from memcheck.frameworks.megatron.workspaces import Device

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.added import added, added_plans
 from memcheck.accounts.state import LocalTensor
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.torch.dtypes import kept_names
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob

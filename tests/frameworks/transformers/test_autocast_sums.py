@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.drawn import predicted
 from benchmarks.families import plans
-from memcheck.autograd.indexing import sum_groups
+from memcheck.autograd.operator import sum_groups
 from memcheck.autograd.tensor import Tape
 
 STEP: dict[str, Any] = {

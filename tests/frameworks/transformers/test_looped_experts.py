@@ -12,7 +12,7 @@ import pytest
 
 from memcheck.autograd.context import Adapter
 from memcheck.errors import UnsupportedError
-from memcheck.families.architecture import read_architecture
+from memcheck.families.registry import read_architecture
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.memory.inference import kv_bytes_per_sequence
 from tests.frameworks.torch.test_towers import MIB, priced

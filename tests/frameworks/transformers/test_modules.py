@@ -7,11 +7,11 @@ from importlib import import_module
 import pytest
 
 from memcheck.frameworks.transformers.modules import FORWARDS, forward_of
-from memcheck.models import attention_types, feed_forward_types, types
+from memcheck.models import additions, module_types, types
 from memcheck.models.families import cohere, hy_v3, phimoe
 from memcheck.models.types import AltUpBlock, Mlp, UnscaledAltUpBlock
 
-MODULES = (attention_types, feed_forward_types, types, cohere, hy_v3, phimoe)
+MODULES = (additions, module_types, types, cohere, hy_v3, phimoe)
 
 
 @pytest.mark.parametrize("name", FORWARDS)

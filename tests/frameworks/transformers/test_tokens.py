@@ -13,7 +13,7 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.catalog.names import model_names
 from memcheck.errors import MemcheckError
-from memcheck.families.architecture import architecture_of
+from memcheck.families.registry import architecture_of
 from memcheck.frameworks.torch.units import base_setting, block_curve, replayed_block
 from memcheck.job.families import stated
 from memcheck.models.types import Architecture, Block, Mixer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.architecture import catalog_architecture
+from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.rows import unmodelled
 from tests.frameworks.torch.test_towers import priced

@@ -12,8 +12,7 @@ from math import lcm
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import Cache, EngineSettings
 from memcheck.job.engines.vllm.versions import Version
-from memcheck.models.attention_types import Attention, Compressed, Indexer, LatentAttention, ReusingAttention
-from memcheck.models.mixer_types import Mixer
+from memcheck.models.module_types import Attention, Compressed, Indexer, LatentAttention, Mixer, ReusingAttention
 from memcheck.models.types import Architecture, Block
 
 DEFAULT_BLOCK = 16

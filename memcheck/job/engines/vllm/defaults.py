@@ -9,8 +9,7 @@ from __future__ import annotations
 from memcheck.catalog.names import Gpu
 from memcheck.job.engines.types import EngineSettings
 from memcheck.job.engines.vllm.versions import Version
-from memcheck.models.attention_types import Attention, LatentAttention
-from memcheck.models.mixer_types import Mixer
+from memcheck.models.module_types import Attention, LatentAttention, Mixer
 from memcheck.models.types import Architecture
 
 GIB = 2**30

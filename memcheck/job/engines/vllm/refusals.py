@@ -9,7 +9,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import EngineSettings, Refusal
 from memcheck.job.engines.vllm.caches import generation
 from memcheck.job.engines.vllm.versions import Version
-from memcheck.models.attention_types import Attention, LatentAttention
+from memcheck.models.module_types import Attention, LatentAttention
 from memcheck.models.types import Architecture
 
 FP8_FROM = 80

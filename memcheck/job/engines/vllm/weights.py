@@ -13,9 +13,7 @@ from math import prod
 from memcheck.job.engines.types import EngineSettings
 from memcheck.job.engines.vllm.caches import extra_groups, kv_heads
 from memcheck.job.engines.vllm.versions import Version
-from memcheck.models.attention_types import Attention, Indexer, KeysAsValuesAttention, LatentAttention
-from memcheck.models.feed_forward_types import Mlp, Moe
-from memcheck.models.mixer_types import Mixer
+from memcheck.models.module_types import Attention, Indexer, KeysAsValuesAttention, LatentAttention, Mixer, Mlp, Moe
 from memcheck.models.parameters import block_tensors, outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.record import Record

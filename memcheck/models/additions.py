@@ -1,9 +1,19 @@
-"""What a model ends in that has no matrix to the vocabulary: labels, or pooled hidden states."""
+"""What a model may have in addition to its layers' modules: a task's head, further inputs; and rough models."""
 
 from __future__ import annotations
 
-from memcheck.models.attention_types import ParameterTensor
+from memcheck.models.module_types import ParameterTensor
 from memcheck.record import Record
+
+
+class Rough(Record):
+    """What ``model: {rough: ...}`` states when no architecture is known."""
+
+    parameters: int
+    layers: int
+    hidden_size: int
+    activation_multiplier: float
+    vocab_size: int | None = None
 
 
 class Pooling(Record):
@@ -53,3 +63,28 @@ def is_saved(name: str) -> bool:
     ``modules_to_save``; utils/other.py (_set_trainable) takes every path that ends so, ``pre_classifier`` among them.
     """
     return any(module.endswith(SAVED) for module in name.split(".")[:-1])
+
+
+class PerLayer(Record):
+    """Per-layer embeddings: a table's row has a part for each layer."""
+
+    width: int
+    """Elements of one layer's part."""
+    total: int
+    """Elements of all layers' parts together."""
+    activation: str
+    """Hugging Face's name of the function that a layer's gate goes through."""
+
+
+class HyperConnections(Record):
+    """What mixes the streams around each half of a layer (DeepSeek V4, Hy 4)."""
+
+    rounds: int
+    """Rounds in which the mixture is normed; 0: it is not (Hy 4)."""
+
+
+class SparePairs(Record):
+    """Low-rank pairs that a layer's own module over shared tensors holds for peft to adapt (Zamba 2)."""
+
+    layers: int
+    """Number of other layers whose pairs these are."""
