@@ -103,6 +103,7 @@ def test_a_log_is_explained() -> None:
 def test_a_report_can_be_downloaded(format: str) -> None:
     """Every format of check; JSON is read back."""
     found = ask("report", format=format)
+    assert found["step"] == "reported", found
     assert (found["format"], found["encoded"]) == (format, False)
     assert found["text"]
     if format == "json":

@@ -19,7 +19,7 @@ from tests.live.recorded import RECORD, requests, visit, written
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 PLAIN = next(path for path in EXAMPLES if path.stem == "llama-3.1-8b-fsdp-8xh100")
-NOT_LOADED = ("pydantic", "pydantic_core", "rpds", "jsonschema", "tomlkit", "click", "memcheck.cli")
+NOT_LOADED = ("pydantic", "pydantic_core", "rpds", "jsonschema", "tomlkit", "click", "memcheck.cli", "memcheck.verify")
 
 
 def told(session: Session, request: object, step: str) -> dict[str, Any]:
@@ -159,6 +159,18 @@ def test_the_path_loads_nothing_that_a_browser_lacks() -> None:
         f"text = open({str(PLAIN)!r}, encoding='utf-8').read()\n"
         "list(handle({'id': 1, 'do': 'answer', 'path': 'plan.yaml', 'text': text}))\n"
         f"sys.exit(' '.join(name for name in {NOT_LOADED!r} if name in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_check_loads_nothing_of_this_room() -> None:
+    """The gate's command is as small as before."""
+    code = (
+        "import sys\nfrom memcheck.__main__ import main\n"
+        f"sys.argv[1:] = ['check', {str(PLAIN)!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.exit(' '.join(name for name in sys.modules if name.startswith('memcheck.live')) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
