@@ -63,24 +63,29 @@ class SharedPlan(Record):
 
 
 def write_link(shared: SharedPlan) -> str:
-    """The part of an address from ``#`` on.
+    """The part of an address from ``#`` on. An example, a version or a section that is no name is left out.
 
     Raises:
-        LinkError: a plan is too large.
+        LinkError: a plan is too large, or no Unicode.
     """
     parts = {
-        "e": quote(shared.example),
+        "e": quote(_name(shared.example)),
         "p": _payload(shared.plan) if shared.plan else "",
         "q": _payload(shared.compared) if shared.compared else "",
         "d": str(shared.document) if shared.document else "",
-        "s": quote(shared.section),
-        "v": quote(shared.version),
+        "s": quote(_name(shared.section)),
+        "v": quote(_name(shared.version)),
     }
     return "#" + "&".join(f"{name}={value}" for name, value in parts.items() if value)
 
 
 def _payload(text: str) -> str:
-    data = text.encode()
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise LinkError(
+            f"the plan is not Unicode: half of a pair at character {error.start + 1:,}", "save it anew"
+        ) from None
     if len(data) > LARGEST:
         raise LinkError(f"the plan has {_kib(len(data))}, and a link holds up to {_kib(LARGEST)}", "send the file")
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)

@@ -153,6 +153,8 @@ def failed(error: Exception) -> Failed:
     if isinstance(error, MemcheckError):
         kind = "request" if isinstance(error, RequestError) else "refused"
         return Failed(kind=kind, message=error.message, help=error.help, report="")
+    if isinstance(error, RecursionError):
+        return Failed(kind="refused", message="the values are nested too deeply", help="write fewer levels", report="")
     import traceback
 
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
@@ -174,7 +176,10 @@ def set_keys(session: Session, number: object, fields: Fields) -> Steps:
     document = session.document_of(fields)
     changes = fields["changes"]
     with session.workspace.reading():
-        made = moved(document, changes)  # type: ignore[arg-type]  # checked as a mapping
+        try:
+            made = moved(document, changes)  # type: ignore[arg-type]  # checked as a mapping
+        except UnicodeEncodeError:
+            raise UsageError("a key or a value is not Unicode: it holds half of a pair", "write it again") from None
     places = Places(session.workspace, document.sources)
     edits = tuple(places.change(each.path, each.edits) for each in made)
     session.workspace.put({each.path: edited(session.workspace.data(each.path), each.edits) for each in made})

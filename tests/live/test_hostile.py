@@ -133,6 +133,16 @@ def test_ten_thousand_hostile_messages_end_in_replies() -> None:
         fuzz(seed, 1000)
 
 
+def test_values_that_cannot_be_written_are_refused() -> None:
+    """Half of a pair of Unicode, and a thousand levels of lists."""
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    for changes in ({"\ud800": 1}, {"name": "\ud800"}, {"training.freeze": deep}):
+        sent = {"id": 1, "do": "set", "path": "plan.yaml", "text": PLAN, "changes": changes}
+        assert next(Session().handle(sent))["kind"] == "refused"
+
+
 def test_one_visit_of_a_process() -> None:
     """The function that a worker calls keeps its files from one request to the next."""
     list(handle({"id": 1, "do": "answer", "path": "plan.yaml", "text": PLAN}))

@@ -136,6 +136,9 @@ def test_long_links_are_warned_of_and_refused() -> None:
     assert "chat programs" in warning("#" * (SAFE_CHARACTERS + 1))
     with pytest.raises(LinkError):
         warning("#" * (MOST_CHARACTERS + 1))
+    with pytest.raises(LinkError, match="not Unicode"):
+        write_link(SharedPlan(plan="\ud800"))
+    assert write_link(SharedPlan(plan="x", section="\ud800<")) == write_link(SharedPlan(plan="x"))
     with pytest.raises(LinkError, match="up to 256 KiB"):
         write_link(SharedPlan(plan="x" * (LARGEST + 1)))
 
