@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks import outcomes, widths
+from benchmarks import readings as readings_by_kind
 from benchmarks.cases import Reading, Unpriced, load
 from benchmarks.score import Row
 from benchmarks.summary import Figures, Half, LeftOut, by_group
@@ -89,6 +90,7 @@ def results(
         errors = f"{f.median:.2%} | {f.p95:.2%} | {f.worst:.2%}"
         moment = f"{f.agree}/{f.phases}" if f.phases else ""
         lines.append(f"| {name} | {metric} | {f.n} | {errors} | {f.unsafe} | {f.inside}/{f.n} | {moment} |")
+    lines += readings_by_kind.section(done.rows, done.apart, done.verdicts)
     lines += outcomes.section(done.verdicts)
     lines += _explained(done)
     lines += _published(done.rows, sources)

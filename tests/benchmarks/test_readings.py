@@ -1,0 +1,23 @@
+"""Published readings by kind of training."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.readings import kind_of
+
+
+@pytest.mark.parametrize(
+    ("training", "kind"),
+    [
+        ({}, "full"),
+        ({"method": "lora"}, "LoRA"),
+        ({"method": "lora", "base": "int8"}, "QLoRA and int8"),
+        ({"method": "qlora"}, "QLoRA and int8"),
+        ({"method": "qlora", "objective": {"name": "dpo"}}, "preference"),
+        ({"objective": "simpo"}, "preference"),
+    ],
+)
+def test_each_reading_is_of_one_kind(training: dict[str, object], kind: str) -> None:
+    """The objective decides first, then how the base is held, then what is trained."""
+    assert kind_of({"training": training}) == kind
