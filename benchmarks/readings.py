@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.outcomes import Verdict
+from benchmarks.cases import load
+from benchmarks.outcomes import BEYOND, Verdict
 from benchmarks.score import Row
 
 BARS = {"full": 0.03, "LoRA": 0.05, "QLoRA and int8": 0.08, "preference": 0.08}
@@ -40,8 +41,8 @@ def section(rows: Iterable[Row], apart: Sequence[tuple[str, Row]], verdicts: Ite
         "",
         "## Readings by kind",
         "",
-        "Published readings of *allocated* or *reserved*, as read, of rows that are fully stated. *Bar*: the median error",
-        "that the kind is to have, from five readings on. *Apart*: readings of kinds that something is not known of yet.",
+        "Published readings of *allocated* or *reserved*, as read, of rows that are fully stated. *Bar*: the median",
+        "error that the kind is to have, from five on. *Apart*: readings of kinds that something is not known of yet.",
         "",
         "| kind | n | median error | bar | inside | low by more than 5 % | apart | their median error |",
         "|---|---|---|---|---|---|---|---|",
@@ -54,7 +55,7 @@ def section(rows: Iterable[Row], apart: Sequence[tuple[str, Row]], verdicts: Ite
 
 
 def _error(verdict: Verdict) -> float | None:
-    """Live bytes as predicted over what was read of a job of a kind apart, whose counter may not be known, minus one."""
+    """Live bytes as predicted over what was read of a job of a kind apart, of whatever counter, minus one."""
     job, found = verdict.outcome, verdict.allocated_bytes
     if not job.apart or job.assumption or not job.reading_bytes or found is None:
         return None
@@ -68,3 +69,20 @@ def _line(kind: str, bar: float, here: Sequence[Row], elsewhere: Sequence[float]
     stated = f"{bar:.0%}" if len(here) >= LEAST else "reported only"
     others = f"{median(elsewhere):.2%}" if elsewhere else ""
     return f"| {kind} | {len(here)} | {middle} | {stated} | {inside} | {low} | {len(elsewhere)} | {others} |"
+
+
+def wrong(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Jobs that died and pass, and jobs that ran and are said to be beyond the card."""
+    return [v for v in verdicts if v.unsafe or (v.refused and v.reason == BEYOND)]
+
+
+def named(verdicts: Iterable[Verdict]) -> list[str]:
+    """The wrong verdicts, each with its tensor or with the fact that its source lacks (``data/wrong.json``)."""
+    why = load("wrong.json")
+    lines = ["", "## Wrong verdicts, each named", "", "| job | became of it | share of the card | what is missing |"]
+    lines.append("|---|---|---|---|")
+    for v in wrong(verdicts):
+        became = "died, passes" if v.outcome.died else "ran, beyond the card"
+        share = f"{v.utilization:.1%}" if v.utilization is not None else ""
+        lines.append(f"| `{v.outcome.id}` | {became} | {share} | {why.get(v.outcome.id) or v.outcome.assumption} |")
+    return lines

@@ -91,6 +91,7 @@ def results(
         moment = f"{f.agree}/{f.phases}" if f.phases else ""
         lines.append(f"| {name} | {metric} | {f.n} | {errors} | {f.unsafe} | {f.inside}/{f.n} | {moment} |")
     lines += readings_by_kind.section(done.rows, done.apart, done.verdicts)
+    lines += readings_by_kind.named(done.verdicts)
     lines += outcomes.section(done.verdicts)
     lines += _explained(done)
     lines += _published(done.rows, sources)
