@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
+from memcheck.configs.megatron_bridge import is_bridge, load_bridge
 from memcheck.configs.shell_documents import Positionals, plain, sets_a_key, split_documents
 from memcheck.configs.shell_values import (
     Branches,
@@ -74,6 +75,8 @@ def load_arguments(
     """
     if re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
         return _from_yaml(path, text)
+    if is_bridge(text):
+        return load_bridge(path, text)
     text, documents = split_documents(text)
     found = _from_text(path, text, lists, defines, short)
     found.documents = {plain(resolved(name, found.variables)): each for name, each in documents.items()}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from memcheck.configs.arguments import YAML_SECTION, load_arguments
 from memcheck.configs.config_file import ConfigFile, load_json, load_python, load_toml, load_yaml
 from memcheck.configs.launch_lines import without_containers
+from memcheck.configs.megatron_bridge import is_bridge
 from memcheck.configs.python_code import kind_of
 from memcheck.configs.serve_lines import is_dockerfile
 from memcheck.configs.types import NO_DEFINES
@@ -30,7 +31,7 @@ def syntax_of(path: str, text: str) -> str:
     if kind_of(path, text):
         return PYTHON
     found = _SUFFIXES.get(os.path.splitext(path)[1].lower(), "")
-    if found in ("", YAML) and re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE):
+    if found in ("", YAML) and (re.search(rf"^{YAML_SECTION}\s*:", text, re.MULTILINE) or is_bridge(text)):
         return ARGUMENTS
     if found:
         return found
