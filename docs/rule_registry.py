@@ -8,7 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from memcheck.rules.types import GATE, Rule
+from memcheck.rules.profiles import GATE
+from memcheck.rules.types import Rule
 
 RULES_FOLDER = Path(__file__).resolve().parent.parent / "memcheck" / "rules"
 WRITTEN = "# Written by `python -m docs.generate` from the rules' modules: add or change a module and run it again.\n"

@@ -37,8 +37,8 @@ from memcheck.result import (
 )
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.grounds import rests_on
+from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
-from memcheck.rules.types import GATE
 from memcheck.rules.when import rows_have_limit
 
 CLOSE, UNSURE = "MEM103", "MEM104"

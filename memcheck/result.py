@@ -143,6 +143,13 @@ class Report(Record):
     """Plan files that were left to other shares of the run."""
     stated: tuple[str, ...] = ()
     """What the command line states of the jobs, as words of a command that repeats it."""
+    page_links: Mapping[str, str] = MappingProxyType({})
+    """File to the address that opens it in the page. Empty if the configuration has no ``page-url``."""
+
+    def page_link(self, plan: PlanResult) -> str:
+        """The address that opens a plan in the page; empty where there is none."""
+        link = self.page_links.get(plan.path, "")
+        return f"{link}&d={plan.document}" if link and plan.document else link
 
     @property
     def passed(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
@@ -13,6 +11,7 @@ import yaml
 from docs.site.needs import GPUS, METHODS, SEQUENCE_LENGTH, Need, Refused, cell, gib, smallest
 from memcheck.catalog.gpus import find_gpu, gpu_names
 from memcheck.catalog.names import find_model
+from memcheck.live.link import SharedPlan, write_link
 
 PAGE = "../../page/"
 """The interactive page, seen from a page of a model on the published site."""
@@ -30,10 +29,7 @@ def needs_of(model: str) -> dict[tuple[str, str, str], Need | Refused]:
 
 def open_link(plan: dict[str, Any]) -> str:
     """The address that opens a plan in the interactive page."""
-    text = yaml.safe_dump(plan, sort_keys=False).encode()
-    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    packed = packer.compress(text) + packer.flush()
-    return f"{PAGE}#p=1.{base64.urlsafe_b64encode(packed).decode().rstrip('=')}"
+    return PAGE + write_link(SharedPlan(plan=yaml.safe_dump(plan, sort_keys=False)))
 
 
 def model_page(name: str, needs: Needs) -> str:

@@ -28,7 +28,7 @@ from memcheck.config.discover import Candidate, PlanFile
 from memcheck.config.find import Configurations
 from memcheck.errors import DEFECT
 from memcheck.record import Record
-from memcheck.report import renderer
+from memcheck.report import WITH_PAGE_LINKS, renderer
 from memcheck.result import PlanResult, Report, Unreadable
 
 TYPE_CHECKING = False
@@ -214,6 +214,8 @@ def check_paths(
 
         unread = UnreadAnswers(options)
         files = unread.met(files)
+    linked = any(output.format in WITH_PAGE_LINKS for output in options.outputs)
+    page_links: dict[str, str] = {}
     for file, results, traces in verdicts(files, gates, options, keeper):
         judged += 1
         if isinstance(file, Unreadable) and not file.refused:
@@ -221,6 +223,10 @@ def check_paths(
             continue
         defects += traces
         plans += results
+        if linked and (page_url := gates.of(file.path).settings.page_url) and isinstance(file, PlanFile):
+            from memcheck.cli.link import page_link
+
+            page_links[file.path] = page_link(page_url, file, configurations)
         fails |= any(plan.status != "passed" for plan in results) and gates.of(file.path).fail_on != "never"
     if unread is not None:
         unread.settle()
@@ -238,6 +244,7 @@ def check_paths(
         unchanged=len(unchanged),
         elsewhere=len(elsewhere),
         stated=_stated(options),
+        page_links=page_links,
     )
     return Checked(report=report, fails=fails, files=judged, repeatable=plain and bool(plans))
 

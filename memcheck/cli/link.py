@@ -8,10 +8,11 @@ from memcheck import __version__
 from memcheck.cli.parameters import CONFIG, files
 from memcheck.cli.tell import tell
 from memcheck.cli.write import write_document, write_stdout
+from memcheck.config.discover import PlanFile
 from memcheck.config.find import Configurations
 from memcheck.config.read import page_address
 from memcheck.configs.documents import load_plans, only_plan
-from memcheck.errors import UsageError
+from memcheck.errors import MemcheckError, UsageError
 from memcheck.plan.load import read_bytes, shown_path
 
 
@@ -71,3 +72,16 @@ def command(
         tell(f"memcheck: {told}\n")
     write_stdout(link + "\n")
     return 0
+
+
+def page_link(page_url: str, file: PlanFile, configurations: Configurations) -> str:
+    """The address that opens a file of plans in the page; empty where no link, or only a very long one, holds them."""
+    from memcheck.live.link import SharedPlan, shareable, warning, write_link
+
+    try:
+        documents = load_plans(*file, hardware=configurations.of(file.path).hardware_of(file.path) or {})
+        text, _ = shareable(*file, documents)
+        link = write_link(SharedPlan(plan=text, version=__version__))
+        return "" if warning(link) else page_url + link
+    except MemcheckError:
+        return ""

@@ -12,7 +12,7 @@ from memcheck.errors import UsageError
 from memcheck.plan.finding import Finding
 from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.rules.types import GATE, PROFILES
+from memcheck.rules.profiles import GATE, PROFILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from memcheck.errors import ConfigurationError, MemcheckError, UsageError
 from memcheck.plan.finding import SEVERITIES
 from memcheck.plan.schema import conforms, load_schema
 from memcheck.rules.governance import Governance
-from memcheck.rules.types import PROFILES
+from memcheck.rules.profiles import PROFILES
 
 
 def fraction(written: object) -> float:

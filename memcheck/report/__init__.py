@@ -32,6 +32,9 @@ FORMATS = {
 WITH_DOSSIER = frozenset({"html", "pdf", "story"})
 """Formats that show more than the verdict needs: plans are asked for it where one of them is wanted."""
 
+WITH_PAGE_LINKS = frozenset({"html", "markdown", "story"})
+"""Formats that link each plan to the page, where the configuration says where the page is."""
+
 WITH_GROUNDS = frozenset({"full", "json", "jsonl", "html", "pdf", "story", "github"})
 """Formats that list, for a plan that passes, the assumptions that its verdict depends on."""
 

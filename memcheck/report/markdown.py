@@ -42,7 +42,9 @@ def summary(report: Report) -> str:
     whole, text.limit = text.limit, text.limit * 3 // 4
     not_named = sum(not text.add(line) for line in unread)
     text.limit = whole
-    left_out = sum(not text.add("\n" + "\n".join(details(plan))) for plan in report.plans if plan.findings)
+    left_out = sum(
+        not text.add("\n" + "\n".join(details(plan, report.page_link(plan)))) for plan in report.plans if plan.findings
+    )
     text.limit = BYTE_LIMIT
     if not_named:
         text.add(f"- and {plural(not_named, 'file')} more could not be read")
@@ -109,8 +111,8 @@ def row(plan: PlanResult) -> str:
     return f"| {name} | {word} | {numbers} | {escape(peak(e))} |"
 
 
-def details(plan: PlanResult) -> list[str]:
-    """Findings, budget and assumptions of one plan, folded."""
+def details(plan: PlanResult, page_link: str = "") -> list[str]:
+    """Findings, budget and assumptions of one plan, folded; ``page_link`` opens the plan in the page."""
     counts = ", ".join(plural(n, kind) for kind in ("error", "warning") if (n := plan.count(kind)))
     lines = ["", f"<details><summary><b>{escape(_short(plan.name))}</b>: {counts or 'notes'}</summary>", ""]
     for finding in plan.findings:
@@ -131,6 +133,8 @@ def details(plan: PlanResult) -> list[str]:
             f"{code(f'{item.key}: {value(item.value)}')} ({escape(item.why)})" for item in plan.assumptions
         )
         lines += [f"Assumed: {text}", ""]
+    if page_link:
+        lines += [f"[Open this plan in the page](<{page_link}>)", ""]
     return [*lines, "</details>", ""]
 
 

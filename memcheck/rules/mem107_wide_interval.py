@@ -34,7 +34,8 @@ from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
 from memcheck.rules.budget import key_pointer, related
-from memcheck.rules.types import MEASURED, RESEARCH, Rule, RuleContext
+from memcheck.rules.profiles import RESEARCH
+from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 
 WIDEST = 0.15

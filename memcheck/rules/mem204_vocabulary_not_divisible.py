@@ -32,7 +32,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
-from memcheck.rules.types import PROVABLE, REVIEW, Rule, RuleContext
+from memcheck.rules.profiles import REVIEW
+from memcheck.rules.types import PROVABLE, Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

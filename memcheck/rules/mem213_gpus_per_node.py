@@ -31,7 +31,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
-from memcheck.rules.types import HEURISTIC, REVIEW, Rule, RuleContext
+from memcheck.rules.profiles import REVIEW
+from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

@@ -45,7 +45,8 @@ from memcheck.frameworks.megatron.setting import argument_options, attention_bac
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.finding import Finding
-from memcheck.rules.types import REVIEW, Rule, RuleContext
+from memcheck.rules.profiles import REVIEW
+from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import miscounted
 from memcheck.rules.words import gib
 

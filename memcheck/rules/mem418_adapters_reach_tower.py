@@ -38,7 +38,8 @@ from collections.abc import Iterator
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.models.parameters import tower_runs
 from memcheck.plan.finding import Finding
-from memcheck.rules.types import REVIEW, Rule, RuleContext
+from memcheck.rules.profiles import REVIEW
+from memcheck.rules.types import Rule, RuleContext
 
 
 def check(context: RuleContext) -> Iterator[Finding]:

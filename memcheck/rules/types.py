@@ -1,4 +1,4 @@
-"""What a rule is, what it looks at, where in the text its findings point, and the profiles that rules belong to."""
+"""What a rule is, what it looks at, where in the text its findings point."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from memcheck.plan.finding import Finding, Location
 from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
+from memcheck.rules.profiles import GATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.rules.governance import Governance, LockedLimits
-
-
-GATE, REVIEW, RESEARCH = "gate", "review", "research"
-PROFILES = (GATE, REVIEW, RESEARCH)
-"""In the order in which they grow: each has the rules of those before it."""
 
 
 def place(document: Document, pointer: str) -> Location:

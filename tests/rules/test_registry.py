@@ -13,8 +13,9 @@ from memcheck.plan.finding import SEVERITIES
 from memcheck.rules import when
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER
+from memcheck.rules.profiles import GATE, PROFILES
 from memcheck.rules.registry import RULES
-from memcheck.rules.types import GATE, MEASURED, PRECISIONS, PROFILES, PROVABLE, Rule
+from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE, Rule
 
 SECTIONS = ("What it does", "Why it matters", "Example", "How to fix", "Options", "Source")
 EACH = pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])

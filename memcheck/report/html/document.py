@@ -38,6 +38,7 @@ from memcheck.report.story.blocks import (
 )
 from memcheck.report.story.build import CAPTION, INDEX_LINES, IndexEntry, plan_index
 
+OPEN = "Open this plan in the page"
 BIG, ROW, THIN, UPRIGHT = 34, 17, 10, 180
 """Heights of the kinds of bars, in pixels."""
 GAP = 1
@@ -231,6 +232,7 @@ def plan(story: PlanStory, number: int) -> Html:
         "section",
         tag("div", tag("h2", text(story.name)), badge(story.verdict), class_="head"),
         tag("p", tag("code", text(story.path)), class_="soft small"),
+        tag("p", tag("a", text(OPEN), href=story.page_link), class_="small") if story.page_link else NOTHING,
         tag("div", *parts(story), class_="card"),
         tag("div", *cards, class_="cards"),
         class_="plan",

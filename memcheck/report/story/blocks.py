@@ -587,6 +587,8 @@ class PlanStory(Record):
     used: str
     """How full that memory is."""
     sections: tuple[Section, ...]
+    page_link: str = ""
+    """The address that opens the plan in the page; empty where no page is configured."""
 
 
 class Story(Record):

@@ -51,7 +51,10 @@ def story(report: Report, *, checked: bool = True) -> Story:
     return Story(
         title=f"GPU memory{only}" if count == 1 else f"GPU memory of {plural(count, 'plan')}",
         summary=said,
-        plans=tuple(plan_story(plan, ids, checked=checked or plan.estimate is None) for plan in report.plans),
+        plans=tuple(
+            plan_story(plan, ids, checked=checked or plan.estimate is None)._replace(page_link=report.page_link(plan))
+            for plan in report.plans
+        ),
         unreadable=tuple(UnreadablePath(item.path, item.message) for item in report.unreadable),
         version=report.version,
     )
