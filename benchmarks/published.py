@@ -25,7 +25,7 @@ from memcheck.configs.edits import edit_toml
 from memcheck.configs.importing import import_config
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.libyaml import yaml
-from memcheck.plan.load import split_lines
+from memcheck.plan.text import split_lines
 from memcheck.plan.value_edits import apply_edits
 
 FILE = os.path.join(HERE, "data", "published.json")

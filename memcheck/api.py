@@ -14,7 +14,7 @@ from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import UsageError
 from memcheck.judge import check_file
 from memcheck.plan.changes import with_changes
-from memcheck.plan.load import read_bytes
+from memcheck.plan.text import read_bytes
 from memcheck.report.json import document as report_document
 from memcheck.report.models import ReportData
 from memcheck.result import Report

@@ -22,9 +22,9 @@ from memcheck.job.resolve import resolve
 from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import read_bytes, shown_path
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
+from memcheck.plan.text import read_bytes, shown_path
 from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
 from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest

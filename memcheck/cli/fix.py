@@ -15,7 +15,7 @@ from memcheck.cli.write import write_document
 from memcheck.config.discover import STDIN
 from memcheck.configs.documents import is_config
 from memcheck.errors import DEFECT, UsageError
-from memcheck.plan.load import read_bytes
+from memcheck.plan.text import read_bytes
 from memcheck.result import Unreadable
 
 

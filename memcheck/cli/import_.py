@@ -22,8 +22,8 @@ from memcheck.configs.importing import Imported, import_config
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.errors import UsageError
 from memcheck.plan.finding import Location
-from memcheck.plan.load import read_bytes, shown_path
 from memcheck.plan.schema import shorten
+from memcheck.plan.text import read_bytes, shown_path
 
 SECTIONS = {
     HARDWARE_HEADING: tuple(option.key for option in HARDWARE_ANSWERS),

@@ -13,7 +13,7 @@ from memcheck.config.find import Configurations
 from memcheck.config.read import page_address
 from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.plan.load import read_bytes, shown_path
+from memcheck.plan.text import read_bytes, shown_path
 
 
 @click.command("link")

@@ -22,6 +22,7 @@ from memcheck.cli.stated import stated_changes
 from memcheck.cli.tell import complain, tell
 from memcheck.cli.write import write_document, write_stdout
 from memcheck.configs.wrapper_command import counts
+from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.guard.callback import check_plan, plan_of_job, write_plan
@@ -34,6 +35,8 @@ SECTIONS = {
     JOB_HEADING: tuple(option.key for option in JOB_ANSWERS),
     "Output": ("write",),
 }
+LARGEST_JOB = 16 * 2**20
+"""Bytes of what the script's process writes about its job."""
 PROGRAM = "script.py"
 """The file of ``memcheck.guard`` that runs in the script's own Python."""
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -134,8 +137,7 @@ def reached(python: str, script: list[str]) -> dict[str, Any]:
         except OSError as error:
             raise UsageError(f"cannot run {python}: {error.strerror or error}") from error
         try:
-            with open(out, encoding="utf-8") as file:
-                found: dict[str, Any] = json.load(file)
+            found: dict[str, Any] = json.loads(read_whole(out, LARGEST_JOB))
         except (OSError, ValueError):
             return {"why": f"Python ended with exit code {ended.returncode}"}
     return found

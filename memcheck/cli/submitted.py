@@ -16,7 +16,7 @@ from memcheck.configs.launch_devices import asked, hinted_gpu, per_node
 from memcheck.configs.syntax import COMMAND, load_config, syntax_of
 from memcheck.configs.types import ConfigError
 from memcheck.errors import UsageError
-from memcheck.plan.load import decode, read_bytes
+from memcheck.plan.text import decode, read_bytes
 from memcheck.record import Record
 
 SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "p": "partition", "C": "constraint"}

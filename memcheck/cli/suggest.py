@@ -18,8 +18,8 @@ from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.judge import Gate
 from memcheck.plan.changes import with_changes
-from memcheck.plan.load import read_bytes
 from memcheck.plan.places import Document
+from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited, flow_text
 from memcheck.record import Record
 from memcheck.what_if.remedies.changes import OTHER

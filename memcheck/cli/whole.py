@@ -14,7 +14,7 @@ from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import shown_on
 from memcheck.config.discover import Candidate
 from memcheck.errors import ConfigurationError
-from memcheck.plan.load import MAX_BYTES
+from memcheck.plan.text import MAX_BYTES
 from memcheck.report import DOCS_URL, renderer
 from memcheck.result import Report, Unreadable
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from memcheck.edge.opener import RefusedError, begin_search, end_search, resolved
-from memcheck.plan.load import MAX_BYTES, read_bytes
+from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.record import Record
 from memcheck.result import Unreadable
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from memcheck.config.discover import SUFFIXES, is_skipped
 from memcheck.edge.opener import is_inside, read_start, repository
-from memcheck.plan.load import MAX_BYTES
 from memcheck.plan.sniff import looks_like_plan
+from memcheck.plan.text import MAX_BYTES
 from memcheck.record import Record
 from memcheck.result import Unreadable
 

@@ -19,8 +19,8 @@ from memcheck.job.types import UNPACKED, Layout
 from memcheck.plan import codes
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import split_lines
 from memcheck.plan.places import Document
+from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 MOST = 16

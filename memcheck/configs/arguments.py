@@ -22,7 +22,7 @@ from memcheck.configs.shell_values import (
 )
 from memcheck.configs.types import NO_DEFINES
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import split_lines
+from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 YAML_SECTION = "MODEL_ARGS"

@@ -13,8 +13,9 @@ from memcheck.edge.libyaml import yaml
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.plan.compose import Composed, ComposeError, Composer
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import decode, read_bytes, split_lines, syntax_finding
+from memcheck.plan.load import syntax_finding
 from memcheck.plan.places import Marks, escape
+from memcheck.plan.text import decode, read_bytes, split_lines
 
 NO_IMAGES: Mapping[str, int] = {}
 _TABLE = re.compile(r"\s*\[\[?\s*([^\]\s]+)\s*\]")

@@ -25,9 +25,9 @@ from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED
 from memcheck.plan import codes
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import read_bytes, split_lines
 from memcheck.plan.places import Document, Provenance
 from memcheck.plan.sniff import misspells_mark
+from memcheck.plan.text import read_bytes, split_lines
 
 DEFAULT_LENGTH = "default_sequence_length"
 """The length of configs that state none, of a project's configuration."""

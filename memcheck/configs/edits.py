@@ -20,8 +20,8 @@ from memcheck.configs.read_megatron import DIMENSIONS, LISTS
 from memcheck.configs.types import REMOVED, ConfigError, KeyRow
 from memcheck.edge.libyaml import yaml
 from memcheck.plan.finding import Edit, Span
-from memcheck.plan.load import split_lines
 from memcheck.plan.places import Collection, Marks, pointer_of
+from memcheck.plan.text import split_lines
 from memcheck.plan.value_edits import flow_text
 from memcheck.record import Record
 

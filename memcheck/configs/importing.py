@@ -24,8 +24,9 @@ from memcheck.job.rows import LONGEST
 from memcheck.job.types import UNPACKED
 from memcheck.plan import types as plan_types
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import load_documents, read_bytes
+from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
+from memcheck.plan.text import read_bytes
 from memcheck.record import Record
 
 _SECTIONS: dict[str, tuple[str, ...]] = {

@@ -21,7 +21,7 @@ from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.screen import put
 from memcheck.plan.foreign import INDEX, KEY, LACKS, NONE, SAID, ForeignKey, plain
-from memcheck.plan.load import read_bytes
+from memcheck.plan.text import read_bytes
 
 GENERIC = frozenset({"enabled", "name", "type", "path", "params", "target", "_component_", "_target_", "config"})
 """Last words of dotted keys that say nothing without the section before them."""

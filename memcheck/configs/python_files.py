@@ -16,7 +16,7 @@ from memcheck.configs.trainer_script import script_of
 from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError
 from memcheck.edge.opener import is_file, is_inside, real_path, repository
-from memcheck.plan.load import shown_path
+from memcheck.plan.text import shown_path
 
 MOST_FILES = 40
 """Files that are looked for."""

@@ -52,7 +52,7 @@ from memcheck.configs.trainer_script import others
 from memcheck.configs.types import JOB, NO_DEFINES, ConfigProblem, Note, ReadConfig
 from memcheck.models.module_paths import linear_layers
 from memcheck.plan.finding import Location
-from memcheck.plan.load import split_lines
+from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 KEYS, TRL, TRAINER = key_table("python"), key_table("trl"), key_table("transformers")

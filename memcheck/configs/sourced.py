@@ -19,8 +19,8 @@ from memcheck.edge.screen import plural, value
 from memcheck.job.versions import TRANSFORMERS
 from memcheck.plan import codes
 from memcheck.plan.finding import Finding, Location
-from memcheck.plan.load import read_bytes, shown_path
 from memcheck.plan.places import Document, Provenance, escape
+from memcheck.plan.text import read_bytes, shown_path
 
 BATCHES = ("training.gradient_accumulation_steps", "training.global_batch_size")
 """Two ways to say the same; a plan has one of them."""

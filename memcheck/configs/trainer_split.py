@@ -12,7 +12,7 @@ from memcheck.configs.read_deepspeed import read_deepspeed
 from memcheck.configs.trainer_parts import KEYS, TRUE, Division
 from memcheck.configs.types import ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.edge.opener import is_file, is_inside, real_path, repository
-from memcheck.plan.load import shown_path
+from memcheck.plan.text import shown_path
 
 STAGE, GROUP = "parallelism.zero_stage", "parallelism.shard_group"
 RESHARDED = "parallelism.reshard_after_forward"

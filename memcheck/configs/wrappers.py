@@ -25,8 +25,8 @@ from memcheck.configs.wrapper_machine import machine_of, mappings
 from memcheck.edge.libyaml import yaml
 from memcheck.plan.compose import ComposeError, Composer
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import split_lines
 from memcheck.plan.places import Marks, escape
+from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 COMMANDS = (

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from memcheck.live.replies import TextEdit, TextPlace
 from memcheck.plan.finding import Edit, Span
-from memcheck.plan.load import unbroken
+from memcheck.plan.text import unbroken
 
 EDITOR_LINE = re.compile("\r\n|\r|\n")
 """What ends a line in an editor. YAML also ends lines at three characters of Unicode."""

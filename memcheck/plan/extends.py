@@ -11,8 +11,9 @@ from memcheck.edge.opener import exists, is_file, real_path, repository
 from memcheck.plan import codes
 from memcheck.plan.compose import MAX_REPEATED, Composed, ComposeError, Composer
 from memcheck.plan.finding import Finding, Location
-from memcheck.plan.load import Inherited, decode, locate, read_bytes, shown_path, split_lines, syntax_finding
+from memcheck.plan.load import Inherited, locate, syntax_finding
 from memcheck.plan.places import Collection, Document, Entry, Marks, Via
+from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
 
 MAX_CHAIN = 16
 

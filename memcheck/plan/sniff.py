@@ -15,7 +15,7 @@ from memcheck.edge.closest import closest, looks_like, skeleton
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.opener import open_file
 from memcheck.plan.compose import ComposeError, Composer, events
-from memcheck.plan.load import MAX_BYTES
+from memcheck.plan.text import MAX_BYTES
 
 _SECTION = re.compile(rb"^(model|hardware|training)[ \t]*:", re.MULTILINE)
 _VERSION = re.compile(

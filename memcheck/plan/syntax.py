@@ -11,7 +11,7 @@ from memcheck.edge.libyaml import yaml
 from memcheck.plan import codes
 from memcheck.plan.compose import SHALLOW, TOO_DEEP
 from memcheck.plan.finding import Finding, Location, Span
-from memcheck.plan.load import split_lines
+from memcheck.plan.text import split_lines
 
 # A part of libyaml's text; True: the start of the context is the place to show; what is wrong; what to do.
 _KNOWN = (

@@ -12,7 +12,7 @@ from memcheck.edge.in_memory import FilesInMemory, looking_at
 from memcheck.edge.opener import RefusedError, digest, is_inside, look_at, read_whole, refuse_way_out, repository
 from memcheck.errors import UsageError
 from memcheck.live.workspace import LARGEST, Workspace, checked_name
-from memcheck.plan.load import shown_path
+from memcheck.plan.text import shown_path
 from memcheck.record import Record
 from memcheck.result import Unreadable
 

@@ -16,9 +16,9 @@ from memcheck.configs import key_index
 from memcheck.configs.key_table import INDEX as KEYS
 from memcheck.configs.key_table import key_table
 from memcheck.plan.foreign import INDEX, plain
-from memcheck.plan.load import read_bytes
 from memcheck.plan.mend import unknown_key
 from memcheck.plan.schema import branches, load_schema
+from memcheck.plan.text import read_bytes
 
 PLACES = ((), ("training",), ("hardware",), ("parallelism",), ("inference",), ("training", "lora"))
 GENERIC = ("`memcheck schema`", " has `")

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.plan.load import MAX_BYTES, decode, load_documents, read_bytes
+from memcheck.plan.load import load_documents
+from memcheck.plan.text import MAX_BYTES, decode, read_bytes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from memcheck.judge import Gate, check_file
 from memcheck.plan import codes
 from memcheck.plan.finding import Edit, FileEdits, Finding, Span
-from memcheck.plan.load import read_bytes
+from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.result import PlanResult

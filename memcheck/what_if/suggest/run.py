@@ -16,10 +16,10 @@ from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, check_d
 from memcheck.memory.fit import RUNS, gpu_fit, on_host
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
 from memcheck.plan.finding import Remedy
-from memcheck.plan.load import read_bytes
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan
 from memcheck.plan.schema import branches, load_schema
+from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.result import PASSED, PlanResult

@@ -18,8 +18,8 @@ from memcheck.config.discover import SKIPPED_FOLDERS, STDIN, SUFFIXES, PlanFile,
 from memcheck.config.find import Configurations
 from memcheck.errors import ConfigurationError, UsageError
 from memcheck.judge import Gate, check_file
-from memcheck.plan.load import MAX_BYTES, read_bytes
 from memcheck.plan.sniff import looks_like_plan
+from memcheck.plan.text import MAX_BYTES, read_bytes
 from memcheck.report.story.remedies import remedy_line
 from memcheck.result import PASSED, PlanResult, Unreadable
 

@@ -18,8 +18,8 @@ from memcheck.edge.libyaml import yaml
 from memcheck.errors import UsageError
 from memcheck.plan import codes
 from memcheck.plan.compose import ComposeError, Composer
-from memcheck.plan.load import decode
 from memcheck.plan.places import Document
+from memcheck.plan.text import decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
