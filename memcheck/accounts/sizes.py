@@ -1,6 +1,7 @@
-"""The sizes of curves: their numbers, and, apart from these, the form in which a step meets them.
+"""Memory curves of units, split into their sizes in bytes and their pattern: which of the sizes are not zero.
 
-Two curves of one form hold the same components at the same moments; a size that is zero in one is zero in the other.
+Two curves of one pattern hold the same components at the same moments; a size that is zero in one is zero in the other.
+So a step is recorded once for a pattern, with indices instead of bytes, and evaluated with the bytes of each curve.
 """
 
 from __future__ import annotations
@@ -27,22 +28,25 @@ SCALARS = (
     "until_graph_freed",
     "weight_backward_bytes",
 )
-"""Sizes of a curve that belong to one component each, as its fields are named."""
+"""Fields of :class:`memcheck.autograd.curve.Curve` that are one number of bytes, not a list of components."""
 
 
 SOMETIMES = ("peak_before_loss", "grad_hook_peak", "later_grad_hook_peak")
-"""Highest points that not every curve has."""
+"""Peaks that not every curve has, as the fields of :class:`memcheck.autograd.curve.Curve` are named."""
 
 
-class Form(Record):
-    """Everything about a curve but the numbers: which components each of its moments holds."""
+class CurvePattern(Record):
+    """The pattern of a unit's memory curve: the components that are alive at each of its points, without bytes."""
 
     saved: Names
+    """Components of the tensors saved for backward."""
     forward: Names
+    """Components at the forward's peak."""
     backward: Names
+    """Components at the backward's peak."""
     sometimes: tuple[Names | None, ...]
-    """Names in the highest points that only some units have, in the order of ``SOMETIMES``; None: the unit has no such
-    point.
+    """Components at the peaks that only some units have, in the order of ``SOMETIMES``; None: the unit has no such
+    peak.
     """
     scalars: tuple[bool, ...]
     """Which of ``SCALARS`` are not zero."""
@@ -51,12 +55,12 @@ class Form(Record):
 class Sizes(Record):
     """The sizes of one curve."""
 
-    form: int
-    """Number of the curve's :class:`Form`."""
+    pattern: int
+    """Number of the curve's :class:`CurvePattern`."""
     numbers: tuple[int, ...]
-    """Size by size in the order of the form, followed by the sums of those that always come together."""
+    """Bytes of each component at each point of the pattern, then the nonzero scalars, then the sum of each point."""
     highs: tuple[Peak, ...]
-    """The highest points: of forward, of backward, and those of ``SOMETIMES`` that it has."""
+    """The peaks: of forward, of backward, and those of ``SOMETIMES`` that the curve has."""
 
 
 class NamedCurve(Record):
@@ -87,8 +91,8 @@ class NamedCurve(Record):
         return bool(self.saved_bytes.parts or self.backward_peak.parts)
 
 
-_forms: dict[Form, int] = {}
-_by_number: list[Form] = []
+_patterns: dict[CurvePattern, int] = {}
+_by_number: list[CurvePattern] = []
 _curves: dict[int, tuple[Curve, Sizes]] = {}
 REMEMBERED = 16384
 
@@ -109,9 +113,9 @@ def sizes_of(curve: Curve) -> Sizes:
 
 
 def _sizes(curve: Curve) -> Sizes:
-    """Split a unit's memory curve into its form (which of its terms are not zero) and the terms' bytes.
+    """Split a unit's memory curve into its pattern (which of its terms are not zero) and the terms' bytes.
 
-    Curves of equal form share a recorded step, which is then evaluated with the bytes of each.
+    Curves of equal pattern share a recorded step, which is then evaluated with the bytes of each.
     """
     optional: list[Peak | None] = [getattr(curve, name) for name in SOMETIMES]
     highs = (curve.forward_peak, curve.backward_peak, *[peak for peak in optional if peak is not None])
@@ -120,10 +124,10 @@ def _sizes(curve: Curve) -> Sizes:
     names = [tuple([name for name, _ in components]) for components in components_of]
     optional_names = iter(names[3:])
     present = tuple([None if peak is None else next(optional_names) for peak in optional])
-    form = Form(names[0], names[1], names[2], present, tuple([bool(n) for n in scalars]))
-    if form not in _forms:
-        _forms[form] = len(_by_number)
-        _by_number.append(form)
+    pattern = CurvePattern(names[0], names[1], names[2], present, tuple([bool(n) for n in scalars]))
+    if pattern not in _patterns:
+        _patterns[pattern] = len(_by_number)
+        _by_number.append(pattern)
     numbers: list[int] = []
     totals: list[int] = []
     for components in components_of:
@@ -131,16 +135,16 @@ def _sizes(curve: Curve) -> Sizes:
         numbers += component_bytes
         totals.append(sum(component_bytes))
     numbers += [n_bytes for n_bytes in scalars if n_bytes]
-    return Sizes(_forms[form], (*numbers, *totals), highs)
+    return Sizes(_patterns[pattern], (*numbers, *totals), highs)
 
 
-def named_curve(form: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
+def named_curve(pattern: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
     """Build a memory curve whose fields are indices of sizes instead of bytes, for a record that many ranks share.
 
-    ``form``: the number of its :class:`Form`. ``first``: the index of its first size. ``high``: the number of its first
-    peak. Returns the curve, the index after its last size, and the number after its last peak.
+    ``pattern``: the number of its :class:`CurvePattern`. ``first``: the index of its first size. ``high``: the number
+    of its first peak. Returns the curve, the index after its last size, and the number after its last peak.
     """
-    recorded = _by_number[form]
+    recorded = _by_number[pattern]
     names = [
         recorded.saved,
         recorded.forward,

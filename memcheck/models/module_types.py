@@ -194,7 +194,9 @@ class Attention(Record):
     eager: EagerScores = EAGER
     alibi: bool = False
     chunked_window: bool = False
-    """The window is a chunk; a sequence's chunks start after its padding (Llama 4)."""
+    """The window, if any, is a chunk: a token attends only to tokens of its own chunk. A sequence's chunks start after
+    its padding (Llama 4).
+    """
     softcap: bool = False
     sinks: str = ""
     """What one learned number per head is: ``logit`` (one more key's score: GPT-OSS) | ``scale`` (each row of the

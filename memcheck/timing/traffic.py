@@ -217,5 +217,9 @@ def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]
     if fused or kind in ("fused-linear", "in-place"):
         return 2.0 + 2.0, 2.0 + 2.0
     if kind == "vocab-parallel":
-        return 2.0 + 6.0 + 4.0 * 5, 4.0 * 3 + 6.0  # maximum, difference, exponential, sum: each reads or writes a copy
-    return (2.0 + 6.0 + 8.0, 16.0 + 6.0) if upcast else (2.0 + 4.0, 8.0)
+        # forward: logits written 2, cast 2 + 4, then about five 4-byte reads and writes of the fp32 copy by maximum,
+        # difference, exponential and sum. Backward: three for softmax minus one-hot and its scaling; cast back 4 + 2
+        return 2.0 + 6.0 + 4.0 * 5, 4.0 * 3 + 6.0
+    if upcast:  # logits 2, float() 2 + 4, log-softmax 4 + 4; backward 12 and one-hot 4, then the cast back 4 + 2
+        return 2.0 + 6.0 + 8.0, 16.0 + 6.0
+    return 2.0 + 4.0, 8.0  # without casts the same operations on two bytes each: half of 8, half of 16

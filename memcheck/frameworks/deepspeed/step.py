@@ -14,7 +14,7 @@ from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 
 
-class EngineForm(Record):
+class ZeroEngine(Record):
     """The settings of DeepSpeed's engine that decide a step, and which of its buffers are not empty."""
 
     stage: int
@@ -46,7 +46,7 @@ FACTS = ("reduces_late", "reduces_once", "copies_out", "adds_in_place")
 """Fields of :class:`EngineBuffers` that are no sizes."""
 
 
-def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> tuple[EngineForm, tuple[int, ...]]:
+def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> tuple[ZeroEngine, tuple[int, ...]]:
     """Return how the engine runs a step, and the bytes of its buffers one after the other.
 
     ``units``: the parameters of each unit of the rank.
@@ -54,7 +54,7 @@ def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> t
     buffers = engine_buffers(job, units, recomputes=job.checkpointing.mode == "full")
     sizes = [n_bytes for name, n_bytes in zip(buffers._fields, buffers, strict=True) if n_bytes and name not in FACTS]
     accumulates = job.gradient_accumulation_steps > 1
-    return EngineForm(job.layout.zero_stage, accumulates, tuple([bool(n_bytes) for n_bytes in buffers])), tuple(sizes)
+    return ZeroEngine(job.layout.zero_stage, accumulates, tuple([bool(n_bytes) for n_bytes in buffers])), tuple(sizes)
 
 
 def saves_inputs(job: TrainingJob) -> bool:
@@ -65,7 +65,7 @@ def saves_inputs(job: TrainingJob) -> bool:
 class EngineStep(DataParallel):
     """The hooks of DeepSpeed's engine in one step."""
 
-    def __init__(self, recorder: Recorder, step_units: StepUnits, options: EngineForm, buffers: EngineBuffers) -> None:
+    def __init__(self, recorder: Recorder, step_units: StepUnits, options: ZeroEngine, buffers: EngineBuffers) -> None:
         """``buffers``: the engine's buffers, with indices of sizes instead of bytes."""
         super().__init__(recorder, step_units)
         self.buffers, self.stage = buffers, options.stage

@@ -19,9 +19,10 @@ from memcheck.record import Record
 
 
 class Rank(Record):
-    """What a rank runs and holds."""
+    """What a pipeline rank runs, and the sizes in bytes of what it exchanges and keeps."""
 
     chunks: tuple[tuple[Unit, ...], ...]
+    """Units of each model chunk, in forward order."""
     always: Components
     """Persistent side buffers."""
     forward_only: int
@@ -36,7 +37,7 @@ class Rank(Record):
     """What a chunk gets from the stage before: it and its gradient outlive the backward, until the chunk's next input
     (``set_input_tensor``)."""
     keeps_warm_input: bool = False
-    """Whether :data:`WARM_INPUT` waits."""
+    """Whether the input of the last warm-up forward stays alive: see :data:`WARM_INPUT`."""
     exchanged: int = 0
     """Number of further boundary tensors, each of ``held_input`` bytes, that are live during a backward of several
     chunks: the output of the last forward and the input of the next one.
@@ -45,23 +46,24 @@ class Rank(Record):
     """Per chunk and unit: what Megatron-FSDP gathers and keeps around the unit."""
 
 
-class UnitsForm(Record):
-    """Equal consecutive units, without their sizes."""
+class UnitsPattern(Record):
+    """Equal consecutive units without their sizes: only which sizes are not zero."""
 
     kind: str
     curve: int
-    """Number of the form of their curve."""
+    """Number of their memory curve's :class:`memcheck.accounts.sizes.CurvePattern`."""
     extra: tuple[bool, bool]
     """Which sizes of :class:`Extra` are not zero."""
-    of: int
-    """The units of the rank, run by run, whose sizes these are."""
+    same_as: int
+    """Index of the rank's first group of units with the same sizes; the group's own index if it is the first."""
     times: int
+    """Number of the units."""
 
 
-class RankForm(Record):
-    """A rank without its sizes."""
+class RankPattern(Record):
+    """A rank without its sizes: only which sizes are not zero. Ranks of equal pattern share one recorded step."""
 
-    chunks: tuple[tuple[UnitsForm, ...], ...]
+    chunks: tuple[tuple[UnitsPattern, ...], ...]
     edges: tuple[bool, ...]
     """Which of the sizes of :class:`_Edges` are not zero."""
     keeps_warm_input: bool
@@ -77,33 +79,47 @@ class ScheduleProgram(Record):
     in_flight: tuple[InFlight, ...]
 
 
+class _EvaluatedStep(Record):
+    """A rank's recorded step with the bytes of that rank."""
+
+    evaluated: Evaluated
+    """Every instant with its bytes."""
+    unit_peaks: tuple[Peak, ...]
+    """The highest points of the units, by the numbers that the record gives them."""
+    in_flight: tuple[InFlight, ...]
+    """The passes that the instants belong to."""
+
+
 class SchedulePeaks:
     """Finds the peak of each instant of a rank's step, without the resident bytes."""
 
-    __slots__ = ("_ceiling", "_highs", "_in_flight", "_known", "_name", "_rank", "_schedule")
+    __slots__ = ("_ceiling", "_name", "_rank", "_recorded_step", "_schedule")
 
     def __init__(
         self, rank: Rank, schedule: tuple[PassRun, ...], name: Callable[[int, int], str] | None = None
     ) -> None:
-        """``name``: of the unit at a place of a chunk, if it has another. Nothing is recorded before somebody asks."""
+        """Take a rank and its passes in order; the step is recorded when a peak is first asked for.
+
+        ``name``: returns the name of a unit from the indices of its chunk and of the unit; None: the unit's own name.
+        """
         self._rank, self._schedule, self._name = rank, schedule, name
-        self._known: Evaluated | None = None
+        self._recorded_step: _EvaluatedStep | None = None
         self._ceiling: float | None = None
 
     @property
-    def _evaluated(self) -> Evaluated:
-        """The recorded step with this rank's sizes: every instant with its bytes. Computed once, when first used."""
-        if self._known is None:
-            form, sizes, self._highs = _form_and_sizes(self._rank)
-            recorded_step = recorded(form, self._schedule)
-            self._known = Evaluated(recorded_step.program, recorded_step.program.units(sizes), (sizes,))
-            self._in_flight = recorded_step.in_flight
-        return self._known
+    def _step(self) -> _EvaluatedStep:
+        """The recorded step with this rank's sizes; computed when first used, then cached."""
+        if self._recorded_step is None:
+            pattern, sizes, unit_peaks = _pattern_and_sizes(self._rank)
+            program, in_flight = recorded(pattern, self._schedule)
+            evaluated = Evaluated(program, program.units(sizes), (sizes,))
+            self._recorded_step = _EvaluatedStep(evaluated, unit_peaks, in_flight)
+        return self._recorded_step
 
     @property
     def tops(self) -> tuple[tuple[str, int], ...]:
         """Each instant and its bytes."""
-        return self._evaluated.tops
+        return self._step.evaluated.tops
 
     @property
     def ceiling(self) -> float:
@@ -114,22 +130,23 @@ class SchedulePeaks:
 
     def moment(self, index: int) -> Moment:
         """Return one instant with its bytes per component and the operation that runs then."""
-        operation = self._evaluated.mark(index).operation
+        evaluated = self._step.evaluated
+        operation = evaluated.mark(index).operation
         unit_peak = self.high(index)
         if unit_peak is not None:
             _, chunk, unit = map(int, operation.split())
             name = self._rank.chunks[chunk][unit].name if self._name is None else self._name(chunk, unit)
             operation = f"{unit_peak.label} in {name}"
-        return self._evaluated.moment(index, operation)
+        return evaluated.moment(index, operation)
 
     def high(self, index: int) -> Peak | None:
         """Return the highest point of the unit that runs at an instant, or None where no unit runs."""
-        number = self._evaluated.mark(index).top.high
-        return None if number < 0 else self._highs[number]
+        number = self._step.evaluated.mark(index).top.high
+        return None if number < 0 else self._step.unit_peaks[number]
 
     def pass_at(self, index: int) -> InFlight:
         """Return the pass that runs at an instant's peak; the instant must be one of forward, loss and backward."""
-        return self._in_flight[int(self._evaluated.mark(index).operation.split()[0])]
+        return self._step.in_flight[int(self._step.evaluated.mark(index).operation.split()[0])]
 
 
 def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
@@ -179,38 +196,40 @@ def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
     return saved, forward, backward, lingers
 
 
-def _form_and_sizes(rank: Rank) -> tuple[RankForm, tuple[int, ...], tuple[Peak, ...]]:
-    """Split a rank's step into its form (which terms are not zero), the terms' bytes, and the peaks of its units.
+def _pattern_and_sizes(rank: Rank) -> tuple[RankPattern, tuple[int, ...], tuple[Peak, ...]]:
+    """Split a rank's step into its pattern (which terms are not zero), the terms' bytes, and the peaks of its units.
 
-    Ranks of equal form share one recorded step, which is evaluated with the bytes of each. The bytes are in the order
-    in which :func:`recorded` numbers them.
+    Ranks of equal pattern share one recorded step, which is evaluated with the bytes of each. The bytes are in the
+    order in which :func:`recorded` numbers them.
     """
     first_number: dict[tuple[int, Extra], int] = {}
     sizes: list[int] = []
     unit_peaks: list[Peak] = []
-    chunks: list[tuple[UnitsForm, ...]] = []
+    chunks: list[tuple[UnitsPattern, ...]] = []
     unit_number = 0
     saves = True
     for index, units in enumerate(rank.chunks):
-        forms: list[UnitsForm] = []
+        patterns: list[UnitsPattern] = []
         saved = rank.cached_output
         for unit, extra, times in _group_equal_units(units, rank.extras[index] if rank.extras else None):
             same_as = first_number.setdefault((id(unit.first_curve), extra), unit_number)
             curve = sizes_of(unit.first_curve)
-            forms.append(UnitsForm(unit.kind, curve.form, (bool(extra.forward), bool(extra.backward)), same_as, times))
+            patterns.append(
+                UnitsPattern(unit.kind, curve.pattern, (bool(extra.forward), bool(extra.backward)), same_as, times)
+            )
             if same_as == unit_number:
                 sizes += [*curve.numbers, *[n for n in extra if n]]
                 unit_peaks += curve.highs
             saved += unit.first_curve.saved_bytes
             unit_number += 1
         saves &= saved > 0
-        chunks.append(tuple(forms))
+        chunks.append(tuple(patterns))
     boundary_sizes = (rank.forward_only, rank.input_gradient, rank.output_gradient, rank.cached_output, rank.held_input)
     sizes += [n for n in boundary_sizes if n]
-    form = RankForm(
+    pattern = RankPattern(
         tuple(chunks), tuple([bool(n) for n in boundary_sizes]), rank.keeps_warm_input, rank.exchanged, saves
     )
-    return form, tuple(sizes), tuple(unit_peaks)
+    return pattern, tuple(sizes), tuple(unit_peaks)
 
 
 def _group_equal_units(units: Sequence[Unit], extras: Sequence[Extra] | None) -> list[tuple[Unit, Extra, int]]:
@@ -245,7 +264,9 @@ class _UnitGroup(Record):
 
 
 class _Edges(Record):
-    """Places of what a rank exchanges and gets."""
+    """Indices of the sizes of tensors that a rank exchanges with other stages or gets with the batch; fields as in
+    :class:`Rank`.
+    """
 
     forward_only: int
     input_gradient: int
@@ -259,32 +280,32 @@ class _Edges(Record):
 
 
 @lru_cache(maxsize=2048)
-def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
-    """Record a rank's step once for all ranks of this form: each pass where its memory can be highest (``candidates``).
+def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
+    """Record a rank's step once for all ranks of this pattern: each pass where its memory can be highest.
 
     The record holds numbers of sizes, not bytes. Its instants are "init", then "forward", "loss" and "backward" of the
-    passes, then "optimizer". Cached by form and schedule.
+    passes, then "optimizer". Cached by pattern and schedule. ``candidates`` chooses the passes.
     """
     # number the sizes of the units' memory curves, in the order of the chunks
     size_index, peak_index = 1, 0
     unit_groups: list[_UnitGroup] = []
     chunks: list[list[_UnitGroup]] = []
-    for forms in form.chunks:
+    for patterns in pattern.chunks:
         chunks.append([])
-        for kind, curve_form, extra, of, times in forms:
-            if of < len(unit_groups):
-                curve, extra_sizes = unit_groups[of].curve, unit_groups[of].extra
+        for kind, curve_pattern, extra, same_as, times in patterns:
+            if same_as < len(unit_groups):
+                curve, extra_sizes = unit_groups[same_as].curve, unit_groups[same_as].extra
             else:
-                curve, size_index, peak_index = named_curve(curve_form, size_index, peak_index)
+                curve, size_index, peak_index = named_curve(curve_pattern, size_index, peak_index)
                 extra_sizes = Extra(size_index if extra[0] else NOTHING, size_index + extra[0] if extra[1] else NOTHING)
                 size_index += sum(extra)
             unit_groups.append(_UnitGroup(kind, curve, extra_sizes, times))
             chunks[-1].append(unit_groups[-1])
     # number the sizes of tensors that are exchanged between pipeline stages
-    size_indices = accumulate(form.edges, initial=size_index)
+    size_indices = accumulate(pattern.edges, initial=size_index)
     receives = tuple([not units or units[0].kind != "embedding" for units in chunks])
     forward_only, input_gradient, output_gradient, cached_output, held_input = (
-        index if present else NOTHING for present, index in zip(form.edges, size_indices, strict=False)
+        index if present else NOTHING for present, index in zip(pattern.edges, size_indices, strict=False)
     )
     edges = _Edges(
         forward_only=forward_only,
@@ -293,13 +314,13 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
         cached_output=cached_output,
         held_input=held_input,
         receives=receives,
-        keeps_warm_input=form.keeps_warm_input,
-        exchanged=form.exchanged,
+        keeps_warm_input=pattern.keeps_warm_input,
+        exchanged=pattern.exchanged,
     )
     # what Megatron-FSDP gathers for the next step after its optimizer (distrib_optimizer.py, step_with_ready_grads)
     prefetched = [units[0].extra.forward for units in chunks if units]
-    first_equal: dict[tuple[UnitsForm, ...], int] = {}
-    kinds = tuple([first_equal.setdefault(forms, index) for index, forms in enumerate(form.chunks)])
+    first_equal: dict[tuple[UnitsPattern, ...], int] = {}
+    kinds = tuple([first_equal.setdefault(patterns, index) for index, patterns in enumerate(pattern.chunks)])
     # record the moment between steps, then each pass that may have the highest peak, then the optimizer
     recorder = Recorder()
     _hold_idle(recorder, chunks, edges, kinds)
@@ -307,7 +328,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
         recorder.hold("communication_buffers", prefetched_parameters)
     recorder.mark("init", "states at rest")
     recorder.repeat(0, -1)
-    moments = candidates(schedule, kinds, form.saves)
+    moments = candidates(schedule, kinds, pattern.saves)
     ranges_of_kind: dict[int, list[_UnitRange]] = {}
     for index, moment in enumerate(moments):
         before, chunk = recorder.here, moment.of.chunk
@@ -323,7 +344,7 @@ def recorded(form: RankForm, schedule: tuple[PassRun, ...]) -> ScheduleProgram:
     for prefetched_parameters in prefetched:
         recorder.hold("communication_buffers", prefetched_parameters)
     recorder.mark("optimizer", "optimizer step")
-    return ScheduleProgram(recorder.program(size_index + sum(form.edges)), moments)
+    return ScheduleProgram(recorder.program(size_index + sum(pattern.edges)), moments)
 
 
 def _hold_in_flight(

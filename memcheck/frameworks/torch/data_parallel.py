@@ -2,7 +2,7 @@
 
 A strategy is a record that is part of the key of a recorded step: :class:`memcheck.frameworks.torch.ddp.Replicated`,
 :class:`memcheck.frameworks.torch.fully_shard.FullyShard`, :class:`memcheck.frameworks.torch.flat_shard.FlatShard` and
-DeepSpeed's engine, :class:`memcheck.frameworks.deepspeed.step.EngineForm`. It makes the hooks of one step.
+DeepSpeed's engine, :class:`memcheck.frameworks.deepspeed.step.ZeroEngine`. It makes the hooks of one step.
 """
 
 from __future__ import annotations

@@ -500,6 +500,8 @@ class FullyShardHooks(DataParallel):
             recorder.hold("gradients", group.sharded)
             recorder.mark("backward", f"gradients of {name} in the shards' dtype")
             recorder.release("gradients", NOTHING if options.keeps_all_reduce_output else group.reduce_output)
+        # reduced gradients exist already: of earlier runs of the schedule, or of earlier micro-batches unless no_sync
+        # leaves these unreduced
         added = options.several_backwards or (not self.gradients_are_new and not options.no_sync)
         if added and self._all_reduce_output(group, self.gradients_are_new) != group.sharded:
             recorder.release("gradients", group.sharded)  # added in place to the earlier micro-batches' shard
@@ -521,11 +523,13 @@ class FullyShardHooks(DataParallel):
         """Return the output of the all-reduce over replicas that stays alive in addition to the sharded gradients.
 
         The group refers to it until the backward is over (``AllReduceState``). It is NOTHING where that output itself
-        becomes the gradients. ``new``: no earlier gradients exist.
+        becomes the gradients: no reduced gradients exist that it is added to. ``new``: this is the first micro-batch.
         """
         if not self.options.keeps_all_reduce_output:
             return NOTHING
         if group.sharded != group.reduce_output:
             return group.reduce_output
-        new = new or self.options.no_sync
-        return NOTHING if new and not self.options.several_backwards else group.sharded
+        # under no_sync only the last micro-batch is reduced, so that it never finds reduced gradients of earlier ones;
+        # but where the schedule runs several times per step, earlier runs have left some (begin_step)
+        finds_reduced = self.options.several_backwards or not (new or self.options.no_sync)
+        return group.sharded if finds_reduced else NOTHING

@@ -42,27 +42,27 @@ Presence = tuple[bool, ...]
 """Which sizes are not zero, in the order of the fields of a record."""
 
 
-class RunForm(Record):
-    """A run without its sizes."""
+class RunPattern(Record):
+    """A run of equal units without its sizes: the pattern says only which sizes are not zero."""
 
     kind: str
     reduced: str
     adapted: bool
     times: int
     layer: int
-    """Number of the first, counted from the rank's first."""
-    first_form: int
-    """Number of the form of the curve in the first micro-batch."""
-    later_form: int
-    """Number of the form of the curve in later micro-batches; -1: they have the same curve."""
+    """Number of the run's first layer, counted from the rank's first layer."""
+    first_pattern: int
+    """Number of the pattern of the curve in the first micro-batch."""
+    later_pattern: int
+    """Number of the pattern of the curve in later micro-batches; -1: they have the same curve."""
     same_as: int
     """Index of the first run with the same unit, which holds the sizes."""
 
 
 class RunSizes(Record):
-    """The runs of a rank, split into their forms and a flat tuple of their sizes in bytes."""
+    """The runs of a rank, split into their patterns and a flat tuple of their sizes in bytes."""
 
-    forms: tuple[RunForm, ...]
+    patterns: tuple[RunPattern, ...]
     sizes: tuple[int, ...]
     layer: int
     """Number of the rank's first layer in the model."""
@@ -71,11 +71,11 @@ class RunSizes(Record):
 
 
 def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
-    """Split the runs of a rank into their forms and their sizes in bytes; equal units have their sizes once.
+    """Split the runs of a rank into their patterns and their sizes in bytes; equal units have their sizes once.
 
     ``layer``: number of the rank's first layer in the model.
     """
-    forms: list[RunForm] = []
+    patterns: list[RunPattern] = []
     sizes: list[int] = []
     highs: list[Peak] = []
     first: dict[tuple[int, int, int], int] = {}
@@ -86,19 +86,21 @@ def run_sizes(runs: Sequence[Run], layer: int) -> RunSizes:
             [] if unit.later_curve is unit.first_curve else [sizes_of(unit.later_curve)]
         )
         number = run.layer - layer if unit.kind in NUMBERED else 0
-        later_form = curves[1].form if len(curves) > 1 else -1
-        forms.append(
-            RunForm(unit.kind, unit.reduced, unit.adapted, run.times, number, curves[0].form, later_form, same_as)
+        later_pattern = curves[1].pattern if len(curves) > 1 else -1
+        patterns.append(
+            RunPattern(
+                unit.kind, unit.reduced, unit.adapted, run.times, number, curves[0].pattern, later_pattern, same_as
+            )
         )
         if same_as == index:
             for curve in curves:
                 sizes += curve.numbers
                 highs += curve.highs
-    return RunSizes(tuple(forms), tuple(sizes), layer, tuple(highs))
+    return RunSizes(tuple(patterns), tuple(sizes), layer, tuple(highs))
 
 
-class GroupForm(Record):
-    """A unit's groups without their sizes."""
+class GroupPattern(Record):
+    """A unit's FSDP groups without their sizes: only which sizes are not zero."""
 
     present: Presence
     """Which fields of each group are not zero; ``sharded`` counts as zero where it is the buffer ``reduce_output``."""
@@ -107,10 +109,10 @@ class GroupForm(Record):
 
 
 class GroupSizes(Record):
-    """The FSDP groups of a rank, run by run and then the root, split into forms and a flat tuple of sizes in bytes."""
+    """The FSDP groups of a rank, run by run and then the root, split into patterns and sizes in bytes."""
 
-    forms: tuple[GroupForm | int, ...]
-    """A number in place of a form: the index of an earlier run with the same groups."""
+    patterns: tuple[GroupPattern | int, ...]
+    """A number in place of a pattern: the index of an earlier run with the same groups."""
     sizes: tuple[int, ...]
     streams: tuple[int, ...]
     """The stream that allocates each size."""
@@ -137,11 +139,11 @@ STREAMS = Group(
 
 
 def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
-    """Split the FSDP groups of a rank into forms and sizes in bytes; identical groups have their sizes once.
+    """Split the FSDP groups of a rank into patterns and sizes in bytes; identical groups have their sizes once.
 
     ``groups``: one entry per run. ``root``: the root's group, which comes last.
     """
-    forms: list[GroupForm | int] = []
+    patterns: list[GroupPattern | int] = []
     sizes: list[int] = []
     streams: list[int] = []
     largest = 0
@@ -149,19 +151,19 @@ def group_sizes(groups: Sequence[UnitGroups], root: Group) -> GroupSizes:
     for index, unit_groups in enumerate((*groups, UnitGroups(root))):
         same_as = first.setdefault(id(unit_groups), index)
         if same_as < index:
-            forms.append(same_as)
+            patterns.append(same_as)
             continue
-        form, numbers = _group_numbers(unit_groups)
+        pattern, numbers = _group_numbers(unit_groups)
         largest = max(largest, *(group.flat for group in unit_groups), *(group.reduce_input for group in unit_groups))
-        forms.append(form)
+        patterns.append(pattern)
         sizes += numbers
-        streams_of_fields = zip(STREAMS * len(form.one_buffer), form.present, strict=True)
+        streams_of_fields = zip(STREAMS * len(pattern.one_buffer), pattern.present, strict=True)
         streams += [stream for stream, present in streams_of_fields if present]
-    return GroupSizes(tuple(forms), tuple(sizes), tuple(streams), largest)
+    return GroupSizes(tuple(patterns), tuple(sizes), tuple(streams), largest)
 
 
-def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
-    """Return the form of a unit's FSDP groups (which sizes are not zero), and these sizes in bytes.
+def _group_numbers(groups: UnitGroups) -> tuple[GroupPattern, list[int]]:
+    """Return the pattern of a unit's FSDP groups (which sizes are not zero), and these sizes in bytes.
 
     A size for the sharded gradient is left out where the reduce-scatter's output is that gradient.
     """
@@ -169,7 +171,7 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupForm, list[int]]:
     one_buffer = [group.sharded == group.reduce_output for group in groups]
     for group, same in zip(groups, one_buffer, strict=True):
         values += group._replace(sharded=0) if same else group
-    return GroupForm(tuple([bool(n) for n in values]), tuple(one_buffer)), [n for n in values if n]
+    return GroupPattern(tuple([bool(n) for n in values]), tuple(one_buffer)), [n for n in values if n]
 
 
 class OutsideSizes(Record):
@@ -182,7 +184,7 @@ class OutsideSizes(Record):
 
 
 def outside_sizes(step_sizes: Sequence[StepSizes], strategy_sizes: tuple[int, ...] = ()) -> OutsideSizes:
-    """Split what a step holds outside its units into a form and sizes in bytes; :func:`_named_sizes` reads them.
+    """Split what a step holds outside its units into a pattern and sizes in bytes; :func:`_named_sizes` reads them.
 
     ``step_sizes``: one entry per pipeline chunk. ``strategy_sizes``: sizes of the strategy's own buffers.
     """
@@ -206,16 +208,16 @@ class RankProgram:
     def __init__(self, options: StepOptions, runs: RunSizes, outside: OutsideSizes) -> None:
         self._options, self._runs, self._outside = options, runs, outside.present
         self._sizes = (*runs.sizes, *outside.sizes)  # in a row, as `recorded` gives out their places
-        self._groups: dict[tuple[GroupForm | int, ...], tuple[Program, Sequence[int]]] = {}
+        self._groups: dict[tuple[GroupPattern | int, ...], tuple[Program, Sequence[int]]] = {}
 
     def peak(self, groups: GroupSizes) -> StepPeaks:
         """Evaluate the step with the sizes of these FSDP groups; return the peak in bytes at each instant."""
-        known = self._groups.get(groups.forms)
+        known = self._groups.get(groups.patterns)
         if known is None:
-            program = recorded(self._options, self._runs.forms, self._outside, groups.forms)
-            known = self._groups[groups.forms] = (program, program.units(self._sizes))
+            program = recorded(self._options, self._runs.patterns, self._outside, groups.patterns)
+            known = self._groups[groups.patterns] = (program, program.units(self._sizes))
         program, totals = known
-        if not groups.forms:
+        if not groups.patterns:
             return StepPeaks(Evaluated(program, totals, (self._sizes,)), self._runs)
         both = program.with_groups(totals, groups.sizes)
         return StepPeaks(Evaluated(program, both, (self._sizes, groups.sizes)), self._runs, (totals, groups))
@@ -293,30 +295,30 @@ class StepPeaks:
 @lru_cache(maxsize=4096)
 def recorded(
     options: StepOptions,
-    forms: tuple[RunForm, ...],
+    patterns: tuple[RunPattern, ...],
     outside: tuple[Presence, ...],
-    groups: tuple[GroupForm | int, ...],
+    groups: tuple[GroupPattern | int, ...],
 ) -> Program:
-    """Record a rank's step as a program of allocations, from forms (which sizes are not zero) without any bytes.
+    """Record a rank's step as a program of allocations, from patterns (which sizes are not zero) without any bytes.
 
-    Each size gets an index, in the order of :class:`RankProgram`'s sizes: memory curves run by run (``forms``), then
-    sizes outside units (``outside``), then FSDP groups (``groups``). Equal forms share the program, which is evaluated
-    with the bytes of each rank.
+    Each size gets an index, in the order of :class:`RankProgram`'s sizes: memory curves run by run (``patterns``), then
+    sizes outside units (``outside``), then FSDP groups (``groups``). Equal patterns share the program, which is
+    evaluated with the bytes of each rank.
     """
     # number the sizes of the memory curves
     size_index, high = 1, 0
     runs: list[NamedRun] = []
-    for form in forms:
-        name = NAMES.get(form.kind) or f"{NUMBERED[form.kind]} {form.layer}"
-        if form.same_as < len(runs):
-            unit = runs[form.same_as].unit._replace(name=name)
+    for pattern in patterns:
+        name = NAMES.get(pattern.kind) or f"{NUMBERED[pattern.kind]} {pattern.layer}"
+        if pattern.same_as < len(runs):
+            unit = runs[pattern.same_as].unit._replace(name=name)
         else:
-            first_curve, size_index, high = named_curve(form.first_form, size_index, high)
+            first_curve, size_index, high = named_curve(pattern.first_pattern, size_index, high)
             later_curve = first_curve
-            if form.later_form >= 0:
-                later_curve, size_index, high = named_curve(form.later_form, size_index, high)
-            unit = NamedUnit(form.kind, name, first_curve, later_curve, form.reduced, form.adapted)
-        runs.append(NamedRun(unit, form.times, form.layer))
+            if pattern.later_pattern >= 0:
+                later_curve, size_index, high = named_curve(pattern.later_pattern, size_index, high)
+            unit = NamedUnit(pattern.kind, name, first_curve, later_curve, pattern.reduced, pattern.adapted)
+        runs.append(NamedRun(unit, pattern.times, pattern.layer))
     # number the sizes outside units, then those of the FSDP groups
     step_sizes: list[StepSizes] = []
     for present in outside:
@@ -325,12 +327,12 @@ def recorded(
     own_sizes, size_index = size_index, size_index + options.parallel.sizes
     units = size_index - 1
     named_groups: list[UnitGroups] = []
-    for group_form in groups:
-        if isinstance(group_form, int):
-            named_groups.append(named_groups[group_form])
+    for group_pattern in groups:
+        if isinstance(group_pattern, int):
+            named_groups.append(named_groups[group_pattern])
             continue
-        named_groups.append(_named_groups(group_form, size_index))
-        size_index += sum(group_form.present)
+        named_groups.append(_named_groups(group_pattern, size_index))
+        size_index += sum(group_pattern.present)
     unit_groups, root = [NO_UNIT_GROUPS] * len(runs), NO_GROUP
     if groups:
         unit_groups, root = named_groups[:-1], named_groups[-1].whole
@@ -353,11 +355,11 @@ def recorded(
     return recorder.program(units)
 
 
-def _named_groups(form: GroupForm, first: int) -> UnitGroups:
+def _named_groups(pattern: GroupPattern, first: int) -> UnitGroups:
     """Return the groups of a unit with indices of sizes from ``first`` on; the inverse of :func:`_group_numbers`."""
-    row = places(form.present, first)
+    row = places(pattern.present, first)
     groups = []
-    for index, one_buffer in enumerate(form.one_buffer):
+    for index, one_buffer in enumerate(pattern.one_buffer):
         group = Group(*row[FIELDS * index : FIELDS * (index + 1)])
         groups.append(group._replace(sharded=group.reduce_output) if one_buffer else group)
     return UnitGroups(*groups)

@@ -47,14 +47,14 @@ def read(config: ConfigReader) -> Architecture:
     attention_types = layer_types(
         config, size.layers, lambda i: "chunked_attention" if rotated[i] else "full_attention"
     )
-    plain, normed = _attentions(config, size)
+    without_norms, rotated_attention = _attentions(config, size)
 
     def build_layer(kind: tuple[bool, bool, int | None]) -> Block:
         """Build one layer. ``kind``: whether it has experts, whether it rotates, and its chunk in tokens
         (None: full).
         """
         is_routed, rotates, window = kind
-        attention = normed if rotates else plain._replace(rotary_dim=0)
+        attention = rotated_attention if rotates else without_norms._replace(rotary_dim=0)
         feed_forward = moe if is_routed or mlp is None else mlp
         return pre_norm_block(size.hidden, attention._replace(window=window), feed_forward)
 
@@ -63,25 +63,26 @@ def read(config: ConfigReader) -> Architecture:
 
 
 def _attentions(config: ConfigReader, size: StackDimensions) -> tuple[Attention, Attention]:
-    """Build the attention of layers that do not rotate, and of those that do.
+    """Build the attention without norms, and the attention of layers that rotate.
 
-    The latter may have norms without weights on queries and keys.
+    With ``use_qk_norm`` the latter normalises queries and keys, without weights; else both are the same. The caller
+    takes the rotation from the first for layers that do not rotate, and sets the window of each layer.
     """
     bias = config.flag("attention_bias")
-    plain = grouped_attention(
+    without_norms = grouped_attention(
         size,
         qkv_bias=bias,
         out_bias=bias,
         rotation=HALF._replace(interleaved=True, form="complex"),
         kernels=KERNELS._replace(flash=False),
-        chunked_window=True,
+        chunked_window=True,  # has no effect on layers without a window
         eager=EAGER._replace(softmax_fp32=False),
         dropout=config.dropout("attention_dropout"),
     )
     if not config.flag("use_qk_norm", default=True):
-        return plain, plain
+        return without_norms, without_norms
     query, key = (head_norm("l2", size.head_dim, which, weight=False) for which in "qk")
-    return plain, plain._replace(query_norm=query, key_norm=key)
+    return without_norms, without_norms._replace(query_norm=query, key_norm=key)
 
 
 def _routed_layers(config: ConfigReader, layers: int) -> tuple[bool, ...]:
