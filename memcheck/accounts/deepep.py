@@ -21,13 +21,18 @@ FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 14
 """Tokens in a channel's receive buffer for each node, by ranks of the group: 128, rounded up to a multiple of what is
 sent at once."""
 TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
-"""Bytes in addition to the hidden state: where a token comes from, its experts, their weights, scales."""
+"""Bytes of a token in addition to its hidden state: its source 8, and 128 entries each of expert numbers (int64), of
+router weights and of scales (fp32)."""
 HEAP_GRANULE = 2**29
 """NVSHMEM_CUMEM_GRANULARITY."""
 
 
 def deepep_bytes(ranks: int, hidden: int) -> int:
-    """Compute the bytes of DeepEP's buffers on one rank of an expert group, for 16-bit tokens."""
+    """Compute the bytes of DeepEP's buffers on one rank of an expert group, for 16-bit tokens.
+
+    Each channel has a token buffer and int32 counters for each rank of the node, and for each node. Buffers for nodes
+    exist twice, to send and to receive, and a token has 16 bytes more there (one ``int4``). ``hidden``: elements.
+    """
     if ranks <= 1:
         return 0
     channels = MULTIPROCESSORS // 2
@@ -43,7 +48,9 @@ def deepep_bytes(ranks: int, hidden: int) -> int:
 def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) -> int:
     """Compute the bytes of HybridEP's buffers on one rank, for 16-bit tokens; dispatch and combine share them.
 
-    ``near``: ranks of the group that NVLink reaches. ``tokens``: those of one rank. ``experts``: those of one rank.
+    ``near``: ranks of the group that NVLink reaches. ``tokens``: those of one rank. ``experts``: those of one rank. A
+    token is sent as 2 bytes per element, 4 per router score, and an fp32 scale per 128 elements. Combine sends no
+    scales, and has one buffer to send and one to receive.
     """
     if ranks <= 1:
         return 0

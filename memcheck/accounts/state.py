@@ -41,7 +41,8 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     per group, and GPTQ's int32 index of inputs.
     """
     if kind in ("nf4", "fp4"):
-        return rounded(-(-numel * 4127 // 8000))  # 4 bits, a byte per 64 weights, fp32 per 256 of those
+        # 4 bits, one byte per 64 weights, and 4 bytes per 256 of these bytes: 0.5 + 1/64 + 4/(64 * 256) bytes a weight
+        return rounded(-(-numel * 4127 // 8000))
     if kind in ("nf4-single", "fp4-single"):
         return rounded(-(-numel // 2)) + rounded(4 * -(-numel // 64))
     outputs = shape[0] if len(shape) > 1 else 1
@@ -54,8 +55,9 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     bits = 8 if kind.endswith("8bit") else 4
     groups = -(-inputs // GROUP)
     codes, zero_points = rounded(numel * bits // 8), rounded(groups * outputs * bits // 8)
-    scales, shifts = rounded(2 * groups * outputs), 2 * rounded(4 * 32 // bits)
-    index = rounded(4 * inputs) + shifts if kind.startswith("gptq") else 0
+    scales = rounded(2 * groups * outputs)
+    # GPTQ: an int32 group index per input, and two int32 tables of the bit shifts of the codes in a 32-bit word
+    index = rounded(4 * inputs) + 2 * rounded(4 * 32 // bits) if kind.startswith("gptq") else 0
     return codes + zero_points + scales + index
 
 
@@ -280,7 +282,7 @@ def _flash_states(numel: int, dtype: str, master: int) -> int:
 
     ``master``: bytes of a master weight. Only what it has more than its parameter is stored (``error_bits``).
     """
-    moment = rounded(numel) + rounded(2 * -(-numel // FLASH_GROUP))
+    moment = rounded(numel) + rounded(2 * -(-numel // FLASH_GROUP))  # one byte per element, a 16-bit scale per group
     return 2 * moment + rounded(max(0, master - DTYPE_BYTES[dtype]) * numel)
 
 

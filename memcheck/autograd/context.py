@@ -347,7 +347,9 @@ class Context:
 
     def constant(self, tensor: ParameterTensor) -> Parameter:
         """A parameter that wants no gradient."""
-        return self.register(Parameter(tensor.name, tensor.shape, self.dtype_of(tensor.name), False, has_grad=False))
+        return self.register(
+            Parameter(tensor.name, tensor.shape, self.dtype_of(tensor.name), requires_grad=False, has_grad=False)
+        )
 
     def norm_weight(self, norm: Norm | None, name: str = "norm") -> tuple[Parameter | None, Parameter | None]:
         """Register weight and bias of a normalisation; None for one that it does not have, or if there is no norm."""
@@ -424,14 +426,30 @@ class Context:
             self.weights_of_later_layer = self.weights_of_earlier_layer = False
         outputs, inputs = plain.weight.shape
         down = Parameter(
-            name + ".lora_A", (adapter.rank, inputs), adapter.module_dtype, True, has_grad=setting.has_grad
+            name + ".lora_A",
+            (adapter.rank, inputs),
+            adapter.module_dtype,
+            requires_grad=True,
+            has_grad=setting.has_grad,
         )
-        up = Parameter(name + ".lora_B", (outputs, adapter.rank), adapter.module_dtype, True, has_grad=setting.has_grad)
+        up = Parameter(
+            name + ".lora_B",
+            (outputs, adapter.rank),
+            adapter.module_dtype,
+            requires_grad=True,
+            has_grad=setting.has_grad,
+        )
         layer = Weights(plain.weight, plain.bias, (self.register(down), self.register(up)), plain.quantized)
         layer.dropout, layer.peft_input_dtype = adapter.dropout, adapter.peft_input_dtype
         if adapter.dora:
             layer.magnitude = self.register(
-                Parameter(name + ".lora_magnitude", (1, outputs), adapter.module_dtype, True, has_grad=setting.has_grad)
+                Parameter(
+                    name + ".lora_magnitude",
+                    (1, outputs),
+                    adapter.module_dtype,
+                    requires_grad=True,
+                    has_grad=setting.has_grad,
+                )
             )
         self.weights_of_later_layer, self.weights_of_earlier_layer = borrowed_reused
         return layer

@@ -126,11 +126,12 @@ def _refuse_of_two_tables(job: TrainingJob) -> None:
 def _refuse_divided(job: TrainingJob, module: str, alternative: str, *, sees: bool = False, pads: bool = False) -> None:
     """Check that a model with a tower or an encoder runs next-token steps, and is sharded by FSDP or ZeRO alone.
 
-    ``module``: what the model has, for the message: "a tower". ``alternative``: how to size the rest, for the help.
-    ``sees``: image tokens are among the language model's. ``pads``: the mask of padded rows has a memory model.
+    ``module``: the tower or encoder, for the message: "a tower". ``alternative``: text that ends the help and names
+    another way to size the plan. ``sees``: image tokens are part of the language model's input, so that memcheck also
+    knows preference steps. ``pads``: memcheck knows the memory of the mask of padded rows.
 
     Raises:
-        UnsupportedError: tensor, context or pipeline parallelism divides it, or the step is another one.
+        UnsupportedError: the plan has tensor, context or pipeline parallelism, or steps that memcheck does not know.
     """
     layout = job.layout
     for degree, name in ((layout.tensor, "tensor"), (layout.context, "context"), (layout.pipeline, "pipeline")):
@@ -150,7 +151,7 @@ def _refuse_beside(job: TrainingJob, module: str, alternative: str, *, sees: boo
     trainer/dpo_trainer.py, DataCollatorForVisionPreference; ms-swift template/base.py, ``_rlhf_data_collator``).
 
     Raises:
-        UnsupportedError: the step is another one.
+        UnsupportedError: the plan has steps that memcheck does not know for such a model.
     """
     name, code = job.objective.name, job.objective.code
     known = sees and name in PREFERRED and code in SEEING

@@ -65,6 +65,7 @@ def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     def latency(base: float, seconds_per_step: dict[str, float]) -> float:
         return base + steps_inside * seconds_per_step[link] + steps_outside * seconds_per_step["network"]
 
+    # NCCL's all-reduce along a tree goes up and down: through the GPUs of a node, then log2 of the nodes
     tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[link] + log2(nodes) * STEP_TREE["network"])
     return GroupLinks(
         ranks=ranks,
@@ -100,7 +101,11 @@ def gather(links: GroupLinks, total_bytes: float) -> float:
 
 
 def all_reduce(links: GroupLinks, total_bytes: float) -> float:
-    """Compute the seconds of an all-reduce of ``total_bytes``: around a ring or along a tree, whichever is faster."""
+    """Compute the seconds of an all-reduce of ``total_bytes``: around a ring or along a tree, whichever is faster.
+
+    Around the ring it is a reduce-scatter and an all-gather: twice the bytes and steps of one, but one kernel's base
+    latency. The protocol LL sends twice the bytes once more. Along the tree each rank sends and receives all bytes.
+    """
     if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
     seconds = 2 * total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth

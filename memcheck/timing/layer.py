@@ -135,7 +135,7 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
     if shape.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
         tokens = shape.batch * shape.sequence
         saved = kept_width(block) * tokens / shape.tensor_parallel + kept_expert_width(block) * routed_tokens
-        forward.bytes(3.0 * saved)
+        forward.bytes(3.0 * saved)  # reads 2, writes 1; in backward reads 1, writes 2
         inputs.bytes(3.0 * saved)
     forward.arithmetic += core.seconds
     forward.bytes(core.forward_bytes)
@@ -291,7 +291,7 @@ def _linear(product: Product, shape: Shape, item_bytes: int, forward: Tally, inp
         inputs.bytes(5.0 * product.cast_output_elements)
         if shape.float8_tensors:
             _transposed_copies(product, inputs, weights)
-    if shape.autocast:  # fp32 to 16 bits of the input and of the weight, and back for the gradients
+    if shape.autocast:  # casts of input and weight read 4 and write 2; those of the gradients read 2 and write 4
         forward.bytes(6.0 * (input_elements + product.parameters))
         inputs.bytes(6.0 * input_elements)
         if product.trained:

@@ -305,6 +305,7 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
         if shape.loss_kind == "chunked":
             recomputed.product(tokens, vocabulary, width)
             recomputed.bytes(forward_bytes * tokens * vocabulary)
+    # the embedding reads and writes one row per token; its backward does the same with the gradient
     forward.bytes(2.0 * shape.item_bytes * tokens * width)
     backward.bytes(2.0 * shape.item_bytes * tokens * width)
     embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))

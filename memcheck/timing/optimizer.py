@@ -72,6 +72,7 @@ def step_seconds(job: TrainingJob, parameters: float, rates: Rates, muon_side: i
     weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
     state = DTYPE_BYTES[recipe.optimizer_states]
     if name in EIGHT_BIT:
+        # weight and states are read and written, the gradient is read
         bytes_per_parameter = 2.0 * weight + gradient + 2.0 * EIGHT_BIT[name]
     else:
         one_kernel = job.optimizer.implementation == "fused"

@@ -114,7 +114,11 @@ def _batches(layout: Layout) -> int:
 
 
 def _attention_flops(block: Block, context: int, tensor: int) -> float:
-    """Count the FLOPs of one token's attention over the cached keys and values, per tensor-parallel rank."""
+    """Count the FLOPs of one token's attention over the cached keys and values, per tensor-parallel rank.
+
+    Scores and weighted values are one product each, of two FLOPs per head, dimension and cached token. Latent attention
+    attends in the latent space: scores over latent and rotary dimensions, values over the latent ones.
+    """
     mixer = block.mixer
     if isinstance(mixer, Attention):
         keys = min(context, mixer.window) if mixer.window else context

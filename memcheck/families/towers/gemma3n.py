@@ -22,19 +22,25 @@ SIDE = 768
 
 
 class _Bottleneck(Record):
-    """``uir``: a kernel in front, a widening, a kernel, a narrowing; a kernel of 0 is none."""
+    """MobileNet's universal inverted residual block (timm ``uir``): depthwise convolution, widening, depthwise
+    convolution, narrowing.
+    """
 
     kernels: tuple[int, int]
+    """Kernel sizes of the two depthwise convolutions, before and after the widening; 0: the block has none."""
     ratio: int
+    """Channels between widening and narrowing, as a multiple of the block's input channels."""
     outputs: int
 
 
 class _Attention(Record):
-    """``mqa``, and the bottleneck after it. ``down``: keys and values are read at every second place."""
+    """MobileNet's multi-query attention (timm ``mqa``)."""
 
     heads: int
     width: int
+    """Dimensions of a head."""
     down: bool
+    """Keys and values are taken from every second row and column (a convolution of stride 2)."""
 
 
 EDGE = (256, 512, 512)

@@ -240,7 +240,7 @@ def _unpad_windows(ctx: Context, x: Value, rows: int, column_padded_rows: int) -
 
 
 def _windowed_attention(ctx: Context, attention: TowerAttention, x: Value, windows: int, side: int) -> Value:
-    """Compute attention within each of ``pieces`` windows of ``side`` x ``side`` patches: [rows, width].
+    """Compute attention within each of ``windows`` windows of ``side`` x ``side`` patches: [rows, width].
 
     The scores are [windows * heads, patches, patches], to which relative positions are added; their softmax is in fp32.
     """

@@ -140,7 +140,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     ``require_grad``: make the hooked module's output require a gradient (``enable_input_require_grads``).
     """
     table, weight, _ = vision.stem
-    weights = ctx.weights(weight, True)
+    weights = ctx.weights(weight, bias=True)
     dtype = weights.weight.dtype
     pixels = ctx.tape.value((ctx.tokens, vision.channels), dtype, "pixel_values")
     x = matrix.linear(ctx.tape, pixels, weights, weight.name)

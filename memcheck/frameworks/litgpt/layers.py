@@ -254,8 +254,8 @@ def _qkv(ctx: Context, attention: Attention, x: Value) -> Value:
     adapted_widths = [size for size, adapted in zip(part_widths, is_adapted, strict=True) if adapted]
     has_grad = ctx.setting.has_grad
     down_shape, up_shape = (adapter.rank * len(adapted_widths), int(ctx.hidden)), (sum(adapted_widths), adapter.rank)
-    down = ctx.register(Parameter("lora_A", down_shape, adapter.dtype, True, has_grad=has_grad))
-    up = ctx.register(Parameter("lora_B", up_shape, adapter.dtype, True, has_grad=has_grad))
+    down = ctx.register(Parameter("lora_A", down_shape, adapter.dtype, requires_grad=True, has_grad=has_grad))
+    up = ctx.register(Parameter("lora_B", up_shape, adapter.dtype, requires_grad=True, has_grad=has_grad))
     after_a = product(tape, dropout(tape, x, lora_dropout(ctx)), tape.parameter(down), "lora_A")
     after_b = _conv1d(tape, after_a, up, len(adapted_widths) if attention.heads != attention.kv_heads else 1)
     padded = after_b if all(is_adapted) else _zero_pad(tape, after_b, sum(part_widths))

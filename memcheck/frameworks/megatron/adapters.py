@@ -246,7 +246,9 @@ def _adapter(ctx: Context) -> Adapter:
 def _product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
     """Compute a linear layer of Megatron-core, which saves its input; its input gradient is all-reduced in place."""
     tape = ctx.tape
-    weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.param_dtype, True, has_grad=True))
+    weight = ctx.register(
+        Parameter(name, (outputs, x.shape[-1]), ctx.setting.param_dtype, requires_grad=True, has_grad=True)
+    )
     out = tape.value((*x.shape[:-1], outputs), x.dtype, name)
     fused_wgrad = fuses_wgrad(ctx.setting)
     return operator(

@@ -164,7 +164,9 @@ def _product(ctx: Context, x: Value, name: str, rows: tuple[int, ...]) -> Value:
     ``rows``: outputs, preceded by the number of matrices where there are several.
     """
     tape = ctx.tape
-    weight = ctx.register(Parameter(name, (*rows, x.shape[-1]), ctx.setting.param_dtype, True, has_grad=True))
+    weight = ctx.register(
+        Parameter(name, (*rows, x.shape[-1]), ctx.setting.param_dtype, requires_grad=True, has_grad=True)
+    )
     out = tape.value((*x.shape[:-1], rows[-1]), x.dtype, name)
     fused_wgrad = fuses_wgrad(ctx.setting)
     return operator(
@@ -177,7 +179,9 @@ def _column_product(ctx: Context, x: Value, name: str, outputs: int) -> Value:
     if not scatters(ctx):
         return _product(ctx, x, name, (outputs,))
     tape = ctx.tape
-    weight = ctx.register(Parameter(name, (outputs, x.shape[-1]), ctx.setting.param_dtype, True, has_grad=True))
+    weight = ctx.register(
+        Parameter(name, (outputs, x.shape[-1]), ctx.setting.param_dtype, requires_grad=True, has_grad=True)
+    )
     dtype, fused_wgrad = x.dtype, fuses_wgrad(ctx.setting)
     gathered_shape = (ctx.tokens, x.shape[-1])
     gathered = tape.new(gathered_shape, dtype, name + " all-gather")

@@ -307,7 +307,8 @@ def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
 
     It is the larger of two moments. First the parts of all tensor ranks are gathered and joined, and the joined matrix
     is divided by its norm in fp32 and cast to bf16: 14 bytes per element. Later a product of each iteration is live
-    together with its two squares: 12 bytes per element and 4 per element of the square.
+    together with its two squares: 12 bytes per element and 4 per element of the square. The previous result has 4 bytes
+    per element of this rank's part.
     """
     largest = 0
     for t in tensors:

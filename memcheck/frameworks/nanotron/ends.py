@@ -24,7 +24,9 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     has_grad = setting.has_grad or embedding.tied  # the head's backward has computed a gradient of the table before
     shard_rows = -(-embedding.vocab // ctx.tp)
     weight = ctx.register(
-        Parameter("token_embedding", (shard_rows, setting.hidden), setting.param_dtype, True, has_grad=has_grad)
+        Parameter(
+            "token_embedding", (shard_rows, setting.hidden), setting.param_dtype, requires_grad=True, has_grad=has_grad
+        )
     )
     shape, dtype, table = (ctx.tokens, setting.hidden), setting.compute_dtype, weight.shape
     is_sharded = ctx.tp > 1

@@ -42,6 +42,9 @@ def costed_stages(job: TrainingJob) -> tuple[tuple[Chunk, ...], ...]:
 
 
 def _cost(block: Block, hidden: int) -> int:
+    """Return nanotron's cost of one layer, by which it cuts the stages: the elements of four square matrices in
+    attention (q, k, v, output) and of three in the feed-forward network (gate, up, down).
+    """
     mixer, mlp = block.mixer, block.mlp
     attention = 4 * mixer.heads * mixer.head_dim * hidden if isinstance(mixer, Attention) else 0
     return attention + (3 * mlp.width * hidden if isinstance(mlp, Mlp) else 0)

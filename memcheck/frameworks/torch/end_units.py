@@ -104,7 +104,7 @@ def embedding_unit(
 def _demand_embedding(architecture: Architecture, embedding: Embedding, setting: Setting, framework: str) -> None:
     """Check that the replay of the embedding reads every element of its tensors; raise an error otherwise."""
     expected_numel = (
-        sum(t.numel for t in embedding_tensors(architecture, 1, True))
+        sum(t.numel for t in embedding_tensors(architecture, 1, trained=True))
         - multiplied_by_head(architecture)
         - unused_in_embedding(architecture)
     )
@@ -122,7 +122,7 @@ def _demand_embedding(architecture: Architecture, embedding: Embedding, setting:
 def _demand_head(architecture: Architecture, head: Head, setting: Setting, framework: str) -> None:
     """Check that the replay of the head reads every element of its tensors; raise an error otherwise."""
     expected_numel = (
-        sum(t.numel for t in head_tensors(architecture, 1, False, True, (True, True)))
+        sum(t.numel for t in head_tensors(architecture, 1, tied=False, trained=True, ends_trained=(True, True)))
         + multiplied_by_head(architecture)
         - unused_in_head(architecture)
     )

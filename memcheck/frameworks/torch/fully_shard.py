@@ -95,7 +95,7 @@ class FullyShardHooks(DataParallel):
             self.reduce_input
         ) = NOTHING
         self.unsharded_root: Amount = ()
-        self.micro_batch = MicroBatch(True, True, 0)
+        self.micro_batch = MicroBatch(first=True, last=True, sends=0)
         self.already_gathered = self.gradients_are_new = self.keeps_parameters = self.reduces_now = False
 
     def _own_groups(self) -> list[Group]:

@@ -144,10 +144,13 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
     steps = evaluation.steps if evaluation.keeps_logits else 1
     logits_bytes = logits_bytes if evaluation.keeps_logits else 0
     last = steps - 1
+    # in the last forward: the concatenated logits of `last` steps; from two steps on these are a copy, and the loop's
+    # variable still refers to the logits of the step before
     forward = forward_peak + logits_bytes * (last + (last >= 2))
+    # in the last concatenation: a result of `last` + 1 steps, and its two inputs, which are as large together
     concatenated = logits_bytes * (2 * last + 2)
     tokens = job.rows * job.sequence_length
-    inputs = 3 * rounded(8 * tokens)
+    inputs = 3 * rounded(8 * tokens)  # token ids, attention mask and labels, in int64
     components = dict(between_steps.components_bytes)
     most, operation = max((forward, "forward pass of the evaluation"), (concatenated, "concatenating kept logits"))
     for name, count in (("logits_and_loss", most), ("activations", inputs), ("communication_buffers", gathered)):

@@ -70,7 +70,7 @@ def embedding_with_adapters(
             *adapters,
         )
     return (
-        *embedding_tensors(architecture, tensor_parallel, False),
+        *embedding_tensors(architecture, tensor_parallel, trained=False),
         _saved_copy(job, architecture, tensor_parallel, TABLE),
         *adapters,
     )
@@ -85,25 +85,28 @@ def head_with_adapters(
     ``tensor_parallel``: ranks that divide the vocabulary. ``tied``: the head's matrix is the embedding's; a copy never
     is. ``body_trained``: modules that ``freeze`` does not name are trained.
     """
-    norm_trained = body_trained and "norm" not in job.freeze
+    ends_trained = (body_trained and "norm" not in job.freeze, body_trained)
     if job.lora is None:
         return head_tensors(
             architecture,
             tensor_parallel,
             tied,
             body_trained and not is_head_frozen(job, architecture),
-            (norm_trained, body_trained),
-            False,
+            ends_trained,
         )
     from memcheck.frameworks.torch.adapters import head_adapters
 
+    frozen_head = head_tensors(
+        architecture, tensor_parallel, tied, trained=False, ends_trained=ends_trained, has_adapters=True
+    )
+
     if not saves_copy(job, HEAD):
         return (
-            *head_tensors(architecture, tensor_parallel, tied, False, (norm_trained, body_trained), True),
+            *frozen_head,
             *head_adapters(job.lora, architecture, tensor_parallel),
         )
     return (
-        *head_tensors(architecture, tensor_parallel, tied, False, (norm_trained, body_trained), True),
+        *frozen_head,
         _saved_copy(job, architecture, tensor_parallel, HEAD),
     )
 

@@ -35,7 +35,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value) -> Valu
     query = cat(tape, (q_pass, q_rotated), (tokens, heads, nope + rope), "cat queries")
     latent = _norm(ctx, attention.kv_lora_rank, latent, "kv_norm")
     tensor = tensors["kv_b_proj"]
-    expanded = linear(tape, latent, ctx.weights(tensor, False), tensor.name).view(tokens, heads, nope + v_dim)
+    expanded = linear(tape, latent, ctx.weights(tensor, bias=False), tensor.name).view(tokens, heads, nope + v_dim)
     k_pass, value = tape.views(expanded, (tokens, heads, nope), (tokens, heads, v_dim))
     key = _cat_key(ctx, k_pass, k_rotated, (tokens, heads, nope + rope))
     out = kernels.flash(tape, query, key, value, v_dim, label="varlen attention", ring=ctx.setting.context_parallel)
@@ -48,10 +48,10 @@ def _queries(ctx: Context, attention: LatentAttention, tensors: dict[str, Parame
     """Compute the queries [tokens, heads * head_dim]: one matrix, or a down projection, a norm and an up projection."""
     tape = ctx.tape
     if attention.q_lora_rank is None:
-        return linear(tape, x, ctx.weights(tensors["q_proj"], False), tensors["q_proj"].name)
+        return linear(tape, x, ctx.weights(tensors["q_proj"], bias=False), tensors["q_proj"].name)
     latent = linear(tape, x, ctx.replicated(tensors["q_a_proj"], attention.bias), tensors["q_a_proj"].name)
     latent = _norm(ctx, attention.q_lora_rank, latent, "q_norm")
-    return linear(tape, latent, ctx.weights(tensors["q_b_proj"], False), tensors["q_b_proj"].name)
+    return linear(tape, latent, ctx.weights(tensors["q_b_proj"], bias=False), tensors["q_b_proj"].name)
 
 
 def _norm(ctx: Context, size: int, x: Value, name: str) -> Value:

@@ -57,4 +57,4 @@ def folded(tape: Tape, base: Value, factors: tuple[Value, Value]) -> Value:
 
 
 def _factor(ctx: Context, name: str, shape: tuple[int, ...], adapter: Adapter) -> Parameter:
-    return Parameter(name, shape, adapter.module_dtype, True, has_grad=ctx.setting.has_grad)
+    return Parameter(name, shape, adapter.module_dtype, requires_grad=True, has_grad=ctx.setting.has_grad)

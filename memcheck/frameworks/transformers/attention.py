@@ -120,7 +120,7 @@ def _apply_gate(ctx: Context, attention: Attention, out: Value, gate: Value | No
     if isinstance(attention, LateGateAttention):
         gate_matrix = linear_tensors(attention.tensors)[4]
         gate_logits = linear(
-            tape, x, ctx.weights(gate_matrix, False, adaptable=attention.gate_matrix != "hidden"), gate_matrix.name
+            tape, x, ctx.weights(gate_matrix, bias=False, adaptable=attention.gate_matrix != "hidden"), gate_matrix.name
         )
         return mul(tape, out, unary(tape, gate_logits, "sigmoid"))
     if gate is None:
@@ -177,7 +177,7 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     v = linear(tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name)
     v = clamp(tape, v, 2) if attention.clip_qkv else v
     if attention.gate_matrix and not isinstance(attention, LateGateAttention):
-        gate_weights = ctx.weights(tensors[4], False, adaptable=attention.gate_matrix != "hidden")
+        gate_weights = ctx.weights(tensors[4], bias=False, adaptable=attention.gate_matrix != "hidden")
         gate = linear(tape, x, gate_weights, tensors[4].name)
     v = as_heads(
         ctx,

@@ -286,7 +286,7 @@ def _grouped_linear(ctx: Context, compressed: Compressed, tensor: ParameterTenso
     """
     tape, tokens = ctx.tape, ctx.tokens
     out, inner = tensor.shape
-    weights: Weights = ctx.weights(tensor._replace(shard="none"), False)
+    weights: Weights = ctx.weights(tensor._replace(shard="none"), bias=False)
     if weights.lora_a is not None:
         raise UnsupportedError(
             "peft's adapter of o_a_proj, a product of each group of heads, has another shape than its output: "

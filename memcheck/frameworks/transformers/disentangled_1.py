@@ -38,7 +38,7 @@ def attended(ctx: Context, attention: Attention, disentangled: Disentangled, x: 
     sequence, heads = ctx.sequence, attention.heads
     tensors: Tensors = {t.name.removeprefix("attention.self.").removesuffix(".weight"): t for t in attention.tensors}
     head_shape, scores_shape = (batch * heads * sequence, attention.head_dim), (batch * heads, sequence, sequence)
-    qkv = linear(tape, x, ctx.weights(tensors["in_proj"], False), "in_proj")
+    qkv = linear(tape, x, ctx.weights(tensors["in_proj"], bias=False), "in_proj")
     del x
     q, k, v = tape.views(qkv, head_shape, head_shape, head_shape)
     q, v = (_biased(ctx, tensors[f"{name}_bias"], part) for name, part in (("q", q), ("v", v)))

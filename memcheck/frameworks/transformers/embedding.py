@@ -165,7 +165,7 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
         matrix = ParameterTensor(
             "project_in.weight", (setting.hidden, embedding_config.width), "embedding", linear=True
         )
-        x = linear(tape, x, ctx.weights(matrix, False), "project_in")
+        x = linear(tape, x, ctx.weights(matrix, bias=False), "project_in")
     x = _with_other_tokens(ctx, embedding_config, x) if embedding_config.embedders else x
     if embedding_config.per_layer is not None:
         from memcheck.frameworks.transformers.per_layer import look_up
@@ -276,7 +276,7 @@ def _after_sum(ctx: Context, embedding: Embedding, x: Value, *, trained: bool) -
     if not (embedding.projected and embedding.apart):
         return x
     matrix = ParameterTensor("embeddings_project.weight", (setting.hidden, embedding.width), "embedding", linear=True)
-    return linear(tape, x, ctx.weights(matrix, True), "embeddings_project")
+    return linear(tape, x, ctx.weights(matrix, bias=True), "embeddings_project")
 
 
 def _require_grad(tape: Tape, x: Value) -> Value:

@@ -43,8 +43,12 @@ def fused_loss(
     if second is not None:
         hidden_states, pass_variables = second_hidden(ctx, second)
         head = second.head
-        weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, False, has_grad=True)
-        bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, False, has_grad=True) if head.bias else None
+        weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, requires_grad=False, has_grad=True)
+        bias = (
+            Parameter("lm_head.bias", (head.vocab,), head.dtype, requires_grad=False, has_grad=True)
+            if head.bias
+            else None
+        )
         reference_hidden = [hidden_states]
         del hidden_states
         fused_log_probabilities(tape, reference_hidden, weight, bias, scored_count, compute)

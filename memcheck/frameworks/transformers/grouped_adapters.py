@@ -44,7 +44,7 @@ def operands(ctx: Context, moe: Moe, dtype: str) -> tuple[Operands, ...]:
 def _factor(ctx: Context, name: str, shape: tuple[int, ...]) -> Parameter:
     adapter = ctx.setting.adapter
     dtype = adapter.module_dtype if adapter is not None else ctx.setting.param_dtype
-    return Parameter(name, shape, dtype, True, has_grad=ctx.setting.has_grad)
+    return Parameter(name, shape, dtype, requires_grad=True, has_grad=ctx.setting.has_grad)
 
 
 def _padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:

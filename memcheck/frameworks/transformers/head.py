@@ -140,7 +140,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     hidden_states = _final_norm(ctx, head, x)
     if head.projection and not head.projects_last:
         matrix = ParameterTensor("project_out.weight", (head.projection, setting.hidden), "embedding", linear=True)
-        hidden_states = linear(tape, hidden_states, ctx.weights(matrix, False), "project_out")
+        hidden_states = linear(tape, hidden_states, ctx.weights(matrix, bias=False), "project_out")
     if head.final_norm is not None or (head.projection and not head.projects_last):
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: from here only the graph holds the input
     del x

@@ -42,7 +42,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
     x = enter_tensor_parallel(ctx, x)
     q_input = _query_input(ctx, attention, tensors, x)
     q_matrix = tensors["q_proj" if attention.q_lora_rank is None else "q_b_proj"]
-    projected = linear(tape, q_input[0], ctx.weights(q_matrix, False), q_matrix.name)
+    projected = linear(tape, q_input[0], ctx.weights(q_matrix, bias=False), q_matrix.name)
     q = head_view(tape, projected, (batch, heads, sequence, nope + rope))
     del projected
     if attention.extension is None:  # `q_resid` is a variable where an indexer reads it
@@ -65,7 +65,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
         query = scale_positions(ctx, query)
     tensor = tensors["kv_b_proj"]
     expanded = head_view(
-        tape, linear(tape, latent, ctx.weights(tensor, False), tensor.name), (batch, heads, sequence, nope + v_dim)
+        tape, linear(tape, latent, ctx.weights(tensor, bias=False), tensor.name), (batch, heads, sequence, nope + v_dim)
     )
     k_pass, value = tape.views(expanded, (batch, heads, sequence, nope), (batch, heads, sequence, v_dim))
     del expanded
@@ -91,7 +91,7 @@ def _apply_gate(ctx: Context, attention: LatentAttention, tensors: Tensors, out:
     """
     tape = ctx.tape
     if isinstance(attention, GatedLatentAttention):
-        gate_logits = linear(tape, x, ctx.weights(tensors["g_proj"], False), "g_proj")
+        gate_logits = linear(tape, x, ctx.weights(tensors["g_proj"], bias=False), "g_proj")
         sigmoid_gate = unary(tape, cast(tape, gate_logits, "fp32"), "sigmoid")
         sigmoid_gate = cast(tape, sigmoid_gate, out.dtype)
         return mul(

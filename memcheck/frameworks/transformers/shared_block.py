@@ -99,7 +99,7 @@ def _attention(ctx: Context, attention: Attention, own_tensors: Tensors, x: Valu
     for letter, tensor, count in zip(
         "qkv", tensors, (attention.heads, attention.kv_heads, attention.kv_heads), strict=False
     ):
-        projected = linear(tape, x, ctx.weights(tensor, False), tensor.name)
+        projected = linear(tape, x, ctx.weights(tensor, bias=False), tensor.name)
         projected = _adapted(ctx, own_tensors, f"linear_{letter}_adapter", x, projected)
         is_rotated = attention.rotary_dim > 0 and letter != "v"
         heads.append(as_heads(ctx, attention, projected, count, None, copies or is_rotated))
@@ -109,7 +109,7 @@ def _attention(ctx: Context, attention: Attention, own_tensors: Tensors, x: Valu
     if attention.rotary_dim:
         q, k = apply_rotary(ctx, attention, q, k, stream)
     out = attend(ctx, attention, q, k, v).view(ctx.tokens, attention.heads * attention.head_dim)
-    result = linear(tape, out, ctx.weights(tensors[3], False), tensors[3].name)
+    result = linear(tape, out, ctx.weights(tensors[3], bias=False), tensors[3].name)
     del q, k, v, out
     return result
 

@@ -84,9 +84,11 @@ def _pooling_weights(ctx: Context, matrix: ParameterTensor, bias: bool) -> Weigh
     setting = ctx.setting
     if setting.adapter is None or not is_saved(matrix.name):
         return ctx.weights(matrix, bias)
-    weight = Parameter(matrix.name, matrix.shape, setting.param_dtype, True, has_grad=setting.has_grad)
+    weight = Parameter(matrix.name, matrix.shape, setting.param_dtype, requires_grad=True, has_grad=setting.has_grad)
     bias_parameter = (
-        Parameter(matrix.name + " bias", matrix.shape[:1], setting.param_dtype, True, has_grad=setting.has_grad)
+        Parameter(
+            matrix.name + " bias", matrix.shape[:1], setting.param_dtype, requires_grad=True, has_grad=setting.has_grad
+        )
         if bias
         else None
     )
@@ -158,5 +160,5 @@ def activated_twice(ctx: Context, names: tuple[str, str], inner: int, x: Value) 
     first_layer, activation_name = names
     for name, shape in ((first_layer, (inner, ctx.hidden)), (first_layer.replace("1", "2"), (ctx.hidden, inner))):
         matrix = ParameterTensor(name, shape, "head", linear=True)
-        x = activation(ctx.tape, linear(ctx.tape, x, ctx.weights(matrix, False), name), activation_name)
+        x = activation(ctx.tape, linear(ctx.tape, x, ctx.weights(matrix, bias=False), name), activation_name)
     return x
