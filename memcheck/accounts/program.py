@@ -22,9 +22,9 @@ NOTHING = 0
 Parts = tuple[tuple[str, int], ...]
 """Components, each with the index of a size."""
 Counts = list[tuple[int, int]]
-"""Places of sizes, each with how often it counts."""
+"""Indices of sizes, each with its multiplicity."""
 Amount = tuple[tuple[int, int], ...]
-"""A sum of sizes: places, each with how often it counts."""
+"""A sum of sizes: their indices, each with its multiplicity."""
 
 
 class Bundle(Record):
@@ -34,7 +34,7 @@ class Bundle(Record):
     total: int
     """The index of their sum."""
     high: int = -1
-    """Which of a unit's highest points they are; -1: none."""
+    """Number of the unit's peak at which they are live; -1: they are no peak."""
 
 
 class Mark(Record):
@@ -42,11 +42,11 @@ class Mark(Record):
 
     instant: str
     operation: str
-    """With a unit's highest point, the unit."""
+    """The operation in words; for a unit's peak, the unit."""
     after: int
     """Number of instructions before it."""
     top: Bundle
-    """A unit's highest point on top of what lives; empty where there is none."""
+    """Sizes of a unit's own peak, in addition to what is live; empty where no unit runs."""
 
 
 NO_BUNDLE = Bundle((), NOTHING)
@@ -115,15 +115,15 @@ class Recorder:
             self._marks.append(Mark(instant, where, len(self._instructions), top))
 
     def program(self, units: int) -> Program:
-        """Return the recorded step. ``units``: the number of places of unit sizes; later places are sizes of groups."""
+        """Return the recorded step. ``units``: the number of sizes of units; later indices are sizes of groups."""
         return Program(self._instructions, self._marks, units)
 
 
-def picking(places: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
+def picking(indices: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
     """Return a function that picks these indices of a sequence, and returns a sequence also for one index or none."""
-    if len(places) < 2:
-        return lambda row: [row[place] for place in places]
-    return itemgetter(*places)
+    if len(indices) < 2:
+        return lambda row: [row[index] for index in indices]
+    return itemgetter(*indices)
 
 
 class Sum:

@@ -257,7 +257,7 @@ def checkpointed(ctx: Context, forward: Forward, x: Value) -> Value:
         caller_tables, ctx.rotary_tables = ctx.rotary_tables, tables
         try:
             return forward(ctx, value)
-        finally:  # also where early stop leaves it in the middle
+        finally:  # also where checkpoint's early stop ends a recomputation in the middle, by an exception
             ctx.attention_locals, ctx.rotary_tables = [], caller_tables
 
     return checkpoint(ctx.tape, run, x, ctx.extra_outputs if ctx.setting.reentrant else None)

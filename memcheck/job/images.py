@@ -332,9 +332,10 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
 
 
 def _fitting(training: plan_types.TrainingSpec, vision: Vision, images: Images, defaults: Defaults) -> Images:
-    """Return ``images``, if a sequence holds their tokens and at least one token of text.
+    """Return ``images``, the pictures of one sample, if a sequence holds their tokens and at least one token of text.
 
-    Numbers that are too many for one sample, and not for all samples of the micro-batch together, are those of all.
+    If they are too many for one sample, the plan may have stated the sum over the micro-batch. Then they are divided by
+    its samples, and the division is noted as an assumption.
     """
     sequence, samples = training.longest_row or training.sequence_length, training.micro_batch_size or 1
     if sequence is None or vision.crosses or images.tokens + vision.separators * images.pictures < sequence:

@@ -148,6 +148,7 @@ def _interval_bytes(
     live bytes and of the share are independent, and so added in quadrature.
     """
     error_low, error_high = relative_errors
+    # live bytes are part of the allocator's, so that the ratio is never below 1
     below = _in_quadrature(error_low, share.median - max(1.0, share.low))
     above = _in_quadrature(error_high, share.high - share.median)
     low = outside[0] + int(live * (share.median - below))

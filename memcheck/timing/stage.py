@@ -211,7 +211,7 @@ def stage_time(
         work = (head.forward, head.backward, head.recomputed, head.mtp_projection)
         arithmetic += predictions * sum([tally.arithmetic for tally in work])
         memory += predictions * sum([tally.memory for tally in work])
-        # four gather-and-scatter pairs: the input of twice the width counts two, the gathered result one, the logits one
+        # four gather-and-scatter pairs: two for the input of twice the width, one for the result, one for the logits
         tensor += predictions * 4 * wires.tensor.pair
         dense += predictions * head.mtp_projection_parameters
         dense_trained += predictions * head.mtp_projection_parameters
@@ -258,7 +258,8 @@ def bubble_seconds(
     if schedule == "interleaved-1f1b":
         return other_ranks / layout.virtual_stages
     if schedule == "dualpipe" and micro_batches >= 2 * ranks:
-        # two ends feed the ranks, so that half of the bubbles remain; weight gradients shorten each (DeepSeek-V3, table 2)
+        # two ends feed the ranks, so that half of the bubbles remain, each less three weight-gradient passes
+        # (DeepSeek-V3 report, table 2)
         per_rank = other_ranks / (ranks - 1) - 3 * slowest.weights
         return max(0.0, (ranks - 1) / 2 * per_rank)
     if schedule in ("zero-bubble", "dualpipe"):

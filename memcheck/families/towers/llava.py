@@ -84,8 +84,8 @@ def read_next_video(config: ConfigReader, model: TowerContext) -> Vision:
 
 
 def read_video(config: ConfigReader, model: TowerContext) -> Vision:
-    """Read the tower of Video-LLaVA on pictures: LLaVA with a second, idle tower for clips. Clips have no memory
-    model.
+    """Read the tower of Video-LLaVA on pictures: LLaVA with a second tower for clips, which never runs here, because
+    memcheck has no memory model of clips.
     """
     model.outer.ignore("image_seq_length", "video_seq_length")
     if config.text("model_type", default="clip_vision_model") != "clip_vision_model":

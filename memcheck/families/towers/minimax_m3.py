@@ -54,6 +54,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), SIGLIP.mlp)
     block = tower_layer(width, heads, mlp, "minimax_m3:part_rotated")
     mixer = block.mixer
+    # each axis has as many pairs of channels as fit; what is left of a head is not rotated
     rotated = 2 * AXES * (width // heads // AXES // 2)
     if isinstance(mixer, TowerAttention):
         block = block._replace(mixer=mixer._replace(rotary_dim=rotated))

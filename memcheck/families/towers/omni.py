@@ -122,9 +122,10 @@ def sizes(config: ConfigReader, outputs: int, width: int = 1280) -> tuple[int, i
 def whisper_tower(
     config: ConfigReader, tensors: tuple[ParameterTensor, ...], width: int, *, key_bias: bool, depth: int, inner: int
 ) -> OtherTower:
-    """Return Whisper's layers as an idle audio tower. ``tensors``: those outside the layers. ``width``: hidden size.
+    """Return Whisper's layers as an audio tower that has weights and does not run.
 
-    ``key_bias``: of the keys' matrix. ``depth``, ``inner``: layers and MLP width where the configuration is silent.
+    ``tensors``: those outside the layers. ``width``: hidden size. ``key_bias``: the keys' matrix has a
+    bias. ``depth``, ``inner``: number of layers and MLP width that apply where the configuration states none.
     """
     layers = config.integer("encoder_layers", "num_hidden_layers", default=depth, maximum=MAX_LAYERS)
     inner = config.integer("encoder_ffn_dim", "intermediate_size", default=inner)

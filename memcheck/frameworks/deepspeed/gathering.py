@@ -231,9 +231,10 @@ def most_gathered(
     kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
     weights = [GatheredWeight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
     trained = [number for number, unit in enumerate(units) if any(t.trained for t in unit)]
-    idle = 0 if recomputes or not trained else trained[0]  # the input of recomputed layers may be a trained leaf
+    # units before the first trained one have no backward, unless they are recomputed: their input may be a trained leaf
+    without_backward = 0 if recomputes or not trained else trained[0]
     modules = module_units(units, leaves=leaves, tied=tied)
-    return gathered(weights, modules, limits, recompute=recomputes, idle=idle, around=around)
+    return gathered(weights, modules, limits, recompute=recomputes, idle=without_backward, around=around)
 
 
 def gathered(

@@ -61,7 +61,7 @@ CODE = OwnCode(
     always=always,
     forward_only=attention_mask,
     resident=resident,
-    place=lambda _job, place: place,
+    position=lambda _job, position: position,
     remaps=True,
     holds_inputs=True,
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memcheck.frameworks.megatron.counted import Counted
     from memcheck.frameworks.megatron.embedding import MegatronEmbedding
     from memcheck.frameworks.megatron.head import Gradients, MegatronHead
-    from memcheck.frameworks.megatron.schedule import Place
+    from memcheck.frameworks.megatron.schedule import SchedulePosition
     from memcheck.frameworks.megatron.stages import Chunk
     from memcheck.frameworks.megatron.workspaces import ChunkContents, Device
     from memcheck.job.types import TrainingJob
@@ -46,8 +46,8 @@ class OwnCode(Record):
     """Bytes that live during a forward through the first or the last stage, and not after it."""
     resident: Callable[[TrainingJob, list[Counted]], ResidentStates]
     """What is resident on a rank between steps, and what the optimizer's step takes."""
-    place: Callable[[TrainingJob, Place], Place]
-    """A rank's place in the schedule, from that of 1F1B."""
+    position: Callable[[TrainingJob, SchedulePosition], SchedulePosition]
+    """A rank's position in the schedule, from that in Megatron's own."""
     remaps: bool
     """Parameters are copied into contiguous buffers while the model is made."""
     holds_inputs: bool

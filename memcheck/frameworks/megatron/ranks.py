@@ -24,7 +24,7 @@ from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import buffer_layout_components, with_building
 from memcheck.frameworks.megatron.counted import counted, runs_of
 from memcheck.frameworks.megatron.own_code import code_of
-from memcheck.frameworks.megatron.schedule import PassRun, Place, runs, settled, warm_up
+from memcheck.frameworks.megatron.schedule import PassRun, SchedulePosition, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
@@ -117,7 +117,7 @@ def distinct_micro_batches(job: TrainingJob, num_layers: int) -> Callable[[int],
     """
     if job.option("defer_embedding_wgrad_compute"):
         return lambda steps: steps
-    first_rank = _pipeline_place(job, 0, len(stages(num_layers, job)[0]))
+    first_rank = _schedule_position(job, 0, len(stages(num_layers, job)[0]))
     return lambda steps: settled(first_rank, steps)
 
 
@@ -214,7 +214,7 @@ def _rank_contents(
     micro_batches, last = job.gradient_accumulation_steps, len(rank_chunks) - 1
     contents: list[Hashable] = []
     for rank, chunks in enumerate(rank_chunks):
-        has_steady_phase = warm_up(_pipeline_place(job, rank, len(chunks))) < len(chunks) * micro_batches
+        has_steady_phase = warm_up(_schedule_position(job, rank, len(chunks))) < len(chunks) * micro_batches
         chunk_contents = tuple(
             (chunk.embedding, chunk.head, chunk.mtp, tuple([layers[i] for i in chunk.layers])) for chunk in chunks
         )
@@ -354,15 +354,15 @@ def _schedule(job: TrainingJob, rank: int, chunks: int) -> tuple[PassRun, ...]:
     """
     # overlap_moe_expert_parallel_comm runs a layer's backward in parallel with the next micro-batch's forward of
     # another layer (combined_1f1b.py): one layer's activations die as another's are made, so as many live as without
-    return runs(_pipeline_place(job, rank, chunks), job.gradient_accumulation_steps)
+    return runs(_schedule_position(job, rank, chunks), job.gradient_accumulation_steps)
 
 
-def _pipeline_place(job: TrainingJob, rank: int, chunks: int) -> Place:
-    """Return the place of a rank in the pipeline schedule, with its number of model chunks and their group size."""
+def _schedule_position(job: TrainingJob, rank: int, chunks: int) -> SchedulePosition:
+    """Return the position of a rank in the pipeline schedule, with its number of model chunks and their group size."""
     pipeline = job.layout.pipeline
     group = int(str(job.option("microbatch_group_size_per_virtual_pipeline_stage") or pipeline))
-    place = Place(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
-    return code_of(job.framework.style).place(job, place)
+    position = SchedulePosition(rank, pipeline, chunks, group, bool(job.option("overlap_moe_expert_parallel_comm")))
+    return code_of(job.framework.style).position(job, position)
 
 
 def _boundary_bytes(job: TrainingJob, architecture: Architecture) -> int:

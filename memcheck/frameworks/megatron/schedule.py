@@ -29,12 +29,15 @@ class PassRun(Record):
     times: int
 
 
-class Place(Record):
-    """A rank's place in the pipeline, and how the schedule is set up."""
+class SchedulePosition(Record):
+    """A rank's position in the pipeline, and how the schedule is set up."""
 
     rank: int
+    """Pipeline rank, from 0."""
     pipeline: int
+    """Number of pipeline ranks."""
     chunks: int
+    """Model chunks per rank."""
     group: int
     """Micro-batches that run through one chunk after another."""
     overlaps: bool = False
@@ -43,7 +46,7 @@ class Place(Record):
     """All forwards run before the first backward (nanotron's ``afab``), on any number of ranks."""
 
 
-def warm_up(position: Place) -> int:
+def warm_up(position: SchedulePosition) -> int:
     """Return the number of forwards that a rank runs before its first backward."""
     rank, pipeline, chunks, group, overlaps, _ = position
     if pipeline == 1:
@@ -53,7 +56,7 @@ def warm_up(position: Place) -> int:
     return 2 * (pipeline - rank - 1) + (chunks - 1) * group + overlaps
 
 
-def settled(position: Place, micro_batches: int) -> int:
+def settled(position: SchedulePosition, micro_batches: int) -> int:
     """Return the fewest micro-batches whose schedule is the same, on every rank, as that of ``micro_batches``.
 
     ``position``: the first rank's. It warms up longest, so that :func:`runs` cuts no other rank's schedule later.
@@ -68,7 +71,7 @@ def settled(position: Place, micro_batches: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def runs(position: Place, micro_batches: int) -> tuple[PassRun, ...]:
+def runs(position: SchedulePosition, micro_batches: int) -> tuple[PassRun, ...]:
     """Return the forwards and backwards of a pipeline rank in order, as runs of equal passes.
 
     ``micro_batches``: per step. Groups of ``position.group`` micro-batches go through one chunk after the other, so

@@ -385,7 +385,8 @@ def _prediction_layers(
 ) -> list[Unit]:
     """Build the units of a chunk's multi-token-prediction layers (MTP).
 
-    ``embeds``: the rank has no other copy of the embedding's table, which they look up tokens in.
+    ``embeds``: the units include the embedding's table, because the rank has no other copy. ``inventory``: every tensor
+    is listed by name.
     """
     from memcheck.frameworks.megatron.prediction import prediction_units
 

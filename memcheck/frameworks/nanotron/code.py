@@ -130,7 +130,7 @@ CODE = OwnCode(
     always=always,
     forward_only=first_rows,
     resident=resident,
-    place=lambda job, place: place._replace(forwards_first=job.layout.pipeline_schedule == "gpipe"),
+    position=lambda job, position: position._replace(forwards_first=job.layout.pipeline_schedule == "gpipe"),
     remaps=False,
     holds_inputs=False,
     cut=costed_stages,

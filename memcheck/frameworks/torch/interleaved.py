@@ -273,6 +273,11 @@ class ChunkStep(Step):
     """Records the passes of one chunk, whose stage is a root of FSDP2's by itself."""
 
     def __init__(self, options: StepOptions, step_units: StepUnits, recorder: Recorder, parallel: DataParallel) -> None:
+        """Set the state before a step: no split backward runs, and no gradients wait for FSDP2's hooks.
+
+        ``split``: the running backward computes the inputs' gradients first, and the weights' later. ``unreduced``:
+        gradients of a split backward are live that the hooks have not reduced.
+        """
         super().__init__(options, step_units, recorder, parallel)
         self.split = self.unreduced = False
 
@@ -296,9 +301,9 @@ class ChunkStep(Step):
             self._hold_graph_of(curve, 1)
 
     def end_backward(self, micro_batch: MicroBatch) -> None:
-        """Record the backward of the weights, which releases the graph.
+        """Record the backward of the weights after a split backward of the inputs, and release the graph.
 
-        The gradients of all micro-batches are reduced after the last one's.
+        It runs outside FSDP2's hooks. So its gradients stay unreduced, until the last micro-batch reduces all of them.
         """
         if not self.split:
             return

@@ -85,7 +85,7 @@ def stem_curve(vision: Vision, setting: Setting, has_graph: bool, is_leaf: bool,
     if not has_graph:  # variables of the tower's forward
         ctx.extra_outputs += tables
         tables.clear()
-    return closed(tape, ctx, y, forward_high)._replace(until_backward_ends=2 * leaf_bytes)
+    return closed(tape, ctx, y, forward_high)._replace(until_backward_ends=2 * leaf_bytes)  # the leaf and its gradient
 
 
 def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:

@@ -23,16 +23,21 @@ def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     not_contiguous = batch > 1 and heads > 1
     q = scale_in_place(tape, q, "attention scaling")
     scores = kernels.batched(
-        tape, q, k, (batch, heads, sequence, sequence), "attention scores", (not_contiguous, not_contiguous)
+        tape,
+        q,
+        k,
+        (batch, heads, sequence, sequence),
+        "attention scores",
+        copied=(not_contiguous, not_contiguous),
     )
     masks = _masks(ctx, windowed=attention.window is not None)
-    scores = scale(tape, scores, "softcap")
+    scores = scale(tape, scores, "softcap")  # cap * tanh(scores / cap)
     scores = unary(tape, scores, "tanh")
     scores = scale(tape, scores, "softcap")
     scores = shift(tape, scores, "attention mask", "fp32")
     scores = cast(tape, kernels.softmax(tape, scores), q.dtype, "attention probabilities")
     out = kernels.batched(
-        tape, scores, v, (batch, heads, sequence, head_dim), "attention output", (False, not_contiguous)
+        tape, scores, v, (batch, heads, sequence, head_dim), "attention output", copied=(False, not_contiguous)
     )
     del scores
     out = copy(tape, out, "contiguous")

@@ -183,9 +183,9 @@ def places_of(ctx: Context, *, twice: bool) -> Storage:
     return clamped
 
 
-def picked(ctx: Context, attention: Attention, x: Value, places: Storage) -> Value:
+def picked(ctx: Context, attention: Attention, x: Value, indices: Storage) -> Value:
     """Replay ``gather`` along the last dimension, which keeps input and index; its gradient is scattered into zeros."""
-    return gather_last(ctx.tape, x, places, (ctx.batch * attention.heads, ctx.sequence, ctx.sequence))
+    return gather_last(ctx.tape, x, indices, (ctx.batch * attention.heads, ctx.sequence, ctx.sequence))
 
 
 def masked_scores(tape: Tape, x: Value, mask: Storage) -> Value:

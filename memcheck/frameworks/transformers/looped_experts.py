@@ -134,9 +134,9 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
     return tape.record(out, (x, stack), linear_backward, saves_first=True, saves=saved)
 
 
-def added(tape: Tape, total: Value, part: Value, places: Storage) -> Value:
-    """Replay ``total.index_add_(0, places, part)``, which keeps the index, and ``part`` for its shape
+def added(tape: Tape, total: Value, part: Value, rows: Storage) -> Value:
+    """Replay ``total.index_add_(0, rows, part)``, which keeps the index, and ``part`` for its shape
     (derivatives.yaml).
     """
     out = Value(total.storage, total.shape, total.dtype)
-    return operator(tape, out, (total, part), [GRAD_UNCHANGED, "index_select"], saves=(places, part))
+    return operator(tape, out, (total, part), [GRAD_UNCHANGED, "index_select"], saves=(rows, part))

@@ -111,7 +111,7 @@ def _softmax(ctx: Context, moe: Moe, logits: Value) -> tuple[Value, Storage]:
     del probabilities
     if moe.routing.normalised:
         scores = divide_by_sum(tape, scores)
-    elif moe.routing.input_fp32:
+    elif moe.routing.input_fp32:  # DeepSeek V2 multiplies by routed_scaling_factor instead
         scores = scale(tape, scores, "routed scaling")
     return (scores if moe.routing.scores_fp32 else cast(tape, scores, logits_dtype)), indices
 

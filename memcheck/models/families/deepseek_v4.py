@@ -70,8 +70,8 @@ def read(config: ConfigReader) -> Architecture:
             compressor = compressor._replace(index_heads=0, index_dim=0)
         attention = Attention(
             size.heads,
-            1,
-            size.head_dim,
+            kv_heads=1,
+            head_dim=size.head_dim,
             rotary_dim=rotary_dim,
             window=window,
             sinks="logit",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck.accounts.unit import Unit
-from memcheck.frameworks.megatron.schedule import Pass, PassRun, Place, warm_up
+from memcheck.frameworks.megatron.schedule import Pass, PassRun, SchedulePosition, warm_up
 from memcheck.frameworks.megatron.step import NO_EXTRA, Rank
 from memcheck.record import Record
 
@@ -21,7 +21,7 @@ def expanded(schedule: Sequence[PassRun]) -> Iterator[Pass]:
                 yield Pass(False, run.backward)
 
 
-def every_pass(place: Place, micro_batches: int) -> list[Pass]:
+def every_pass(place: SchedulePosition, micro_batches: int) -> list[Pass]:
     """Every pass of a step: get_schedule_table, and the warm-up, steady and cool-down loops of schedules.py."""
     chunks, group = place.chunks, place.group
     table = [

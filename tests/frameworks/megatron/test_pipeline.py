@@ -8,7 +8,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.prediction import prediction_tensors
 from memcheck.frameworks.megatron.ranks import megatron_ranks
-from memcheck.frameworks.megatron.schedule import Pass, Place, runs
+from memcheck.frameworks.megatron.schedule import Pass, SchedulePosition, runs
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.megatron.units import recompute_groups
@@ -72,7 +72,7 @@ def test_a_layout_that_does_not_fit_is_refused() -> None:
 def in_flight(rank: int, pipeline: int, chunks: int, micro_batches: int, overlaps: bool = False) -> int:
     """The most forwards ahead of backwards."""
     most = now = 0
-    for one in expanded(runs(Place(rank, pipeline, chunks, pipeline, overlaps), micro_batches)):
+    for one in expanded(runs(SchedulePosition(rank, pipeline, chunks, pipeline, overlaps), micro_batches)):
         now += 1 if one.forward else -1
         most = max(most, now)
     return most
@@ -95,7 +95,7 @@ def test_overlapped_expert_communication_warms_up_with_one_forward_more() -> Non
 def test_every_forward_has_its_backward() -> None:
     """The walk ends with nothing in flight, chunk by chunk."""
     for rank in range(4):
-        found = list(expanded(runs(Place(rank, 4, 2, 4), 8)))
+        found = list(expanded(runs(SchedulePosition(rank, 4, 2, 4), 8)))
         for chunk in range(2):
             assert found.count(Pass(True, chunk)) == found.count(Pass(False, chunk))
 

@@ -12,7 +12,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.curve import Curve, Peak
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.ranks import megatron_ranks
-from memcheck.frameworks.megatron.schedule import Place, runs, settled
+from memcheck.frameworks.megatron.schedule import SchedulePosition, runs, settled
 from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
 from tests.frameworks.megatron.every_event import between, every_pass, expanded, highest
 from tests.frameworks.megatron.models import grid, job, llama_8b
@@ -81,7 +81,7 @@ def test_runs_say_what_every_event_says(
     Bytes, components, the unit and the pass are held against it; among equally high moments any may be named.
     """
     chunks = chunks if pipeline > 1 else 1  # only a pipeline's ranks have several
-    where = Place(place % pipeline, pipeline, chunks, pipeline + longer, overlaps)
+    where = SchedulePosition(place % pipeline, pipeline, chunks, pipeline + longer, overlaps)
     rank = data.draw(ranks(chunks))
     counted = highest(rank, every_pass(where, micro_batches))
     found = SchedulePeaks(rank, runs(where, micro_batches))
@@ -105,7 +105,7 @@ def test_runs_say_what_every_event_says(
 def test_short_steps_are_not_cut(pipeline: int, place: int, chunks: int, groups: int) -> None:
     """Where nothing repeats, the runs are the step's passes one by one."""
     micro_batches = min(groups * pipeline, 2 * pipeline)
-    where = Place(place % pipeline, pipeline, chunks, pipeline)
+    where = SchedulePosition(place % pipeline, pipeline, chunks, pipeline)
     assert list(expanded(runs(where, micro_batches))) == every_pass(where, micro_batches)
 
 
@@ -120,7 +120,7 @@ def test_every_rank_settles_into_the_same_schedule(
     pipeline: int, chunks: int, longer: int, micro_batches: int, overlaps: bool
 ) -> None:
     """With as many micro-batches as ``settled`` says, each rank runs what it runs with all of them."""
-    first = Place(0, pipeline, chunks, pipeline + longer, overlaps)
+    first = SchedulePosition(0, pipeline, chunks, pipeline + longer, overlaps)
     fewer = settled(first, micro_batches)
     assert fewer <= micro_batches
     for rank in range(pipeline):
@@ -130,8 +130,11 @@ def test_every_rank_settles_into_the_same_schedule(
 def test_no_cost_per_micro_batch() -> None:
     """A thousand times as many micro-batches have the same runs, whatever the number of stages."""
     for chunks in (1, 8):
-        assert runs(Place(3, 512, chunks, 512), 4096) == runs(Place(3, 512, chunks, 512), 512 * 4096) or chunks == 1
-        assert len(runs(Place(3, 512, chunks, 512), 512 * 4096)) < 40 * chunks
+        assert (
+            runs(SchedulePosition(3, 512, chunks, 512), 4096) == runs(SchedulePosition(3, 512, chunks, 512), 512 * 4096)
+            or chunks == 1
+        )
+        assert len(runs(SchedulePosition(3, 512, chunks, 512), 512 * 4096)) < 40 * chunks
 
 
 @pytest.mark.slow
