@@ -2,14 +2,14 @@
  * The plan as text: CodeMirror in a shadow root, where its styles are adopted sheets that the page's policy allows.
  * Loaded after the first paint. It knows nothing of the engine: text and places come in and go out.
  */
-import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap, type CompletionSource } from "@codemirror/autocomplete";
+import { closeBrackets, closeBracketsKeymap } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab, redo, undo } from "@codemirror/commands";
 import { yaml } from "@codemirror/lang-yaml";
 import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
 import { Annotation, Compartment, EditorState } from "@codemirror/state";
-import { drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
+import { drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import type { Diagnostic, TextEdit } from "../types.ts";
 import { marks } from "./diagnostics.ts";
@@ -19,9 +19,6 @@ import { changesOf } from "./places.ts";
 /** What the editor asks of the page. */
 export interface Host {
   typed: (text: string) => void;
-  complete: CompletionSource;
-  /** Plain text about the thing at a position, or null. */
-  hover: (text: string, offset: number) => Promise<string | null>;
 }
 
 /** Marks a change that came from the page, so that it is not told back. */
@@ -46,10 +43,6 @@ const LOOK = EditorView.theme({
   ".cm-cursor": { borderLeftColor: "var(--ink)" },
   "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "color-mix(in srgb, var(--link) 28%, transparent) !important" },
   ".cm-tooltip": { backgroundColor: "var(--card)", color: "var(--ink)", border: "1px solid var(--edge)", borderRadius: "8px", boxShadow: "var(--shadow)", maxWidth: "30rem", font: "13px/1.45 system-ui, sans-serif" },
-  ".cm-tooltip.cm-tooltip-autocomplete > ul > li[aria-selected]": { backgroundColor: "var(--link)", color: "var(--card)" },
-  ".cm-completionDetail": { color: "inherit", opacity: ".85", fontStyle: "normal", marginLeft: "1rem" },
-  ".cm-completionInfo": { padding: ".4rem .6rem" },
-  ".cm-told": { padding: ".45rem .65rem", whiteSpace: "pre-wrap" },
   ".cm-diagnostic": { padding: ".4rem .6rem", borderLeftWidth: "4px" },
   ".cm-diagnostic-error": { borderLeftColor: "var(--bad)" },
   ".cm-diagnostic-warning": { borderLeftColor: "var(--warn)" },
@@ -101,12 +94,6 @@ export function makeEditor(place: HTMLElement, text: string, label: string, host
         highlightActiveLine(),
         highlightActiveLineGutter(),
         highlightSelectionMatches(),
-        autocompletion({ override: [host.complete], icons: false }),
-        hoverTooltip(async (view, offset) => {
-          const told = await host.hover(view.state.doc.toString(), offset);
-          if (!told) return null;
-          return { pos: offset, create: () => ({ dom: Object.assign(document.createElement("div"), { className: "cm-told", textContent: told }) }) };
-        }),
         hints,
         LOOK,
         EditorView.lineWrapping,
@@ -121,7 +108,7 @@ export function makeEditor(place: HTMLElement, text: string, label: string, host
         }),
         EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
         // Tab leaves the editor, as everywhere on the page, but for a selection of lines.
-        keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, ...searchKeymap, ...completionKeymap, ...lintKeymap, { key: "Ctrl-]", run: indentWithTab.run! }]),
+        keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, ...searchKeymap, ...lintKeymap, { key: "Ctrl-]", run: indentWithTab.run! }]),
         editable.of(EditorView.editable.of(true)),
         EditorView.updateListener.of((update) => {
           if (update.docChanged && !update.transactions.some((each) => each.annotation(fromPage))) host.typed(update.state.doc.toString());

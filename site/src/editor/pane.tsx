@@ -6,7 +6,6 @@ import { ask, chosen, latest, listeners, path, text } from "../session.ts";
 import { Icon } from "../frame/icons.tsx";
 import { tell } from "../frame/toast.tsx";
 import type { Editor } from "./editor.ts";
-import { complete, hover } from "./language.ts";
 
 let editor: Editor | null = null;
 
@@ -33,7 +32,7 @@ export function YamlPane() {
     const load = async (): Promise<void> => {
       const { makeEditor } = await import("./editor.ts");
       if (gone || !place.current) return;
-      const made = makeEditor(place.current, text.value, "The plan as YAML", { typed, complete, hover });
+      const made = makeEditor(place.current, text.value, "The plan as YAML", { typed });
       editor = made;
       listeners.edited = (edits) => made.edit(edits);
       const stops = [
