@@ -18,7 +18,6 @@ from memcheck.plan.schema import Schema, branches, load_schema, schema_of
 from memcheck.record import Record
 from memcheck.report.story.remedies import SILENT
 from memcheck.result import PlanResult
-from memcheck.what_if.compare import DATA_CENTRE
 
 GROUPS = ("model", "hardware", "parallelism", "training", "inference", "policy")
 """Sections of a plan that are groups of the form."""
@@ -61,6 +60,8 @@ ROUGH = "model.rough"
 UNITS = (("_length", "tokens"), ("_gib", "GiB"), ("_bytes", "bytes"), ("_tflops", "TFLOPS"), ("_gbs", "GB/s"))
 """The unit of a key, by how the key ends."""
 GPU = "hardware.gpu"
+USUAL = ("rtx-4090", "l40s", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x")
+"""The GPUs to choose from at first: one of each common size."""
 SOON, ASKED, NONE = "soon", "asked", "none"
 """When the values of a field are known."""
 TEXTBOOK = "policy.overhead"
@@ -182,7 +183,7 @@ def soon(made: PlanForm, choosing: Choosing) -> Iterator[tuple[str, tuple[KeyCho
     """The values of each field that is shown at once, one field after the other."""
     for key, each in made.fields.items():
         if each.choices == SOON:
-            yield key, choices(key, choosing)
+            yield key, choices(key, choosing, whole=False)
 
 
 def is_flat(value: object) -> bool:
@@ -243,14 +244,18 @@ def field(
     )
 
 
-def choices(key: str, choosing: Choosing) -> tuple[KeyChoice, ...]:
-    """The values of a key with what there is to know of each. Of GPUs, those of data centres and the plan's own."""
+def choices(key: str, choosing: Choosing, *, whole: bool = True) -> tuple[KeyChoice, ...]:
+    """The values of a key with what there is to know of each. Of GPUs, the plan's own and the usual ones come first.
+
+    ``whole``: with the other GPUs of the catalog after them.
+    """
     if key != GPU:
         return choosing.choices(key)
     sizes = {each.name: each for each in gpu_sizes()}
     now = stated_value(choosing.document.values, key)
-    own = () if now in DATA_CENTRE or not isinstance(now, str) else (now,)
-    return tuple(choosing.choice(key, name)._replace(told=gpu_facts(sizes.get(name))) for name in (*own, *DATA_CENTRE))
+    own = () if now in USUAL or not isinstance(now, str) else (now,)
+    names = dict.fromkeys((*own, *USUAL, *(sizes if whole else ())))
+    return tuple(choosing.choice(key, name)._replace(told=gpu_facts(sizes.get(name))) for name in names)
 
 
 def gpu_facts(size: GpuSize | None) -> str:

@@ -80,6 +80,7 @@ def test_legal_values_are_those_that_pass_the_rules(name: str, key: str, data: s
 def test_what_is_set_is_what_is_read(name: str, keys: list[str]) -> None:
     """Edits of a plan that stands alone are found for every key, change no other value, and leave other bytes alone."""
     keys = keys[:1] + [key for key in keys[1:] if not key.startswith("model")]
+    keys = [key for key in keys if not any(key.startswith(f"{other}.") for other in keys)]  # one value, not two
     data = PLANS[name]
     document = document_of(data)
     wanted = {key: sample(key) for key in keys}

@@ -1,6 +1,8 @@
 /** GPUs as cards: memory and rate of each, and how full this plan makes it once that is known. */
-import { useId, useState } from "preact/hooks";
+import { useEffect, useId, useState } from "preact/hooks";
 import { gpuShares } from "../search.ts";
+import { engine, form, plan } from "../session.ts";
+import type { Choice } from "../types.ts";
 import { type FieldProps, Label } from "./field.tsx";
 
 const FIRST = 8;
@@ -10,9 +12,16 @@ export function Gpus({ field, value, set }: FieldProps) {
   const id = useId();
   const [all, setAll] = useState(false);
   const [query, setQuery] = useState("");
-  const barred = field.choices.some((choice) => choice.legal);
+  // An answer brings the usual GPUs; the whole catalog, with what bars each, is asked for.
+  const [catalog, setCatalog] = useState<readonly Choice[]>([]);
+  const now = form.value;
+  useEffect(() => {
+    if (all) void fetchAll(field.key, setCatalog);
+  }, [all, now]);
+  const choices = all && catalog.length ? catalog : field.choices;
+  const barred = choices.some((choice) => choice.legal);
   const wanted = query.trim().toLowerCase();
-  const sorted = field.choices.map((choice) => ({ ...choice, name: String(choice.value) }));
+  const sorted = choices.map((choice) => ({ ...choice, name: String(choice.value) }));
   const shown = all
     ? sorted.filter((choice) => choice.name.includes(wanted) || choice.name === value)
     : sorted.filter((choice, index) => index < FIRST || choice.name === value);
@@ -36,11 +45,19 @@ export function Gpus({ field, value, set }: FieldProps) {
           );
         })}
       </fieldset>
-      {field.choices.length > FIRST && (
-        <button type="button" class="why-not" aria-expanded={all} onClick={() => { setAll(!all); setQuery(""); }}>
-          {all ? "Fewer GPUs" : `All ${field.choices.length} GPUs`}
-        </button>
-      )}
+      <button type="button" class="why-not" aria-expanded={all} onClick={() => { setAll(!all); setQuery(""); }}>
+        {all ? "Fewer GPUs" : "All GPUs"}
+      </button>
     </div>
   );
+}
+
+async function fetchAll(key: string, take: (found: readonly Choice[]) => void): Promise<void> {
+  await engine()?.answer({
+    slot: "gpus",
+    request: { do: "choices", ...plan(), keys: [key] },
+    step(step) {
+      if (step.step === "choices") take((step["choices"] as Record<string, Choice[]>)[key] ?? []);
+    },
+  });
 }
