@@ -13,7 +13,7 @@ mkdirSync(SHOTS, { recursive: true });
 const widthFits = (page) => page.evaluate(() => {
   const root = document.documentElement;
   return [...document.querySelectorAll("body *")]
-    .filter((each) => each.checkVisibility() && !each.closest("svg, pre, .wide, .unseen, .marks, .skip, [popover]") && each.getBoundingClientRect().right > root.clientWidth + 0.5)
+    .filter((each) => each.checkVisibility() && !each.closest("svg, pre, .wide, .unseen, .marks, .skip, [popover]") && !each.parentElement.closest(".documents") && each.getBoundingClientRect().right > root.clientWidth + 0.5)
     .map((each) => each.outerHTML.slice(0, 120));
 });
 
