@@ -16,6 +16,7 @@ SCHEMAS = {
     ".github/workflows/ci.yml": "vendor.github-workflows",
     ".github/workflows/plans.yml": "vendor.github-workflows",
     ".github/workflows/release.yml": "vendor.github-workflows",
+    ".github/workflows/site.yml": "vendor.github-workflows",
     ".github/dependabot.yml": "vendor.dependabot",
 }
 

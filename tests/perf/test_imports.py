@@ -17,10 +17,10 @@ SCRIPT = """
 import sys
 from memcheck.edge.imports import OwnModules, shorten
 shorten()
-from memcheck.edge import text, colors
+from memcheck.edge import closest, colors
 import memcheck.plan
-print(text.__spec__.loader.__class__.__name__, text.__file__ == text.__spec__.origin, memcheck.plan.__path__ != [])
-print(sys.meta_path.count(OwnModules), getattr(colors, "WORD", None), text.clean.__code__.co_filename == text.__file__)
+print(closest.__spec__.loader.__class__.__name__, closest.__file__ == closest.__spec__.origin, memcheck.plan.__path__ != [])
+print(sys.meta_path.count(OwnModules), getattr(colors, "WORD", None), closest.closest.__code__.co_filename == closest.__file__)
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import TypeVar
 
 from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
 from memcheck.models.types import TEXT_ALONE, Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
@@ -12,7 +11,9 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Kind = TypeVar("Kind")
 
 
 class StackDimensions(Record):
@@ -117,8 +118,6 @@ def rotary_share(config: ConfigReader, kind: str, default: float) -> float:
         config.fail("rope_parameters", f"partial_rotary_factor of {kind} layers is not a share of 1")
     return float(share)
 
-
-Kind = TypeVar("Kind")
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 

@@ -1,7 +1,6 @@
 """Everything that a report shows beyond a plan that passes: findings, remedies, ledgers, charts, tables, sections.
 
-Every id is unique within its plan, and stays from run to run while its subject stays.
-``schemas/story.schema.json`` is generated from the records of this file and of its package.
+Ids are unique within a plan and stay while their subject does. ``schemas/story.schema.json`` is made of these records.
 """
 
 from __future__ import annotations

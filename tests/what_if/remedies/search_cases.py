@@ -132,7 +132,7 @@ UNSEARCHED: dict[str, tuple[str, ...]] = {
     "it says where values come from": _of(
         "source",
         "accelerate automodel axolotl deepspeed litgpt llamafactory megatron megatron-swift ms-swift nanotron "
-        "torchtitan torchtune transformers trl vllm python",
+        "torchtitan torchtune transformers trl vllm python keys",
     ),
     "it says which model is trained": (
         *_of("model", f"architecture config name overrides part {ROUGH}"),
