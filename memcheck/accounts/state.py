@@ -67,10 +67,13 @@ class LocalTensor(Record):
     name: str
     shape: tuple[int, ...]
     trained: bool
+    """The tensor gets a gradient and optimizer states."""
     dtype: str | None = None
     """A dtype of its own (adapters, 4-bit base weights); None: the recipe's."""
     expert: bool = False
+    """The tensor belongs to routed experts."""
     matrix: bool = False
+    """The tensor is a matrix, for optimizers such as Muon that treat matrices apart."""
     divided: int = 0
     """The dimension that FSDP2 cuts."""
     waits: str = ""

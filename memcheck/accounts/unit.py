@@ -55,10 +55,13 @@ class Part(Record):
     """Which layers a pipeline rank holds."""
 
     first: int
+    """The number of the first layer."""
     last: int
     """The number after that of the last layer."""
     embedding: bool
+    """The rank holds the embedding."""
     head: bool
+    """The rank holds the final norm and the head."""
 
 
 class UnitsInFlight(Record):

@@ -71,7 +71,9 @@ class Adapter(Record):
     peft_base_format: str = ""
     """The format of the base weights where peft adapts another library's layers; empty: the framework has its own."""
     dropout: float = 0.0
+    """Dropout of the adapter's input."""
     dora: bool = False
+    """DoRA: each adapted matrix also has a learned magnitude per output."""
     target_parameters: tuple[str, ...] = ()
     """Stacked experts that are adapted by their parameters' names (``target_parameters``)."""
     expert_rank: int = 0

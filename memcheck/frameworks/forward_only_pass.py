@@ -13,11 +13,16 @@ class ForwardOnlyHead(Record):
     """The last unit of the other model."""
 
     vocab: int
+    """Rows of the head's matrix."""
     hidden: int
+    """Width of the hidden states."""
     bias: bool
+    """The matrix has a bias."""
     final_norm: Norm | None
     softcap: bool
+    """Logits are capped: ``cap * tanh(logits / cap)`` (Gemma 2)."""
     scaled: bool
+    """Logits are multiplied by a constant (Cohere, Granite)."""
     dtype: str
     """In what the product sees its weights."""
     trained: bool

@@ -44,7 +44,9 @@ class TaskHead(Record):
     kind: str
     """``classification`` (one answer a sequence) | ``token-classification`` | ``embedding`` (pooled hidden states)."""
     labels: int = 0
+    """Outputs of the classifier's matrix."""
     bias: bool = False
+    """The classifier's matrix has a bias."""
     dropout: float = 0.0
     pooling: Pooling | None = None
     """An encoder's own layer in front of the labels."""

@@ -13,8 +13,11 @@ class Words(Record):
     """The decoder's table, as an encoder of words looks it up."""
 
     rows: int
+    """Rows of the table."""
     width: int
+    """Columns of the table."""
     trained: bool
+    """The table gets a gradient."""
     leaf: bool
     """Looked-up rows are made to want a gradient (``enable_input_require_grads``)."""
 

@@ -50,8 +50,11 @@ class Norm(Record):
     as separate fp32 operations) | ``layernorm-rounded`` (DeBERTa V1: as those, cast back before weight and bias)
     | ``layernorm-1p`` (Nemotron: weight + 1) | ``l2`` (Llama 4: no weight)."""
     size: int
+    """Elements of a row that are normalised together."""
     weight: bool = True
+    """The norm has a learned weight."""
     bias: bool = False
+    """The norm has a learned bias."""
     rows: int = 1
     """Number of separate weight rows (Cohere and StableLM: one per head)."""
     name: str = ""
@@ -178,9 +181,13 @@ class Attention(Record):
     tensors: tuple[ParameterTensor, ...]
     """Every parameter of the module, its own norms included."""
     qkv_bias: bool
+    """The matrices of q, k and v have a bias."""
     out_bias: bool
+    """The output's matrix has a bias."""
     query_norm: Norm | None
+    """Norm of the queries; None: they are not normalised."""
     key_norm: Norm | None
+    """Norm of the keys; None: they are not normalised."""
     window: int | None
     """Sliding or chunked window in tokens; None = full attention."""
     fused_qkv: str = ""
@@ -193,11 +200,13 @@ class Attention(Record):
     kernels: FusedKernels = KERNELS
     eager: EagerScores = EAGER
     alibi: bool = False
+    """Scores have ALiBi's bias, linear in the distance of two tokens."""
     chunked_window: bool = False
     """The window, if any, is a chunk: a token attends only to tokens of its own chunk. A sequence's chunks start after
     its padding (Llama 4).
     """
     softcap: bool = False
+    """Scores are capped: ``cap * tanh(scores / cap)`` (Gemma 2)."""
     sinks: str = ""
     """What one learned number per head is: ``logit`` (one more key's score: GPT-OSS) | ``scale`` (each row of the
     output is multiplied by a sigmoid of its logsumexp minus the sink: Granite's windowed models); empty: there is none.
@@ -261,8 +270,10 @@ class LatentAttention(Record):
     qk_rope_head_dim: int
     v_head_dim: int
     bias: bool
+    """The matrices of the latents and the output have a bias."""
     dropout: float
     rotary_interleaved: bool
+    """Neighbouring dimensions are rotated as pairs, not the two halves of a head."""
     tensors: tuple[ParameterTensor, ...]
     extension: Indexer | None = None
     """See :attr:`Attention.extension`."""
@@ -346,12 +357,16 @@ class Mlp(Record):
     """A dense feed-forward network."""
 
     width: int
+    """Elements per token between the matrices."""
     gated: bool
+    """The activated gate is multiplied by the up product, as in SwiGLU; else there is no gate."""
     activation: str
     """Hugging Face's name of the activation function: ``silu``, ``gelu_new``, ``relu2``..."""
     bias: bool
+    """The matrices have biases."""
     tensors: tuple[ParameterTensor, ...]
     fused_gate_up: bool = False
+    """One matrix makes gate and up."""
     dropout: float = 0.0
     inline: bool = False
     """Whether the network's statements stand in the layer's own forward: one variable holds the input, then each result
@@ -410,8 +425,10 @@ class Moe(Record):
     width: int
     """Intermediate size of one expert."""
     gated: bool
+    """As :attr:`Mlp.gated`, for each expert."""
     activation: str
     bias: bool
+    """The experts' matrices have biases."""
     router: str
     """``softmax`` | ``sigmoid`` | ``softmax-topk`` (over the chosen ones; ``softmax-chosen``: in their dtype)
     | ``sparsemixer`` (Phi 3.5) | ``sigmoid-topk`` (Command A's experts) | ``softmax-fp32-topk`` (theirs, in fp32)

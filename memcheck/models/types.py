@@ -249,6 +249,7 @@ class Architecture(Record):
     embedding_size: int
     """Width of the token embedding; differs from hidden_size only with a projection (OPT-350m)."""
     tie_word_embeddings: bool
+    """The head multiplies by the token embedding's matrix."""
     final_norm: Norm | None
     max_position_embeddings: int
     """0 = unbounded (ALiBi, no positions)."""
@@ -263,6 +264,7 @@ class Architecture(Record):
     learned_positions: int = 0
     """Rows of a learned position table; 0 = none."""
     head_bias: bool = False
+    """The head's matrix has a bias."""
     head: bool = True
     """Whether the model has a matrix to the vocabulary: its own, or the embedding's if they are tied."""
     final_softcap: bool = False

@@ -53,6 +53,7 @@ class SamSizes(Record):
     side: int
     """Patches of a picture's side."""
     bias: bool
+    """The matrix of q, k and v has a bias."""
     relative: bool
     """Each layer has tables of distances."""
     activation: str

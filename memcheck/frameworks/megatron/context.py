@@ -22,9 +22,13 @@ class AttentionWidths(Record):
     """Widths and heads of one attention, and whether its kernel writes dK and dV per query head first."""
 
     heads: int
+    """Query heads on this rank."""
     qk_dim: int
+    """Dimensions of a head of queries and keys."""
     v_dim: int
+    """Dimensions of a head of values."""
     expands: bool
+    """The kernel writes dK and dV for each query head before it sums them over heads that share a key."""
 
 
 def exchange(setting: Setting) -> str:

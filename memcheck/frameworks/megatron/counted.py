@@ -21,7 +21,9 @@ class Counted(Record):
     numel: int
     """Elements of each of the tensors."""
     trained: bool
+    """The tensors get gradients and optimizer states."""
     expert: bool
+    """The tensors belong to routed experts."""
     linear: bool
     """Weights of TransformerEngine's linear layers, which fp8 can hold."""
     rows: int

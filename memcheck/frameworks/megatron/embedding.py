@@ -24,10 +24,12 @@ class MegatronEmbedding(Record):
     vocab: int
     """Padded vocabulary, all tensor ranks together."""
     positions: int = 0
+    """Rows of a learned position table; 0: none."""
     dropout: float = 0.0
     tied: bool = False
     """The output layer of the same rank uses the table too."""
     trained: bool = True
+    """The tables get gradients."""
     waits: bool = False
     """Whether GPTModel.forward holds the embedding's output to its end (``decoder_input``); no backward keeps it."""
 

@@ -34,6 +34,7 @@ class Use(Record):
     """The optimizer's states are divided."""
     instances: int
     tied: bool
+    """Embedding and output layer share one matrix."""
     sends_ring: bool
     """Context parallelism passes keys and values to a neighbour."""
     token_width: int

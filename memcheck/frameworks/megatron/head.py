@@ -28,6 +28,7 @@ class MegatronHead(Record):
     tied: bool
     """The weight is the embedding's of the same rank."""
     trained: bool = True
+    """The weight gets a gradient."""
     main_gradient: str | None = None
     """Dtype of the buffer that takes the weight's gradient, where it is made for each backward (Megatron-FSDP)."""
     other_elements: int = 0

@@ -25,8 +25,11 @@ class Chunk(Record):
     """One model chunk of a rank: a run of layers, with the embedding or the head at its ends."""
 
     layers: tuple[int, ...]
+    """The numbers of its layers in the model."""
     embedding: bool
+    """The chunk begins with the embedding."""
     head: bool
+    """The chunk ends with the final norm and the output layer."""
     mtp: int = 0
     """Multi-token-prediction layers."""
 

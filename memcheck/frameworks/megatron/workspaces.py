@@ -61,10 +61,13 @@ class ChunkContents(Record):
     """What a rank holds of the model."""
 
     blocks: list[Block]
+    """One block per layer."""
     tensors: list[tuple[LocalTensor, int]]
     """Each kind of tensor, and how many are of it."""
     embedding: bool
+    """The rank holds the embedding."""
     head: bool
+    """The rank holds the output layer."""
     chunks: int = 1
     """Model chunks, each of which makes rotary tables of its own."""
 

@@ -45,9 +45,11 @@ class ChunkPass(Record):
     """One micro-batch through one chunk, backward included."""
 
     chunk: int
+    """Index of the chunk on its rank."""
     first: bool
     """The chunk's first micro-batch."""
     last: bool
+    """The chunk's last micro-batch."""
     muted: bool
     """Whether the forward of this pass cannot be the highest moment of the step."""
     others: tuple[int, ...]

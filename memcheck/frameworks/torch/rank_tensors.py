@@ -211,6 +211,7 @@ class TensorPlacement(Record):
     expert: int = 1
     expert_tensor: int = 1
     trained: bool = True
+    """The part of the model is trained, except for what ``frozen`` names."""
     frozen: tuple[str, ...] = ()
     """Patterns of names of modules inside the layer that are frozen."""
     adapter: Adapter | None = None

@@ -48,7 +48,9 @@ class RunPattern(Record):
     kind: str
     reduced: str
     adapted: bool
+    """The unit has adapters."""
     times: int
+    """Number of the run's units."""
     layer: int
     """Number of the run's first layer, counted from the rank's first layer."""
     first_pattern: int

@@ -47,6 +47,7 @@ class Schedule(Record):
     all_forwards_first: bool
     """All micro-batches are in flight at once: every forward is over before a backward leaves gradients."""
     pipelined: bool
+    """The model is divided into pipeline stages."""
     paired: bool = False
     """Two passes run before the backward, whose gradients meet."""
     passes: tuple[ChunkPass, ...] = ()

@@ -22,13 +22,20 @@ class Embedding(Record):
     """What the first unit consists of. Hashable."""
 
     vocab: int
+    """Rows of the token table."""
     width: int
+    """Columns of the token table."""
     positions: int = 0
+    """Rows of a learned position table; 0: none."""
     norm: Norm | None = None
+    """The norm of the looked-up rows; None: there is none."""
     scaled: bool = False
+    """The rows are multiplied by a constant (Gemma)."""
     dropout: float = 0.0
     trained: bool = True
+    """The tables get gradients."""
     tied: bool = False
+    """The head multiplies by the token table."""
     projected: bool = False
     """A matrix makes the looked-up rows as wide as the stream (OPT-350m)."""
     positions_each: bool = False
@@ -67,6 +74,7 @@ class Embedding(Record):
     embedders: tuple[Embedder, ...] = ()
     """Tables of other tokens, which every token goes through."""
     embedders_trained: bool = False
+    """Those tables get gradients."""
     pictures: int = 0
     """Pictures whose rows take the places that the text left them, from a tower without a graph."""
     embedders_adapter: Adapter | None = None

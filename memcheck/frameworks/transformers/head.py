@@ -29,12 +29,17 @@ class Head(Record):
     """What the last unit consists of. Hashable."""
 
     vocab: int
+    """Rows of the head's matrix."""
     bias: bool
+    """The matrix has a bias."""
     final_norm: Norm | None
     softcap: bool
+    """Logits are capped: ``cap * tanh(logits / cap)`` (Gemma 2)."""
     tied: bool
+    """The matrix is the token embedding's."""
     loss: Loss
     trained: bool = True
+    """The matrix gets a gradient."""
     logit_scale: bool = False
     """Logits are multiplied by a constant (Cohere, Granite)."""
     shared_gradient_width: int = 0

@@ -35,7 +35,9 @@ class _Kind(Record):
     """How a class writes the layer."""
 
     post_norm: bool = False
+    """Norms follow the residual addition, in place of norms before attention and feed-forward."""
     embedding_norm: bool = True
+    """The looked-up rows are normalised."""
     whisper: bool = False
     """No bias of keys; scaled queries; heads are copied."""
     positions: int = 512

@@ -41,8 +41,11 @@ class Kind(Record):
     """What sets a layer apart: hashable."""
 
     full: bool
+    """Full attention; else a sliding window."""
     reuses: bool
+    """The layer attends to keys and values of an earlier layer."""
     stores: bool = False
+    """Later layers reuse the layer's keys and values."""
 
 
 def read_unified(config: ConfigReader) -> Architecture:

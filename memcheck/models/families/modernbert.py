@@ -27,7 +27,9 @@ class LayerKind(Record):
     """What sets a layer apart: hashable."""
 
     first: bool
+    """The model's first layer, which has no norm before its attention."""
     window: int | None
+    """Sliding window in tokens; None: full attention."""
 
 
 SEPARATE = Projections(output="Wo", module="attn")

@@ -55,6 +55,7 @@ class Projections(Record):
     output: str = "o_proj"
     module: str = "self_attn"
     transposed: bool = False
+    """Matrices are stored as [inputs, outputs] (GPT-2's Conv1D)."""
     output_gate: bool = False
     """The queries' matrix is twice as wide, and its second half gates the output."""
 

@@ -14,25 +14,36 @@ class StateSpace(Record):
     heads: int
     head_dim: int
     state: int
+    """Elements of the state per channel."""
     groups: int
     kernel: int
+    """Tokens that the convolution sees."""
     chunk: int
     bias: bool = False
+    """The input's matrix has a bias."""
     out_bias: bool | None = None
     """Whether the output's matrix has a bias; None: the value of ``bias``."""
     conv_bias: bool = True
+    """The convolution has a bias."""
     norm: bool = True
+    """A gated norm runs before the output's matrix."""
 
 
 class SelectiveScan(Record):
     """Dimensions of a mixer with Mamba's first scan."""
 
     inner: int
+    """Channels of the scan."""
     state: int
+    """Elements of the state per channel."""
     rank: int
+    """Width of the low-rank time steps."""
     kernel: int
+    """Tokens that the convolution sees."""
     bias: bool = False
+    """The matrices of input and output have a bias."""
     conv_bias: bool = True
+    """The convolution has a bias."""
     norms: bool = False
     """Time steps, B and C have norms with weights (Jamba)."""
 
