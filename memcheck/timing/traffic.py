@@ -39,7 +39,8 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
     one_kernel = fused or fused_norms
     norms = [_norm(n, hidden, item_bytes, one_kernel=one_kernel) for n in block.norms]
     halves = (block.mixer is not None) + (block.mlp is not None)
-    add = 2 * item_bytes if fused else 3 * item_bytes  # the next norm reads the sum in the same kernel
+    # a residual addition reads two tensors and writes one; fused, the next norm reads the sum in the same kernel
+    add = 2 * item_bytes if fused else 3 * item_bytes
     forward = sum(norm_forward for norm_forward, _ in norms) + halves * add * hidden
     backward = sum(norm_backward for _, norm_backward in norms) + halves * 3 * item_bytes * hidden
     inner_forward, inner_backward = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
@@ -49,7 +50,7 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
         inner_forward, inner_backward = inner_forward + activation_forward, inner_backward + activation_backward
     elif isinstance(block.mlp, Moe):
         activation_forward, activation_backward = _activation(block.mlp, block.mlp.width, fused=fused)
-        moved = 4.0 * hidden * 2  # gathered for the experts, and weighted and summed after them
+        moved = 4.0 * hidden * 2  # gathered for the experts, then weighted and summed: each reads 2 and writes 2
         experts = (activation_forward + moved, activation_backward + moved)
         if block.mlp.shared.width:
             activation_forward, activation_backward = _activation(block.mlp, block.mlp.shared.width, fused=fused)
@@ -71,7 +72,12 @@ def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> tupl
 
 
 def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> tuple[float, float]:
-    """Compute the bytes per token, forward and backward, of rotary embedding and norms of queries and keys."""
+    """Compute the bytes per token, forward and backward, of rotary embedding and norms of queries and keys.
+
+    Bytes per rotated element: 4 in one kernel (read 2, write 2), else 18 (product with cos 2 + 2, swapped halves 2 + 2,
+    product with sin 2 + 2, sum 2 + 2 + 2). Queries and keys that are concatenated are read and written once more. A
+    recurrent mixer is estimated as two reads and two writes per element of its width, and twice that in backward.
+    """
     if isinstance(mixer, LatentAttention):
         rotated = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim
         copied = 2 * mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)  # q and k are put together
@@ -97,10 +103,12 @@ def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, floa
     ``width``: elements per token of the up product. Elements have two bytes.
     """
     if mlp.gated:
-        # fused: reads gate and up, writes the product; backward reads these and the gradient, writes two gradients.
+        # fused: reads gate and up, writes the product; backward reads these and the gradient, writes two gradients;
+        # each of these accesses is 2 bytes per element.
         # Else the activation reads and writes, and the product reads two tensors and writes one; so does backward.
         return (6.0 * width, 10.0 * width) if fused else (10.0 * width, 16.0 * width)
     operators = 8 if mlp.activation == "gelu_new" and not fused else 1  # NewGELUActivation's elementwise operators
+    # each operator reads 2 and writes 2; its backward reads the gradient and the saved input, and writes one gradient
     return 4.0 * width * operators, 6.0 * width * operators
 
 

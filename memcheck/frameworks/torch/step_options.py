@@ -125,6 +125,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     loss_in_trainer = job.objective.loss_after_model and not job.objective.loss_from_hidden_states
     loss_in_model = job.objective.loss_from_hidden_states or (job.loss.kind in LOSSES_INSIDE_MODEL and job.loss.upcast)
     chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
+    # FSDP1 frees no unit after a backward without synchronisation, unless units reshard after their forward
     stays_unsharded = uses_flat_parameters(job) and no_sync and not layout.reshard_after_forward
     return FullyShard(
         reshards=layout.reshard_after_forward and layout.zero_stage == 3,

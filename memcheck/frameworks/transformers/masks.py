@@ -51,7 +51,7 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
             cross_bytes = rounded(setting.batch * sequence * setting.encoder_length * ITEM_BYTES[dtype])
         if isinstance(block.mixer, Attention):
             bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
-            # where() keeps what chooses between biases and nothing
+            # torch.where, which takes the bias or the lowest value, keeps its condition, the mask, for backward
             where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
             where_keeps_mask = where_keeps_mask and block.mixer.kernels.sdpa and setting.attention == "sdpa"
             in_graph = (
