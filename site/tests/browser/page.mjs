@@ -43,11 +43,11 @@ export function site() {
 /**
  * Open the page, do something with it, and check that nothing went wrong meanwhile.
  *
- * `options`: width, height, scheme, hash (of the address), init (a script before any of the page's), waits (false: do not
+ * `options`: width, height, scheme, url (in place of the test's own server), hash (of the address), init (a script before any of the page's), waits (false: do not
  * wait for the engine), allowed (messages of the console that the test brings about itself), context (of Playwright).
  */
 export async function visit(own, options, work) {
-  const { width = 1280, height = 900, scheme = "light", hash = "", init, waits = true, allowed = [], context: given = {} } = options;
+  const { width = 1280, height = 900, scheme = "light", url = own.url, hash = "", init, waits = true, allowed = [], context: given = {} } = options;
   const context = await own.browser.newContext({ viewport: { width, height }, colorScheme: scheme, acceptDownloads: true, ...given });
   const seen = { messages: [], outside: [], reports: [] };
   await context.exposeFunction("reportViolation", (text) => seen.reports.push(text));
@@ -64,10 +64,10 @@ export async function visit(own, options, work) {
   });
   page.on("pageerror", (error) => seen.messages.push(error.stack ?? error.message));
   context.on("request", (request) => {
-    if (!request.url().startsWith(own.url) && !/^(blob|data):/.test(request.url())) seen.outside.push(request.url());
+    if (!request.url().startsWith(url) && !/^(blob|data):/.test(request.url())) seen.outside.push(request.url());
   });
   try {
-    await page.goto(own.url + hash, { waitUntil: "load" });
+    await page.goto(url + hash, { waitUntil: "load" });
     if (waits) await answered(page);
     await work(page, seen);
     assert.deepEqual(seen.messages, [], "messages on the console");

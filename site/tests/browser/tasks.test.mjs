@@ -18,6 +18,18 @@ test("pick a model by searching the catalog", () =>
     assert.equal(await verdict(page), "Fits");
   }));
 
+test("choose a GPU out of the whole catalog", () =>
+  visit(own, {}, async (page) => {
+    const cards = page.locator('[data-key="hardware.gpu"] .gpus label');
+    assert.deepEqual(await cards.locator("b").allInnerTexts(), ["rtx-4090", "l40s", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x"]);
+    await page.getByRole("button", { name: "All GPUs" }).click();
+    await cards.filter({ hasText: "rtx-4060-ti-16gb" }).waitFor();
+    assert.ok(await page.getByRole("radio", { name: /^t4/ }).isDisabled(), "a GPU without the plan's precision is barred");
+    await page.getByLabel("Filter GPUs").fill("h20");
+    await changed(page, () => page.getByRole("radio", { name: /^h20 / }).check());
+    assert.match(await planText(page), /gpu: h20$/m);
+  }));
+
 test("slide to out of memory, and see it in the text", () =>
   visit(own, {}, async (page) => {
     assert.equal(await verdict(page), "Fits");
