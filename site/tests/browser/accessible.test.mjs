@@ -18,45 +18,48 @@ const widthFits = (page) => page.evaluate(() => {
 });
 
 for (const width of [390, 1280, 1920]) {
-  for (const scheme of ["light", "dark"]) {
-    test(`${width} pixels, ${scheme}`, () =>
-      visit(own, { width, height: width < 1000 ? 844 : 950, scheme }, async (page) => {
-        const look = async (name) => {
+  test(`${width} pixels, light and dark`, () =>
+    visit(own, { width, height: width < 1000 ? 844 : 950 }, async (page) => {
+      const look = async (name) => {
+        for (const scheme of ["light", "dark"]) {
+          await page.emulateMedia({ colorScheme: scheme });
           // Playwright's own way puts a style into the page, which the policy refuses.
-          const { data } = await (await page.context().newCDPSession(page)).send("Page.captureScreenshot");
+          const session = await page.context().newCDPSession(page);
+          const { data } = await session.send("Page.captureScreenshot");
+          await session.detach();
           writeFileSync(path.join(SHOTS, `${name}-${width}-${scheme}.png`), data, "base64");
-          assert.deepEqual(await widthFits(page), [], `${name} is wider than the window`);
-          assert.deepEqual(await objections(page), [], name);
-        };
-        const tab = async (name) => { if (width < 1000) await page.getByRole("tab", { name }).click(); };
-        await look("fits");
-        for (const group of await page.locator("#pane-form details > summary").all()) await group.click();
-        await page.waitForTimeout(300);
-        await look("more");
-        await tab("YAML");
-        await look("yaml");
-        await write(page, "memcheck: 1\nmodel: llama-3.1-8b\nhardware: {gpu: h100-80gb}\ntraining: {framework: huggingface, sequence_length: 8192, micro_batch: 1}\n");
-        await tab("Result");
-        await look("broken");
-        if (width < 1000) {
-          await page.getByRole("button", { name: "Everything else" }).click();
-          await look("menu");
-          await changed(page, async () => {
-            await page.getByRole("menuitem", { name: /^Examples/ }).click();
-            await look("examples");
-            await page.getByRole("dialog").getByRole("button", { name: /^llama-3.1-8b-four/ }).click();
-          });
-        } else {
-          await page.getByRole("button", { name: "Export" }).click();
-          await look("menu");
-          await page.keyboard.press("Escape");
-          await openExample(page, "llama-3.1-8b-four-a100-40gb");
+          assert.deepEqual(await widthFits(page), [], `${name}, ${scheme}, is wider than the window`);
+          assert.deepEqual(await objections(page), [], `${name}, ${scheme}`);
         }
-        await page.waitForFunction(() => !document.querySelector(".searching"));
-        await page.evaluate(() => document.querySelectorAll("#pane-result details").forEach((each) => { each.open = true; }));
-        await look("failing");
-        await page.getByRole("button", { name: "Share" }).click();
-        await look("share");
-      }));
-  }
+      };
+      const tab = async (name) => { if (width < 1000) await page.getByRole("tab", { name }).click(); };
+      await look("fits");
+      for (const group of await page.locator("#pane-form details > summary").all()) await group.click();
+      await page.waitForTimeout(300);
+      await look("more");
+      await tab("YAML");
+      await look("yaml");
+      await write(page, "memcheck: 1\nmodel: llama-3.1-8b\nhardware: {gpu: h100-80gb}\ntraining: {framework: huggingface, sequence_length: 8192, micro_batch: 1}\n");
+      await tab("Result");
+      await look("broken");
+      if (width < 1000) {
+        await page.getByRole("button", { name: "Everything else" }).click();
+        await look("menu");
+        await changed(page, async () => {
+          await page.getByRole("menuitem", { name: /^Examples/ }).click();
+          await look("examples");
+          await page.getByRole("dialog").getByRole("button", { name: /^llama-3.1-8b-four/ }).click();
+        });
+      } else {
+        await page.getByRole("button", { name: "Export" }).click();
+        await look("menu");
+        await page.keyboard.press("Escape");
+        await openExample(page, "llama-3.1-8b-four-a100-40gb");
+      }
+      await page.waitForFunction(() => !document.querySelector(".searching"));
+      await page.evaluate(() => document.querySelectorAll("#pane-result details").forEach((each) => { each.open = true; }));
+      await look("failing");
+      await page.getByRole("button", { name: "Share" }).click();
+      await look("share");
+    }));
 }
