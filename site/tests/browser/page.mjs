@@ -94,6 +94,9 @@ export async function changed(page, work) {
   }, old, { timeout: ANSWER_MS });
 }
 
+/** Follow a link in the page that is open. */
+export const follow = (page, hash) => page.evaluate((to) => { location.hash = to; }, hash);
+
 /** The word of the verdict, such as `Fits`. */
 export const verdict = (page) => page.locator(".verdict .word").innerText().then((text) => text.replace(/^[✓!✕i]\s*/u, "").trim());
 
@@ -125,7 +128,7 @@ export async function openExample(page, name) {
 
 /** What axe-core objects to. */
 export async function objections(page) {
-  await page.evaluate(AXE);
+  if (!(await page.evaluate(() => "axe" in window))) await page.evaluate(AXE);
   return page.evaluate(async () => {
     const { violations } = await window.axe.run(document, { resultTypes: ["violations"] });
     return violations.map((each) => `${each.id} x${each.nodes.length}: ${each.help}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary ?? ""}`);

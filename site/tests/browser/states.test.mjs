@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { deflateRawSync } from "node:zlib";
 import { test } from "node:test";
-import { answered, changed, example, openExample, planText, site, slider, START_MS, verdict, visit, write } from "./page.mjs";
+import { answered, changed, example, follow, openExample, planText, site, slider, START_MS, verdict, visit, write } from "./page.mjs";
 
 const own = site();
 const payload = (text) => `1.${deflateRawSync(text).toString("base64url")}`;
@@ -61,20 +61,24 @@ test("refused layout: the rule, and the nearest legal values as buttons", () =>
     assert.ok(await page.locator(".verdict .figures").isVisible());
   }));
 
-for (const [name, word] of [
+const VERDICTS = [
   ["llama-3.1-8b-fsdp-8xh100", "Fits"],
   ["llama-3.1-8b-four-a100-40gb", "Does not fit"],
   ["llama-3.1-405b-inference-16xh100", "Fits, with a warning"],
   ["llama-3.3-70b-loading-32xh100", "Does not fit: host memory"],
   ["mistral-7b-qlora-t4", "Fits, fails the check"],
-]) {
-  test(`verdict ${word}: in words, with a sign and a tone`, () =>
-    visit(own, withPlan(example(name)), async (page) => {
-      assert.match(await verdict(page), new RegExp(word, "i"));
-      assert.match(await page.locator(".verdict .sign").innerText(), /^[✓!✕i]$/u);
-      assert.match(await page.locator(".verdict").getAttribute("class"), /tone-(good|warn|bad)/);
-    }));
-}
+];
+test("verdicts, one link after the other: in words, with a sign and a tone", (all) =>
+  visit(own, withPlan(example(VERDICTS[0][0])), async (page) => {
+    for (const [index, [name, word]] of VERDICTS.entries()) {
+      await all.test(word, async () => {
+        if (index) await changed(page, () => follow(page, withPlan(example(name)).hash));
+        assert.match(await verdict(page), new RegExp(word, "i"));
+        assert.match(await page.locator(".verdict .sign").innerText(), /^[✓!✕i]$/u);
+        assert.match(await page.locator(".verdict").getAttribute("class"), /tone-(good|warn|bad)/);
+      });
+    }
+  }));
 
 test("several plans in a file: a tab for each", () =>
   visit(own, withPlan(example("llama-3.2-1b-optimizers-a10g")), async (page) => {
@@ -87,19 +91,28 @@ test("several plans in a file: a tab for each", () =>
     assert.notEqual(await lead(), first);
   }));
 
-for (const [why, hash, told] of [
+const DAMAGED = [
   ["a newer format", "#p=9.abc", /newer|format 9/],
   ["damage", "#p=1.%%%", /damaged/],
   ["cut in the middle", `#p=${payload(example("llama-3.1-8b-fsdp-8xh100")).slice(0, -40)}`, /damaged/],
   ["a bomb", `#p=${payload("x".repeat(40_000_000))}`, /more than a plan/],
   ["an unknown example", "#e=no-such-example", /no example/],
-]) {
-  test(`a link that cannot be read for ${why} says why, and the example is shown`, () =>
-    visit(own, { hash }, async (page) => {
-      assert.match(await page.getByRole("alert").first().innerText(), told);
-      assert.equal(await verdict(page), "Fits");
-    }));
-}
+];
+test("a link that cannot be read says why, and the example is shown", (all) =>
+  visit(own, { hash: DAMAGED[0][1] }, async (page) => {
+    const alert = page.getByRole("alert");
+    for (const [index, [why, hash, told]] of DAMAGED.entries()) {
+      await all.test(why, async () => {
+        if (index) {
+          await follow(page, "");
+          await alert.waitFor({ state: "detached" });
+          await follow(page, hash);
+        }
+        assert.match(await alert.first().innerText(), told);
+        assert.equal(await verdict(page), "Fits");
+      });
+    }
+  }));
 
 test("a link to an example by its name, and from another version", () =>
   visit(own, { hash: "#e=gpt2-124m-8xa100-40gb&v=0.0.1" }, async (page) => {
