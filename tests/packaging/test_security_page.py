@@ -38,6 +38,7 @@ HELD: dict[str, tuple[str, ...]] = {
         "review/history/test_attacker.py::test_git_of_the_checkout_is_not_used",
         "review/history/test_attacker.py::test_ref_is_no_option",
     ),
+    "`memcheck run -- COMMAND` and": ("review/history/test_attacker.py::test_one_module_starts_processes",),
     "No hook, filter, diff driver": (
         "review/history/test_attacker.py::test_hooks_do_not_run",
         "review/history/test_attacker.py::test_filters_do_not_run",

@@ -1,4 +1,4 @@
-"""Every git command line, so that nothing of a checkout can make git run anything. The one place that starts a process.
+"""Every git command line, so that nothing of a checkout can make git run anything. The one place that starts git.
 
 git takes commands from configuration: a folder of the checkout that looks like a bare repository brings a configuration
 of its own (``core.fsmonitor``), and a path's attributes choose among the filters that the configuration has.
