@@ -425,7 +425,7 @@ class Moe(Record):
     width: int
     """Intermediate size of one expert."""
     gated: bool
-    """As :attr:`Mlp.gated`, for each expert."""
+    """Whether each expert has a gate, as :attr:`Mlp.gated` says of a feed-forward network."""
     activation: str
     bias: bool
     """The experts' matrices have biases."""

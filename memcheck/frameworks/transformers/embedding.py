@@ -74,7 +74,7 @@ class Embedding(Record):
     embedders: tuple[Embedder, ...] = ()
     """Tables of other tokens, which every token goes through."""
     embedders_trained: bool = False
-    """Those tables get gradients."""
+    """Whether the tables of ``embedders`` get gradients."""
     pictures: int = 0
     """Pictures whose rows take the places that the text left them, from a tower without a graph."""
     embedders_adapter: Adapter | None = None
