@@ -18,11 +18,11 @@ import yaml
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from memcheck import guard as guards  # noqa: E402  # after the check for what it needs
 from memcheck.configs.answers import Beside  # noqa: E402
 from memcheck.configs.importing import import_config  # noqa: E402
 from memcheck.configs.types import ReadSetting  # noqa: E402
 from memcheck.guard import MemcheckCallback, WillNotFit, before_training  # noqa: E402
+from memcheck.guard import callback as guards  # noqa: E402  # after the check for what it needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
