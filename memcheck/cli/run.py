@@ -27,7 +27,7 @@ from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
 from memcheck.guard.callback import check_plan, plan_of_job, write_plan
 from memcheck.guard.live_job import LiveGpu, LiveJob, UnreadJobError
-from memcheck.report import renderer
+from memcheck.report.full import render
 from memcheck.result import Report
 
 SECTIONS = {
@@ -85,8 +85,7 @@ def command(words: tuple[str, ...], write: str | None, **answers: object) -> int
     write_document(imported.text)
     shown = next((each for each in script if each != "-m"), "")
     result = result._replace(path=shown, name=os.path.splitext(os.path.basename(shown))[0])
-    text = renderer("full")(Report(version="", plans=(result,)), Screen(width=100))
-    write_stdout(f"\n{text.decode() if isinstance(text, bytes) else text}")
+    write_stdout("\n" + render(Report(version="", plans=(result,)), Screen(width=100)))
     if write is not None:
         write_plan(write, imported, job)
     return CLEAN if result.status == "passed" else FINDINGS

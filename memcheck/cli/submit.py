@@ -20,8 +20,7 @@ from memcheck.config.discover import Candidate
 from memcheck.configs.launch_devices import catalog_gpu
 from memcheck.edge.screen import Screen
 from memcheck.errors import DEFECT, UsageError
-from memcheck.report import renderer
-from memcheck.result import Report
+from memcheck.report.full import render
 
 SECTIONS = {
     HARDWARE_HEADING: tuple(option.key for option in HARDWARE_ANSWERS),
@@ -83,16 +82,11 @@ def checked(job: Submission, said: CheckOptions, unread: str) -> int:
     if report.defects:
         write_bug_report(["submit"], report.defects)
         return DEFECT
-    tell(_rendered(report))
+    tell(render(report, Screen(width=100)))
     if unread == SUBMIT and any(plan.estimate is None for plan in report.plans):
         complain("the job was not estimated, and is submitted all the same: --unread submit")
         return CLEAN
     return FINDINGS if found.fails else CLEAN
-
-
-def _rendered(report: Report) -> str:
-    text = renderer("full")(report, Screen(width=100))
-    return text.decode() if isinstance(text, bytes) else text
 
 
 def partition_gpu(partition: str) -> str:

@@ -241,11 +241,7 @@ def _family(model_type: str) -> Callable[[ConfigReader], Architecture]:
 def read_family(
     config: Mapping[str, Any], *, strict: bool = False, written: frozenset[str] = frozenset()
 ) -> Architecture:
-    """Read the configuration of a family that :data:`FAMILIES` names.
-
-    ``strict``: every key has to be known (a mapping that a person wrote); ``written`` names such keys among others.
-    Elsewhere an unknown key is refused only when it could carry a size or looks like a misspelt key, and is mentioned
-    in ``Architecture.notes`` when it could not: a ``config.json`` carries whatever its authors' tools wrote.
+    """Read the configuration of a family that :data:`FAMILIES` names; see :func:`read_architecture`.
 
     Raises:
         ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, an unread key.

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from memcheck import __version__
 from memcheck.edge.opener import digest
 from memcheck.errors import MemcheckError, UsageError
+from memcheck.live.protocol import utf8
 from memcheck.ui.folder import ChangedOnDiskError, Folder, Write
 from memcheck.ui.lanes import LANES, Lane
 
@@ -52,14 +54,13 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, path: str, write: Write, page: str = PAGE, port: int = 0) -> None:
-        """Bind the port and list the plans.
+        """Bind the port.
 
         Raises:
             UsageError: there is no page in this installation, the path does not exist, or the port is taken.
         """
         self.files = page_files(page)
         self.folder = Folder(path)
-        self.folder.plans()
         self.write = write
         self.token = secrets.token_hex(16)
         try:
@@ -198,16 +199,12 @@ class Handler(BaseHTTPRequestHandler):
         name, text, known = (given.get(key) for key in ("path", "text", "digest"))
         if not (isinstance(name, str) and isinstance(text, str) and isinstance(known, str)):
             raise UsageError("a plan is saved with its `path`, `text` and `digest`")
-        try:
-            data = text.encode()
-        except UnicodeEncodeError:
-            raise UsageError("the text is not Unicode") from None
-        return {"digest": self.server.folder.save(name, data, known, self.server.write)}
+        return {"digest": self.server.folder.save(name, utf8(name, text), known, self.server.write)}
 
-    def _tell(self, reply: object) -> None:
+    def _tell(self, reply: Callable[[], object]) -> None:
         """Send what a function returns, or why it does not."""
         try:
-            self._json(reply())  # type: ignore[operator]
+            self._json(reply())
         except ChangedOnDiskError as error:
             self._json({"message": error.message, "help": error.help, "text": error.text}, HTTPStatus.CONFLICT)
         except MemcheckError as error:

@@ -10,8 +10,8 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
 from memcheck.autograd.matrix import linear
-from memcheck.autograd.modules import liger_rms_norm, normalise
-from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, operator, repeat_kv
+from memcheck.autograd.modules import activation, liger_rms_norm, normalise
+from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator, repeat_kv
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.transformers import layers as classes
 from memcheck.frameworks.transformers.head import Head, head_unit
@@ -121,9 +121,6 @@ def _feed_forward(ctx: Context, config: Mlp, x: Value) -> Value:
     layers = [ctx.weights(tensor, config.bias, adaptable=config.adaptable) for tensor in tensors]
     if not lora.fits(layers):
         gate, up, down = layers
-        from memcheck.autograd.modules import activation
-        from memcheck.autograd.operator import mul
-
         inner = mul(
             ctx.tape,
             activation(ctx.tape, linear(ctx.tape, x, gate, tensors[0].name), config.activation),
