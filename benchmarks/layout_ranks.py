@@ -25,11 +25,11 @@ import time
 from collections.abc import Iterable, Mapping
 
 from benchmarks.cases import HERE, load
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Layout
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.memory.estimate import estimate
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from memcheck.rules.profiles import GATE
+from memcheck.rules import GATE
 from memcheck.rules.types import Rule
 
 RULES_FOLDER = Path(__file__).resolve().parent.parent / "memcheck" / "rules"

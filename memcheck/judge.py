@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from memcheck.config.find import UNCERTAIN, Settings
-from memcheck.config.gate import Gate
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
@@ -35,9 +35,9 @@ from memcheck.result import (
     Unreadable,
     defect_result,
 )
+from memcheck.rules import GATE
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.grounds import rests_on
-from memcheck.rules.profiles import GATE
 from memcheck.rules.run import check_layout, check_memory, make_context, rules_for
 from memcheck.rules.when import rows_have_limit
 
@@ -56,11 +56,8 @@ if TYPE_CHECKING:
 
     Stated = TypeVar("Stated")
 
-__all__ = ["DEFAULT_FAIL_ABOVE", "DEFAULT_WARN_ABOVE", "Gate", "check_file", "refused"]
+__all__ = ["Gate", "check_file", "refused"]
 
-DEFAULT_FAIL_ABOVE = 0.95
-DEFAULT_WARN_ABOVE = 0.9
-"""Shares of a GPU that a plan may need; docs/internals/accuracy.md has the jobs they come from."""
 WARN, FAIL = UNCERTAIN
 
 

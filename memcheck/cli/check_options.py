@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memcheck.cli import values
 from memcheck.config.find import FAIL_ON, UNCERTAIN
 from memcheck.record import Record
-from memcheck.rules.profiles import PROFILES
+from memcheck.rules import PROFILES
 
 
 class Option(Record):

@@ -20,7 +20,7 @@ from memcheck.cli.write import write_each
 from memcheck.edge.opener import read_whole
 from memcheck.errors import DEFECT, UsageError
 from memcheck.record import Record
-from memcheck.rules.profiles import PROFILES
+from memcheck.rules import PROFILES
 
 
 class DiffOptions(Record):

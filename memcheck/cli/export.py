@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import NoReturn
 
 import click
@@ -12,21 +11,15 @@ from memcheck.cli.tell import complain, tell
 from memcheck.cli.write import write_document, write_file
 from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_plans
-from memcheck.configs.formats import WRITTEN, export_plan
-from memcheck.configs.types import Written
+from memcheck.configs.exporting import RefusedPlanError, exported
+from memcheck.configs.formats import WRITTEN
 from memcheck.edge.screen import plural
-from memcheck.errors import MemcheckError, UnsupportedError, UsageError
-from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
-from memcheck.job.resolve import resolve
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
+from memcheck.errors import MemcheckError, UsageError
+from memcheck.judge import Gate
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
 from memcheck.plan.text import read_bytes, shown_path
-from memcheck.rules.located import located
-from memcheck.rules.run import check_layout, make_context
 from memcheck.what_if.suggest.run import FITS, UNCERTAIN, suggest
 
 
@@ -76,7 +69,10 @@ def command(
         chosen = with_changes(chosen, dict(settings))
     if remedy is not None:
         chosen = remedied(chosen, data, remedy)
-    written = exported(chosen, format)
+    try:
+        written = exported(chosen, format)
+    except RefusedPlanError as refused:
+        _refuse(chosen.path, refused)
     for notice in written.notices:
         if notice.kind == "lost" or format == "deepspeed":
             tell(f"memcheck: {WORDS[notice.kind]}: {notice.key}: {notice.message}\n")
@@ -90,34 +86,18 @@ def command(
 WORDS = {"lost": "not in the config", "elsewhere": "said elsewhere", "remark": "note"}
 
 
-def exported(document: Document, format: str) -> Written:
-    """The config for one plan.
+def _refuse(path: str, refused: RefusedPlanError) -> NoReturn:
+    """Say every error of a plan, and end with the first one.
 
     Raises:
-        PlanError: the plan is wrong, or trains nothing.
+        PlanError: always.
     """
-    plan, findings = read_plan(document)
-    if plan is None:
-        _refuse(document, findings)
-    if plan.training is None:
-        raise PlanError(f"{document.path} is a plan for inference", "only training is exported")
-    try:
-        resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
-    except (ResolutionError, UnsupportedError) as error:
-        _refuse(document, located(error, document))
-    context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
-    layout, possible = check_layout(context)
-    if not possible:
-        _refuse(document, layout)
-    return export_plan(plan, resolved, format, document.path)
-
-
-def _refuse(document: Document, findings: list[Finding]) -> NoReturn:
-    errors = [finding for finding in findings if finding.severity == "error"]
-    for finding in errors[1:]:
+    if not refused.errors:
+        raise PlanError(f"{path} is a plan for inference", refused.help)
+    for finding in refused.errors[1:]:
         complain(_shown(finding), finding.help)
-    first = errors[0]
-    raise PlanError(_shown(first), first.help or f"memcheck check {document.path}")
+    first = refused.errors[0]
+    raise PlanError(_shown(first), first.help or f"memcheck check {path}")
 
 
 def _shown(finding: Finding) -> str:

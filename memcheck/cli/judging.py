@@ -12,7 +12,7 @@ from memcheck.config.gate import EVERY, QUICK, Gate, known
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER, WITH_GROUNDS
 from memcheck.result import PlanResult, Unreadable
-from memcheck.rules.profiles import GATE
+from memcheck.rules import GATE
 from memcheck.what_if import make_dossier, with_remedies
 
 TYPE_CHECKING = False

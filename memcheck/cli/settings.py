@@ -9,8 +9,9 @@ from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
 from memcheck.config.find import Settings
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UsageError
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, WARN
+from memcheck.judge import WARN
 
 DEFAULT, COMMAND_LINE = "default", "command line"
 

@@ -12,13 +12,17 @@ from memcheck.errors import UsageError
 from memcheck.plan.finding import Finding
 from memcheck.record import Record
 from memcheck.result import PlanResult
-from memcheck.rules.profiles import GATE, PROFILES
+from memcheck.rules import GATE, PROFILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.accounts.dossier import Dossier
     from memcheck.accounts.estimate import Estimate
     from memcheck.rules.types import RuleContext
+
+DEFAULT_FAIL_ABOVE = 0.95
+DEFAULT_WARN_ABOVE = 0.9
+"""Shares of a GPU that a plan may need; docs/internals/accuracy.md has the jobs they come from."""
 
 
 def known(selectors: Sequence[str]) -> tuple[str, ...]:

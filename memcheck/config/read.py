@@ -18,8 +18,8 @@ from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.errors import ConfigurationError, MemcheckError, UsageError
 from memcheck.plan.finding import SEVERITIES
 from memcheck.plan.schema import conforms, load_schema
+from memcheck.rules import PROFILES
 from memcheck.rules.governance import Governance
-from memcheck.rules.profiles import PROFILES
 
 
 def fraction(written: object) -> float:

@@ -20,17 +20,19 @@ from memcheck.live.replies import (
     First,
     PlanTab,
     RelatedPlace,
+    RemedyEdits,
     SectionHead,
     TextPlace,
 )
 from memcheck.live.workspace import Workspace
 from memcheck.memory.basis import interval_basis
-from memcheck.plan.finding import Finding, Location
+from memcheck.plan.finding import Finding, Location, Remedy
 from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.report.html.document import HALVES, index, parts, section
 from memcheck.report.story.blocks import PlanStory, Story
 from memcheck.report.story.build import ids_of, story
+from memcheck.report.story.remedies import slug
 from memcheck.result import PlanResult, Report
 from memcheck.rules.types import RuleContext
 from memcheck.what_if.dossier import rank_devices
@@ -247,6 +249,15 @@ class Places:
         """Edits of a file as an editor makes them."""
         positions = self.of(path)
         return FileChange(path=path, edits=tuple(positions.edit(each) for each in edits))  # type: ignore[arg-type]
+
+    def remedy(self, remedy: Remedy, path: str) -> RemedyEdits:
+        """A remedy of the plan in the file ``path``, with its edits, under the id that the report's HTML has for it."""
+        return RemedyEdits(
+            id=f"remedy-{slug(remedy)}",
+            title=remedy.title,
+            changes=remedy.set,
+            edits=tuple(self.change(file.path, file.edits) for file in remedy.files(path)),
+        )
 
 
 def diagnostic(plan: PlanResult, finding: Finding, id: str, places: Places) -> Diagnostic:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck import __version__
 from memcheck.catalog.gpus import gpu_sizes
 from memcheck.catalog.names import find_model, model_names
 from memcheck.config.gate import QUICK, Gate
-from memcheck.configs.formats import WRITTEN, export_plan
+from memcheck.configs.exporting import exported
+from memcheck.configs.formats import WRITTEN
 from memcheck.configs.importing import import_config
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.screen import Screen
-from memcheck.errors import UnsupportedError, UsageError
-from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
-from memcheck.job.resolve import resolve
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, check_file
+from memcheck.errors import UsageError
+from memcheck.judge import check_file
 from memcheck.live.answer import Places, Slices
 from memcheck.live.replies import (
     AssumedValue,
@@ -29,24 +26,19 @@ from memcheck.live.replies import (
     Exported,
     ImportedPlan,
     Remark,
-    RemedyEdits,
     Reported,
     Searching,
 )
 from memcheck.live.workspace import Workspace
-from memcheck.plan.finding import Finding, Location
+from memcheck.plan.finding import Location
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
 from memcheck.record import Record
 from memcheck.report import FORMATS, WITH_DOSSIER, renderer
 from memcheck.report.html.document import block, index, parts, section
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import Block
 from memcheck.report.story.build import story
-from memcheck.report.story.remedies import slug
 from memcheck.result import Report
-from memcheck.rules.located import located
-from memcheck.rules.run import check_layout, make_context
 from memcheck.what_if import make_dossier, with_remedies
 from memcheck.what_if.compare import ComparedPlan, compare
 from memcheck.what_if.compare.report import document as compared
@@ -98,39 +90,20 @@ def remark(places: Places, where: Location, message: str, help: str) -> Remark:
     return Remark(path=where.path, place=places.at(where)[0], message=message, help=help, keys=())
 
 
-def exported(workspace: Workspace, document: Document, format: str) -> Iterator[Record]:
+def written_config(workspace: Workspace, document: Document, format: str) -> Iterator[Record]:
     """The config of a framework that runs the plan.
 
     Raises:
-        UsageError: the plan is wrong, or trains nothing.
+        RefusedPlanError: the plan is wrong, or trains nothing.
     """
     with workspace.reading():
-        plan, findings = read_plan(document)
-        if plan is None:
-            raise refused(findings)
-        if plan.training is None:
-            raise UsageError("the plan is one for inference", "only training is exported")
-        try:
-            resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
-        except (ResolutionError, UnsupportedError) as error:
-            raise refused(located(error, document)) from None
-        context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
-        found, possible = check_layout(context)
-        if not possible:
-            raise refused(found)
-        written = export_plan(plan, resolved, format, document.path)
+        written = exported(document, format)
     yield Exported(
         format=format,
         name=FILE_NAMES.get(format, f"{format}.txt"),
         text=written.text,
         notices=tuple(f"{each.kind}: {each.key}: {each.message}" for each in written.notices),
     )
-
-
-def refused(findings: Sequence[Finding]) -> UsageError:
-    """The first error of a plan, as the reason for which nothing is made of it."""
-    first = next(each for each in findings if each.severity == "error")
-    return UsageError(f"{first.code} {first.message}", first.help or "correct the plan first")
 
 
 def compared_gpus(workspace: Workspace, subject: ComparedPlan, gpus: Sequence[str] | None) -> Iterator[Record]:
@@ -214,15 +187,7 @@ def suggested(workspace: Workspace, document: Document, gate: Gate, goal: str) -
         of="suggest",
         title="Suggestions",
         html=html,
-        remedies=tuple(
-            RemedyEdits(
-                id=f"remedy-{slug(each.remedy)}",
-                title=each.remedy.title,
-                changes=each.remedy.set,
-                edits=tuple(places.change(file.path, file.edits) for file in each.remedy.files(document.path)),
-            )
-            for each in found.found
-        ),
+        remedies=tuple(places.remedy(each.remedy, document.path) for each in found.found),
     )
 
 

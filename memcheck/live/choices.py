@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from memcheck.config.gate import Gate
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import Resolved, with_batch
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, effective_policy
+from memcheck.judge import effective_policy
 from memcheck.live.replies import KeyChoice
 from memcheck.live.spelling import stated_value, wish, without, written_value
 from memcheck.plan.finding import Finding
@@ -18,10 +18,13 @@ from memcheck.plan.schema import branches, load_schema, schema_of
 from memcheck.plan.types import PolicySpec
 from memcheck.rules.located import located
 from memcheck.rules.run import check_layout, make_context
+from memcheck.rules.words import divisors
 from memcheck.what_if.variants import Frames, Variants
 
 MOST = 40
 """Values of a key that are tried."""
+LARGEST_DEGREE = 4096
+"""Degrees beyond this are not tried."""
 DEGREES = frozenset(
     {"tensor", "context", "pipeline", "expert", "expert_tensor", "data", "shard_group", "gpus_per_node"}
 )
@@ -131,7 +134,7 @@ def candidates(values: object, key: str, now: object) -> tuple[object, ...]:
         found = SERIES.get(key, ())
         parent, _, name = key.rpartition(".")
         if name in DEGREES and parent == "parallelism":
-            found = divisors(world_size(values))
+            found = divisors(world_size(values), LARGEST_DEGREE)[:MOST]
         if not found:
             return ()
         if (
@@ -174,8 +177,3 @@ def world_size(values: object) -> int:
         count = written_value(values, key)
         found *= count if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= 2**20 else 1
     return found
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """The divisors of a number of GPUs, by size; of a number with many the smallest."""
-    return tuple(each for each in range(1, min(number, 4096) + 1) if number % each == 0)[:MOST]

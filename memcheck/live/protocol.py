@@ -198,13 +198,9 @@ def _answered(session: Session, number: object, fields: Fields, edits: tuple[Fil
     made = form(document, checked.plan(session.document), Places(session.workspace).of(session.path))
     yield made._replace(fields=news("fields", made.fields))
     chosen: dict[str, tuple[KeyChoice, ...]] = {}
-    steps, slices = soon(made, Choosing(document, gate)), Slices()
-    while True:
-        with session.workspace.reading():
-            found_next = next(steps, None)
-        if found_next is None:
-            break
-        chosen[found_next[0]] = found_next[1]
+    slices = Slices()
+    for key, values in session.workspace.while_reading(soon(made, Choosing(document, gate))):
+        chosen[key] = values
         if slices.is_due:
             yield Searching(part="choices", tried=len(chosen), fits=0)
     yield Choices(choices=news("choices", chosen))
@@ -249,7 +245,7 @@ def export(session: Session, number: object, fields: Fields) -> Steps:
     """Write a framework's config."""
     from memcheck.live import asked
 
-    return asked.exported(session.workspace, session.document_of(fields), str(fields["format"]))
+    return asked.written_config(session.workspace, session.document_of(fields), str(fields["format"]))
 
 
 def compare(session: Session, number: object, fields: Fields) -> Steps:

@@ -10,13 +10,13 @@ from memcheck.config.gate import QUICK, Gate
 from memcheck.judge import check_document, check_file
 from memcheck.live.answer import CheckedFile, Places, Slices, as_checked, diagnostics, order, quick_dossier, sections
 from memcheck.live.lines import line_bytes
-from memcheck.live.replies import Gpus, GpuShare, Lines, RemedyEdits, RemedySteps, Searching
+from memcheck.live.replies import Gpus, GpuShare, Lines, RemedySteps, Searching
 from memcheck.live.workspace import Workspace
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.report.story.build import story
-from memcheck.report.story.remedies import all_remedies, card, slug
+from memcheck.report.story.remedies import all_remedies, card
 from memcheck.result import PlanResult
 from memcheck.rules.types import RuleContext
 from memcheck.what_if import with_remedies
@@ -73,13 +73,7 @@ def lines(asking: Asking) -> Iterator[Record]:
     slices = Slices()
     positions = Places(asking.workspace).of(asking.checked.path)
     found = []
-    steps = line_bytes(asking.document, asking.gate, positions)
-    while True:
-        with asking.workspace.reading():
-            try:
-                each = next(steps)
-            except StopIteration:
-                break
+    for each in asking.workspace.while_reading(line_bytes(asking.document, asking.gate, positions)):
         if each is not None:
             found.append(each)
         if slices.is_due:
@@ -95,17 +89,15 @@ def remedies(asking: Asking) -> Iterator[Record]:
             if not question or attach.SEARCHES.known(question, context) is not None:
                 continue
             asked = attach.RemedySearch(question, context)
-            steps = asked.steps()
-            while True:
-                with asking.workspace.reading():
-                    try:
-                        next(steps)
-                    except StopIteration as end:
-                        attach.SEARCHES.keep(question, context, end.value)
-                        break
+            for _ in asking.workspace.while_reading(kept(asked, question, context)):
                 if slices.is_due:
                     yield Searching(part="remedies", tried=asked.tried, fits=len(asked.so_far))
     yield _with_remedies(asking)
+
+
+def kept(asked: attach.RemedySearch, question: str, context: RuleContext) -> Iterator[object]:
+    """The steps of a search for remedies, whose answer the next check of the plan finds."""
+    attach.SEARCHES.keep(question, context, (yield from asked.steps()))
 
 
 def _with_remedies(asking: Asking) -> RemedySteps:
@@ -124,15 +116,7 @@ def _with_remedies(asking: Asking) -> RemedySteps:
     return RemedySteps(
         order=order(told, found),
         sections={name: whole.get(name, "") for name in FOUND},
-        remedies=tuple(
-            RemedyEdits(
-                id=f"remedy-{slug(each)}",
-                title=each.title,
-                changes=each.set,
-                edits=tuple(places.change(file.path, file.edits) for file in each.files(path)),
-            )
-            for each in all_remedies(plan)
-        ),
+        remedies=tuple(places.remedy(each, path) for each in all_remedies(plan)),
         diagnostics=diagnostics(asking.workspace, checked, plan),
     )
 
@@ -142,13 +126,8 @@ def gpus(asking: Asking) -> Iterator[Record]:
     slices = Slices()
     for context, answer in captured(asking).facts:
         found = []
-        steps = each_gpu(context, answer, asking.gate)
-        while True:
-            with asking.workspace.reading():
-                try:
-                    found.append(next(steps))
-                except StopIteration:
-                    break
+        for each in asking.workspace.while_reading(each_gpu(context, answer, asking.gate)):
+            found.append(each)
             if slices.is_due:
                 yield Searching(part="gpus", tried=len(found), fits=0)
         plan = asking.plan

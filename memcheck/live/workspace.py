@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 from memcheck.edge.in_memory import FilesInMemory, looking_at
 from memcheck.errors import UsageError
 
+Step = TypeVar("Step")
 MOST_FILES = 200
 """Files of a workspace."""
 LARGEST = 1_048_576
@@ -78,6 +80,16 @@ class Workspace:
     def reading(self) -> AbstractContextManager[None]:
         """A block in which memcheck reads these files and none of the disk's."""
         return looking_at(FilesInMemory(self._files))
+
+    def while_reading(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """The steps of a search, each made while these files are read. Between two of them the disk is as usual."""
+        while True:
+            with self.reading():
+                try:
+                    step = next(steps)
+                except StopIteration:
+                    return
+            yield step
 
 
 def checked_name(name: str) -> str:

@@ -1,4 +1,8 @@
-"""Rules, one module each, and who asks them.
+"""Rules, one module each, the profiles that they belong to, and who asks them.
 
 Imports the engine's answers and what lies to the left of it; neither reports nor commands.
 """
+
+GATE, REVIEW, RESEARCH = "gate", "review", "research"
+PROFILES = (GATE, REVIEW, RESEARCH)
+"""Words of the configuration, in the order in which they grow: each profile has the rules of those before it."""

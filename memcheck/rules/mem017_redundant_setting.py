@@ -41,7 +41,7 @@ from memcheck.plan.finding import Edit, Finding, Span
 from memcheck.plan.places import Document, tokens
 from memcheck.plan.read import build_plan
 from memcheck.plan.schema import branch, conforms, load_schema, resolved, schema_at, value_at
-from memcheck.rules.profiles import REVIEW
+from memcheck.rules import REVIEW
 from memcheck.rules.types import PROVABLE, Rule, RuleContext
 from memcheck.rules.words import shown
 

@@ -33,8 +33,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
+from memcheck.rules import RESEARCH
 from memcheck.rules.budget import key_pointer, related
-from memcheck.rules.profiles import RESEARCH
 from memcheck.rules.types import MEASURED, Rule, RuleContext
 from memcheck.rules.words import gib, percent
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.plan.finding import Finding
-from memcheck.rules.profiles import REVIEW
+from memcheck.rules import REVIEW
 from memcheck.rules.types import HEURISTIC, Rule, RuleContext
 
 

@@ -45,7 +45,7 @@ from memcheck.frameworks.megatron.setting import argument_options, attention_bac
 from memcheck.job.types import Checkpointing, TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.plan.finding import Finding
-from memcheck.rules.profiles import REVIEW
+from memcheck.rules import REVIEW
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import miscounted
 from memcheck.rules.words import gib

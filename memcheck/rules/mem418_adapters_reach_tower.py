@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.models.parameters import tower_runs
 from memcheck.plan.finding import Finding
-from memcheck.rules.profiles import REVIEW
+from memcheck.rules import REVIEW
 from memcheck.rules.types import Rule, RuleContext
 
 

@@ -15,7 +15,7 @@ from memcheck.plan.finding import Finding, Location
 from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record
-from memcheck.rules.profiles import GATE
+from memcheck.rules import GATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.job.types import InferenceJob, TrainingJob
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate, effective_policy
+from memcheck.judge import Gate, effective_policy
 from memcheck.memory.fit import ABOVE, FITS, RUNS, TOO_LARGE, UNCERTAIN, gpu_fit, host_capacity, host_excess, on_host
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document

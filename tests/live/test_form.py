@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcheck.config.gate import Gate
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.errors import UnsupportedError, UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.defaults import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, effective_policy
+from memcheck.judge import effective_policy
 from memcheck.live.choices import Choosing
 from memcheck.live.form import MAIN, choices, form, forms
 from memcheck.live.moves import moved

@@ -14,8 +14,9 @@ import yaml
 
 from docs.plan_format import MOST
 from memcheck.cli.app import app
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE
 from memcheck.config.read import READERS, read_settings
-from memcheck.judge import DEFAULT_FAIL_ABOVE, Gate, check_file
+from memcheck.judge import Gate, check_file
 from tests.packaging.sentences import LONGEST, in_markdown
 from tests.packaging.test_sentences import OURS
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.draw import draw
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import build_plan
 from memcheck.plan.types import Plan

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from benchmarks.hostile_draw import KINDS
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.judge import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan
 from memcheck.rules.run import make_context

@@ -10,10 +10,9 @@ import pytest
 
 from memcheck.plan import codes
 from memcheck.plan.finding import SEVERITIES
-from memcheck.rules import when
+from memcheck.rules import GATE, PROFILES, when
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER
-from memcheck.rules.profiles import GATE, PROFILES
 from memcheck.rules.registry import RULES
 from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE, Rule
 

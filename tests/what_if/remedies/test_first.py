@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.judge import DEFAULT_FAIL_ABOVE, Gate, check_document
+from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
 from memcheck.plan.load import load_documents
 from memcheck.plan.read import read_plan

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.judge import DEFAULT_FAIL_ABOVE, Gate, check_document
+from memcheck.config.gate import DEFAULT_FAIL_ABOVE
+from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, Remedy
 from memcheck.plan.load import load_documents
 from memcheck.what_if.remedies.candidates import serving
