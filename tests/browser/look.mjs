@@ -1,14 +1,15 @@
 // Opens pages in Chromium and prints, as JSON, what a reader would stumble over:
 //   node look.mjs CHROMIUM [--shots FOLDER] FILE...
 // Per file and view: messages on the console, requests but for the file itself, widths, and what axe-core objects to.
-// Axe-core takes most of the time, so it looks at each width once and at each colour scheme once.
+// The packages are those of `site`. Axe-core takes most of the time, so it looks at each width once and at each colour scheme once.
 import { createRequire } from "node:module";
 import { mkdtempSync, rmSync } from "node:fs";
 import { availableParallelism, tmpdir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
-import { chromium } from "playwright-core";
 
+const packages = createRequire(new URL("../../site/package.json", import.meta.url));
+const { chromium } = packages("playwright-core");
 const FLAGS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
   "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -18,7 +19,7 @@ for (const width of [1280, 390]) for (const scheme of ["light", "dark"]) VIEWS.p
 
 const [executablePath, ...rest] = process.argv.slice(2);
 const shots = rest[0] === "--shots" ? rest.splice(0, 2)[1] : null;
-const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const axe = packages.resolve("axe-core/axe.min.js");
 const profile = mkdtempSync(join(tmpdir(), "memcheck-chromium-"));
 const left = rest.flatMap((file) => VIEWS.map((view) => ({ address: pathToFileURL(resolve(file)).href, ...view })));
 const seen = [];

@@ -42,8 +42,8 @@ def needed() -> list[str]:
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     node = shutil.which("node")
     missing = [name for name, found in (("Chromium", browser), ("node", node)) if found is None]
-    if not (HERE / "node_modules" / "axe-core").exists():
-        missing.append("the packages of tests/browser/package.json (npm install there)")
+    if not (HERE.parents[1] / "site" / "node_modules" / "axe-core").exists():
+        missing.append("the packages of site/package.json (npm ci --prefix site)")
     if browser is None or node is None or missing:
         pytest.skip(f"not at hand: {', '.join(missing)}")
     return [node, str(HERE / "look.mjs"), browser]
