@@ -180,7 +180,12 @@ def page_address(written: object) -> str:
     Raises:
         ValueError: it is none.
     """
-    is_text = isinstance(written, str) and written.isprintable() and not set(written) & set(" #<>\"'`\\")
+    is_text = (
+        isinstance(written, str)
+        and written.isascii()
+        and written.isprintable()
+        and not set(written) & set(" #<>\"'`\\")
+    )
     if not is_text or not str(written).startswith(("https://", "http://")):
         raise ValueError(f"{written!r} is not an address such as https://example.org/memcheck/")
     return str(written)

@@ -134,7 +134,8 @@ def details(plan: PlanResult, page_link: str = "") -> list[str]:
         )
         lines += [f"Assumed: {text}", ""]
     if page_link:
-        lines += [f"[Open this plan in the page](<{page_link}>)", ""]
+        host = page_link.partition("//")[2].partition("/")[0].partition("#")[0]  # a pull request may have named it
+        lines += [f"[Open this plan in the page at {escape(host)}](<{page_link}>)", ""]
     return [*lines, "</details>", ""]
 
 

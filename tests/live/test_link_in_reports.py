@@ -47,6 +47,22 @@ def test_without_an_address_no_report_has_a_link(folder: Path, capsys: pytest.Ca
     assert "#p=1." not in reported(capsys, form)
 
 
+def test_a_comment_names_the_host_of_its_links(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pull request may bring a configuration: readers of a comment see where a link leads, as plain text."""
+    (folder / "memcheck.toml").write_text('page-url = "https://[x](y)@*evil*.example/a/"\n', encoding="utf-8")
+    assert "[Open this plan in the page at &#91;x&#93;(y)@\u200b&#42;evil&#42;.example](<" in reported(
+        capsys, "markdown"
+    )
+
+
+@pytest.mark.parametrize("address", ["https://exämple.org/", "javascript:alert(1)", "https://a b/", "//x.org/"])
+def test_what_is_no_address_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], address: str) -> None:
+    """An address is ASCII and of the web; look-alike letters and other schemes are an error of the configuration."""
+    (folder / "memcheck.toml").write_text(f'page-url = "{address}"\n', encoding="utf-8")
+    assert main(["check", "plan.yaml"]) == 2
+    assert "page-url" in capsys.readouterr().err
+
+
 def test_a_plan_too_long_for_a_link_has_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A link that chat programs would cut is left out."""
     noise = "".join(map(hex, range(20_000)))  # what deflate cannot shorten by much
