@@ -11,6 +11,8 @@ makes its buffers for the worst case, in which every rank sends all of its token
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import ceil_div, round_up
+
 MULTIPROCESSORS = 20
 """``Buffer.num_sms``: two of them serve one channel."""
 NODE_RANKS = 8
@@ -42,7 +44,7 @@ def deepep_bytes(ranks: int, hidden: int) -> int:
     if ranks <= NODE_RANKS:
         return near
     far = 2 * channels * nodes * (_at_least(FAR_TOKENS, ranks) * (token + 16) + (2 * NODE_RANKS + 2) * 4) + 2**20
-    return near + -(-far // HEAP_GRANULE) * HEAP_GRANULE
+    return near + round_up(far, HEAP_GRANULE)
 
 
 def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) -> int:
@@ -55,7 +57,7 @@ def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) 
     if ranks <= 1:
         return 0
     near = min(near, ranks)
-    other_domains, scores, scales = -(-ranks // near) - 1, 4 * experts * near, 4 * (hidden // 128)
+    other_domains, scores, scales = ceil_div(ranks, near) - 1, 4 * experts * near, 4 * (hidden // 128)
     within_domain = tokens * ranks * (2 * hidden + scores + scales)
     if not other_domains:
         return within_domain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.types import Layout
 from memcheck.record import Record
 
@@ -57,4 +58,4 @@ def spread(kind: str, degree: int, stride: int, layout: Layout) -> ProcessGroup 
 
 def nodes_of(degree: int, local: int) -> int:
     """Nodes over which ``degree`` ranks lie, ``local`` of them in each."""
-    return max(1, -(-degree // local))
+    return max(1, ceil_div(degree, local))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from memcheck.autograd.tensor import round_up
 from memcheck.record import Record
 
 MIB = 2**20
@@ -30,7 +31,7 @@ def segment_size(size: int) -> int:
     """
     if size <= SMALL_SIZE:
         return SMALL_BUFFER
-    return LARGE_BUFFER if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
+    return LARGE_BUFFER if size < MIN_LARGE else round_up(size, ROUND_LARGE)
 
 
 class Unfilled(Record):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from memcheck.autograd.context import Adapter
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.job.types import DTYPE_BYTES, Layout, Lora
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, Moe, ParameterTensor
@@ -42,18 +42,18 @@ def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     """
     if kind in ("nf4", "fp4"):
         # 4 bits, one byte per 64 weights, and 4 bytes per 256 of these bytes: 0.5 + 1/64 + 4/(64 * 256) bytes a weight
-        return rounded(-(-numel * 4127 // 8000))
+        return rounded(ceil_div(numel * 4127, 8000))
     if kind in ("nf4-single", "fp4-single"):
-        return rounded(-(-numel // 2)) + rounded(4 * -(-numel // 64))
+        return rounded(ceil_div(numel, 2)) + rounded(4 * ceil_div(numel, 64))
     outputs = shape[0] if len(shape) > 1 else 1
     inputs = numel // outputs
     if kind == "int8":
         rows = numel // shape[-1] if len(shape) > MATRIX else outputs  # stacked experts are quantised row by row
         return rounded(numel) + rounded(4 * rows)
     if kind == "fp8":
-        return rounded(numel) + rounded(4 * -(-outputs // FP8_BLOCK) * -(-inputs // FP8_BLOCK))
+        return rounded(numel) + rounded(4 * ceil_div(outputs, FP8_BLOCK) * ceil_div(inputs, FP8_BLOCK))
     bits = 8 if kind.endswith("8bit") else 4
-    groups = -(-inputs // GROUP)
+    groups = ceil_div(inputs, GROUP)
     codes, zero_points = rounded(numel * bits // 8), rounded(groups * outputs * bits // 8)
     scales = rounded(2 * groups * outputs)
     # GPTQ: an int32 group index per input, and two int32 tables of the bit shifts of the codes in a 32-bit word
@@ -104,7 +104,7 @@ def shard_numel(tensor: LocalTensor, ranks: int) -> int:
         return tensor.numel
     rows = tensor.shape[tensor.divided]
     row_numel = tensor.numel // rows if rows else 0
-    return -(-rows // ranks) * row_numel
+    return ceil_div(rows, ranks) * row_numel
 
 
 def expert_slices(layout: Layout, own_degree: bool = False) -> int:
@@ -133,15 +133,15 @@ def local_tensor(
     shape = list(t.shape)
     if t.group == "experts":
         if len(shape) == 3:
-            shape[0] = -(-shape[0] // expert)
+            shape[0] = ceil_div(shape[0], expert)
             dim = 2 if (t.shard == "row") != t.transposed else 1
             if expert_tensor > 1 and t.shard != "none":
-                shape[dim] = -(-shape[dim] // expert_tensor)
+                shape[dim] = ceil_div(shape[dim], expert_tensor)
         elif len(shape) == 2 and isinstance(component, Moe) and shape[0] == component.experts:  # biases
-            shape[0] = -(-shape[0] // expert)
-            shape[1] = -(-shape[1] // (expert_tensor if t.shard == "column" else 1))
+            shape[0] = ceil_div(shape[0], expert)
+            shape[1] = ceil_div(shape[1], expert_tensor if t.shard == "column" else 1)
         elif len(shape) == 2:  # all experts' rows in one flat matrix
-            shape[0] = -(-shape[0] // (expert * expert_tensor))
+            shape[0] = ceil_div(shape[0], expert * expert_tensor)
         return tuple(shape)
     ranks = tensor
     if isinstance(component, Attention) and t.shard == "column" and not component.fused_qkv:
@@ -152,7 +152,7 @@ def local_tensor(
         flip = t.transposed and len(shape) == 2
         dim = 1 if (t.shard == "row") != flip else 0
         if dim < len(shape):
-            shape[dim] = -(-shape[dim] // ranks)
+            shape[dim] = ceil_div(shape[dim], ranks)
     return tuple(shape)
 
 
@@ -251,7 +251,7 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
         return 0
     count = STATES_PER_PARAMETER[optimizer]
     if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:  # a byte per element, an fp32 scale per block
-        return count * (rounded(numel) + rounded(-(-numel // EIGHT_BIT_BLOCK) * 4))
+        return count * (rounded(numel) + rounded(ceil_div(numel, EIGHT_BIT_BLOCK) * 4))
     if optimizer.endswith("8bit"):
         dtype = "fp32"
     step = rounded(4) if optimizer in ("adamw", "adam") else 0  # torch's fused Adam counts steps in an fp32 scalar
@@ -285,7 +285,9 @@ def _flash_states(numel: int, dtype: str, master: int) -> int:
 
     ``master``: bytes of a master weight. Only what it has more than its parameter is stored (``error_bits``).
     """
-    moment = rounded(numel) + rounded(2 * -(-numel // FLASH_GROUP))  # one byte per element, a 16-bit scale per group
+    moment = rounded(numel) + rounded(
+        2 * ceil_div(numel, FLASH_GROUP)
+    )  # one byte per element, a 16-bit scale per group
     return 2 * moment + rounded(max(0, master - DTYPE_BYTES[dtype]) * numel)
 
 

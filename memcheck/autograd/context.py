@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd.matrix import Weights
-from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import ITEM_BYTES, Dim, Parameter, Storage, Tape, Value, ceil_div
 from memcheck.models.module_types import ViewedTensor
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.record import Record
@@ -385,9 +385,9 @@ class Context:
         outputs, inputs = shape or (stored[0], stored[1])
         shards = min(self.tp, rows) if rows > 1 else self.tp
         if shards > 1 and tensor.shard == "column":
-            outputs = -(-outputs // shards)
+            outputs = ceil_div(outputs, shards)
         elif shards > 1 and tensor.shard == "row":
-            inputs = -(-inputs // shards)
+            inputs = ceil_div(inputs, shards)
         name = tensor.name.removesuffix(".weight")
         base = self.parameter(name, (outputs, inputs))
         base.used_as_view = isinstance(tensor, ViewedTensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.operator import cast, cast_weight, cat, copy, gather_last, index, operator, slices, unary
-from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value, ceil_div
 from memcheck.record import Record
 
 
@@ -71,8 +71,8 @@ def compiled_cross_entropy(tape: Tape, logits: Value) -> Value:
 
 def fused_linear_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
     """Return the tokens per chunk of Liger's kernel: the next power of two of tokens / ceil(vocabulary / hidden)."""
-    pieces = -(-vocabulary // hidden)
-    return int(1 << max(0, (-(-tokens // pieces) - 1).bit_length()))
+    pieces = ceil_div(vocabulary, hidden)
+    return int(1 << max(0, (ceil_div(tokens, pieces) - 1).bit_length()))
 
 
 def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
@@ -91,7 +91,9 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     grad_weight = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
     losses = tape.new((tokens,), "fp32", "loss per token")
     logits = None
-    for _ in range(min(2, -(-tokens // chunk))):  # the variable holds a chunk's logits until it is assigned the next's
+    for _ in range(
+        min(2, ceil_div(tokens, chunk))
+    ):  # the variable holds a chunk's logits until it is assigned the next's
         transposed = tape.new(weight.shape, product_dtype, "autocast copy of weight.t()") if casts else None
         narrow = tape.new((chunk, hidden), product_dtype, "autocast input") if x.dtype != product_dtype else None
         next_logits = tape.new((chunk, vocabulary), product_dtype, "logits of a chunk")
@@ -151,7 +153,7 @@ def in_pieces(length: int, size: int) -> list[Pieces]:
 
     Pieces near both ends are entries of their own, those between them one entry with a count.
     """
-    count = -(-length // size)
+    count = ceil_div(length, size)
     middle = count - FIRST - LAST
     if middle < 2:
         return [Pieces(min(size, length - at), 1) for at in range(0, length, size)]

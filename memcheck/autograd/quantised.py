@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
 from memcheck.autograd.operator import cast, operator
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     w_shape, stored = weights.weight.shape, weights.dequantized_dtype
     constants = 0  # of weights whose constants are quantised, too
     if weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format:
-        constants = -(-w_shape[0] * w_shape[1] // BLOCK)
+        constants = ceil_div(w_shape[0] * w_shape[1], BLOCK)
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)
@@ -169,7 +169,7 @@ def _awq(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
 def _fp8(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """Run transformers' FP8LinearFunction: forward quantises the input by groups, backward dequantises the weight."""
     x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
-    groups = (*x_shape[:-1], -(-x_shape[-1] // FP8_BLOCK))
+    groups = (*x_shape[:-1], ceil_div(x_shape[-1], FP8_BLOCK))
     quantised, scales = tape.new(x_shape, "fp8", "fp8 input"), tape.new(groups, "fp32", "fp8 input scales")
     out = tape.value((*x_shape[:-1], w_shape[0]), x_dtype, label)
     del quantised, scales

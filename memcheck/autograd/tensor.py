@@ -21,6 +21,16 @@ BLOCK_BYTES = 512
 _WIDER = {"fp8": 0, "bf16": 1, "fp16": 1, "fp32": 2, "fp64": 3}
 
 
+def ceil_div(dividend: int, divisor: int) -> int:
+    """Divide and round up, such as heads over the ranks of which one may have a head more than another."""
+    return -(-dividend // divisor)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple of ``multiple`` that is not below ``number``."""
+    return ceil_div(number, multiple) * multiple
+
+
 def rounded(n_bytes: int) -> int:
     """Round ``n_bytes`` up to the size of the block that the caching allocator returns."""
     return (n_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES

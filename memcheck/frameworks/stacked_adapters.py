@@ -11,6 +11,7 @@ from math import prod
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors
 from memcheck.autograd.context import Adapter, adapts
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.models.module_types import IdentityMoe
 from memcheck.models.types import Moe, ParameterTensor
@@ -132,7 +133,7 @@ def factors_here(moe: Moe, adapter: Adapter | None, expert_ranks: int) -> tuple[
     stacked = stacked_experts(moe)
     if adapter is None or not any(names_parameter(adapter.target_parameters, t.name) for t in stacked):
         return ()
-    rank, local = adapter.expert_rank or adapter.rank, -(-moe.experts // expert_ranks)
+    rank, local = adapter.expert_rank or adapter.rank, ceil_div(moe.experts, expert_ranks)
     hidden = prod(stacked[-1].shape) // (moe.experts * moe.width)
     wide = 2 * moe.width if moe.gated else moe.width
     path = stacked[0].name.rpartition(".")[0]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.process_groups import ProcessGroup, UsedGroups
+from memcheck.autograd.tensor import round_up
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.groups import MESH
@@ -29,11 +30,11 @@ LL_BYTES = 8 * 512 * STEPS * 16
 LL128_BYTES = 120 * 640 * STEPS * 8
 SIMPLE_BYTES = 4 * MIB
 GRANULE = 2 * MIB
-RECEIVE_BYTES = -(-(LL_BYTES + LL128_BYTES + SIMPLE_BYTES) // GRANULE) * GRANULE
+RECEIVE_BYTES = round_up(LL_BYTES + LL128_BYTES + SIMPLE_BYTES, GRANULE)
 SEND_BYTES = GRANULE
 CONNECTION_BYTES = RECEIVE_BYTES + SEND_BYTES
 """One direction in and one out, one channel, one peer in the same node: 12 MiB."""
-NET_CONNECTION_BYTES = 2 * (-(-(LL128_BYTES + SIMPLE_BYTES) // GRANULE) * GRANULE)
+NET_CONNECTION_BYTES = 2 * (round_up(LL128_BYTES + SIMPLE_BYTES, GRANULE))
 """One direction in and one out, one channel, one peer over a network with GPUDirect: LL stays in host memory
 (``net.cc``, sendProxyConnect)."""
 

@@ -17,6 +17,7 @@ from memcheck.accounts.unit import Part
 from memcheck.autograd import Tape, Value, rounded
 from memcheck.autograd.completeness import elements, touched_by, whole
 from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.transformers.classes import STYLE
@@ -41,7 +42,7 @@ def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
     """Compute the bytes of one resident weight of ``numel`` elements. Only matrices are quantised; others are bf16."""
     dtype = weight_dtype(tensor, weights)
     if dtype in QUANTIZED_MILLIBITS:
-        return rounded(-(-numel * QUANTIZED_MILLIBITS[dtype] // 8000))
+        return rounded(ceil_div(numel * QUANTIZED_MILLIBITS[dtype], 8000))
     return rounded(numel * DTYPE_BYTES[dtype])
 
 
@@ -65,16 +66,16 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
     if isinstance(block.second_mixer, LatentAttention):  # two latent attentions of equal sizes, each with its cache
         return 2 * kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
     if block.second_mixer is not None:  # attention and a state-space mixer in parallel: a KV cache and a state
-        state = -(-block.second_mixer.state_bytes_per_sequence // tensor)
+        state = ceil_div(block.second_mixer.state_bytes_per_sequence, tensor)
         return state + kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
     if isinstance(mixer, Attention):
-        heads = max(1, -(-mixer.kv_heads // tensor))
+        heads = max(1, ceil_div(mixer.kv_heads, tensor))
         cached_tokens = min(tokens, mixer.window) if mixer.window else tokens
         return 2 * heads * mixer.head_dim * cached_tokens * item_bytes
     if isinstance(mixer, LatentAttention):
         return (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * tokens * item_bytes
     if isinstance(mixer, Mixer):
-        return -(-mixer.state_bytes_per_sequence // tensor)
+        return ceil_div(mixer.state_bytes_per_sequence, tensor)
     return 0
 
 
@@ -187,7 +188,7 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     tape = _working_set(job, architecture, distinct, inventory)
     if stage.embedding and architecture.vision is not None:
         tape = max(tape, _tower_working_set(job, architecture.vision, inventory), key=lambda replayed: replayed.peak)
-    vocabulary = -(-architecture.vocab_size // layout.tensor) if stage.head else 0
+    vocabulary = ceil_div(architecture.vocab_size, layout.tensor) if stage.head else 0
     return ServingRank(
         weights=tuple(weights),
         caches=tuple(caches),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.program import Timeline
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
 from memcheck.frameworks.torch.optimizer import step_temporaries
@@ -55,11 +55,11 @@ class RoughPart(Record):
 def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     """Estimate one pipeline rank of a rough model: its states, forward and backward, and the optimizer's step."""
     layout = job.layout
-    local, layers = -(-model.parameters // (layout.tensor * layout.pipeline)), -(-model.layers // layout.pipeline)
-    layer = LocalTensor("weights", (-(-local // layers),), True, matrix=True)  # all of a layer's weights as one
+    local, layers = ceil_div(model.parameters, layout.tensor * layout.pipeline), ceil_div(model.layers, layout.pipeline)
+    layer = LocalTensor("weights", (ceil_div(local, layers),), True, matrix=True)  # all of a layer's weights as one
     laid_out = engine_of(job, [(layer,)] * layers, recomputes=True)
     engine = laid_out if isinstance(laid_out, EngineBuffers) else EngineBuffers()
-    gradients = rounded(-(-local // sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
+    gradients = rounded(ceil_div(local, sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
     share = RoughPart(parameters=local, layers=layers, engine=engine, gradients=0 if engine.gradients else gradients)
     timeline = Timeline()
     _rest(job, share, timeline)
@@ -71,8 +71,8 @@ def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
 def _rest(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     """Hold what is resident between steps: parameters, master weights, optimizer states, and an engine's buffers."""
     recipe, cut, engine = job.recipe, sharding(job), share.engine
-    timeline.hold("parameters", rounded(-(-share.parameters // cut.parameters) * DTYPE_BYTES[recipe.params]))
-    mine = -(-share.parameters // cut.optimizer)
+    timeline.hold("parameters", rounded(ceil_div(share.parameters, cut.parameters) * DTYPE_BYTES[recipe.params]))
+    mine = ceil_div(share.parameters, cut.optimizer)
     if recipe.master != "none":
         timeline.hold("master_weights", rounded(mine * DTYPE_BYTES[recipe.master]))
     state_of = LocalTensor("weights", (mine,), True, matrix=True)
@@ -93,11 +93,11 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
     engine, gradients = share.engine, share.gradients
     recomputes = job.checkpointing.mode == "full"
     item_bytes = DTYPE_BYTES[job.recipe.compute]
-    tokens = job.micro_batch_size * -(-job.sequence_length // layout.context)
+    tokens = job.micro_batch_size * ceil_div(job.sequence_length, layout.context)
     hidden_state = tokens * model.hidden_size * item_bytes
     per_layer = int(hidden_state * model.activation_multiplier) // layout.tensor
     if sharding(job).parameters > 1:  # the running layer is gathered, and the next one prefetched
-        two_layers = 2 * -(-share.parameters // layers) * item_bytes
+        two_layers = 2 * ceil_div(share.parameters, layers) * item_bytes
         timeline.hold("communication_buffers", rounded(max(two_layers, engine.live_parameters)))
     kept = layers * (hidden_state if recomputes else per_layer)
     kept = int(kept * in_flight(rank, layout, job.gradient_accumulation_steps))
@@ -105,7 +105,7 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
     timeline.hold("activations", kept)
     timeline.mark("forward", "all layers")
     if model.vocab_size is not None and rank == layout.pipeline - 1:
-        vocab = -(-model.vocab_size // layout.tensor)
+        vocab = ceil_div(model.vocab_size, layout.tensor)
         # the standard loss has fp32 logits, log-probabilities and gradient: 3 x 4 bytes; fused ones half of it
         logits = tokens * vocab * (12 if job.loss.kind == "standard" else 6)
         earlier = gradients if job.gradient_accumulation_steps > 1 else 0
@@ -135,7 +135,7 @@ def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
         timeline.release("gradients", share.gradients)
         timeline.hold("gradients", own_gradients)
     weights = LocalTensor("weights", (share.parameters,), True, matrix=True)
-    updated = -(-share.parameters // sharding(job).optimizer)
+    updated = ceil_div(share.parameters, sharding(job).optimizer)
     optimizer = job.optimizer
     copies = step_temporaries(
         [(weights, updated)], optimizer.name, optimizer.implementation, job.recipe.optimizer_states

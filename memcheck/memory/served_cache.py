@@ -6,6 +6,7 @@ The arithmetic is that of vLLM's newest version that memcheck knows, which is th
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import Cache, CacheGroup, EngineSettings
 from memcheck.job.engines.vllm.caches import layer_caches
@@ -66,5 +67,5 @@ def _blocks(cache: Cache, job: InferenceJob, settings: EngineSettings, version: 
     if cache.kind not in WINDOWS:
         return job.batch_size * per_sequence
     of_window = request_pages(cache, job.context_length, settings._replace(batched_tokens=0), version)
-    in_flight = -(-(settings.pipeline + 1) * settings.batched_tokens // cache.block)
+    in_flight = ceil_div((settings.pipeline + 1) * settings.batched_tokens, cache.block)
     return max(per_sequence, min(job.batch_size * per_sequence, job.batch_size * of_window + in_flight))

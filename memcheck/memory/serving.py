@@ -5,6 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Formula, TensorGroup
 from memcheck.autograd import rounded
 from memcheck.autograd.curve import Inventory
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.models.types import Attention, Block, LatentAttention, ParameterTensor
 from memcheck.record import Record
@@ -130,7 +131,7 @@ def _cache_formula(job: InferenceJob, block: Block, size: int) -> tuple[str, str
     """
     mixer, item, sequences = block.mixer, DTYPE_BYTES[job.kv_cache], job.batch_size
     if isinstance(mixer, Attention):
-        heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
+        heads = max(1, ceil_div(mixer.kv_heads, job.layout.tensor))
         kept = size // (sequences * 2 * heads * mixer.head_dim * item)
         formula = "sequences x tokens in whole blocks x 2 x kv heads / tensor x head_dim x bytes, per layer"
         return formula, f"{sequences} x {kept:,} x 2 x {heads} x {mixer.head_dim} x {item} B", CACHE
@@ -153,7 +154,7 @@ def _cached(job: InferenceJob, block: Block) -> str:
     """Return the shape and dtype of one layer's cache for all sequences, for reports."""
     mixer = block.mixer
     if isinstance(mixer, Attention):
-        heads = max(1, -(-mixer.kv_heads // job.layout.tensor))
+        heads = max(1, ceil_div(mixer.kv_heads, job.layout.tensor))
         tokens = min(job.context_length, mixer.window) if mixer.window else job.context_length
         return f"{_shape((2, job.batch_size, heads, tokens, mixer.head_dim))} {job.kv_cache}"
     if isinstance(mixer, LatentAttention):

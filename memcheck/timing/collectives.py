@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import log2
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.record import Record
 from memcheck.timing.rates import Rates
 
@@ -52,7 +53,7 @@ def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
     domain = rates.nvlink_gpus if rates.nvlink_bandwidth else rates.gpus_per_node
     node = max(domain, rates.gpus_per_node)  # an NVLink domain may span several nodes
     local = max(1, min(ranks, node // stride))
-    nodes = -(-ranks // local)
+    nodes = ceil_div(ranks, local)
     linked = rates.nvlink_bandwidth > 0 and (local - 1) * stride < domain
     near = rates.nvlink_bandwidth if linked else rates.pcie_bandwidth
     link = "nvlink" if linked else "pcie"

@@ -26,6 +26,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import comb
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
@@ -94,7 +95,7 @@ def wires_of(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wi
     ``hidden``: channels of the hidden states. ``item_bytes``: bytes per element.
     """
     layout = job.layout
-    tokens = job.rows * -(-job.sequence_length // layout.context)
+    tokens = job.rows * ceil_div(job.sequence_length, layout.context)
     size = float(tokens * hidden * item_bytes)
     pipeline = 0.0
     if layout.pipeline > 1:
@@ -130,7 +131,7 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
         to_experts = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
         return to_experts + gather(group(rates, layout.expert_tensor, 1), sent)
     links = group(rates, layout.expert * layout.expert_tensor, 1)
-    nodes = -(-links.ranks // links.local)
+    nodes = ceil_div(links.ranks, links.local)
     copies = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.chosen_groups) * (nodes - 1) / nodes
     return all_to_all(links, sent, cost.routed_bytes * copies / cost.experts_per_token)
 

@@ -6,6 +6,7 @@ from math import prod
 
 from memcheck.accounts.state import local_tensor
 from memcheck.autograd.context import is_frozen
+from memcheck.autograd.tensor import ceil_div
 from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, LatentAttention, Moe, ParameterTensor
 from memcheck.record import Record
@@ -368,7 +369,7 @@ def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
         heads, window = mixer.heads, None
     else:
         return CoreAttention()
-    heads = -(-heads // shape.tensor_parallel)
+    heads = ceil_div(heads, shape.tensor_parallel)
     keys = length / 2  # the mean number of keys that a query sees
     if window is not None and window < length:
         keys = window - window * window / (2 * length)
@@ -472,11 +473,11 @@ def _kv_bytes(block: Block, shape: Shape) -> float:
     if isinstance(mixer, Attention):
         width = (
             2
-            * -(-(mixer.heads if shape.repeats_kv_heads else mixer.kv_heads) // shape.tensor_parallel)
+            * ceil_div(mixer.heads if shape.repeats_kv_heads else mixer.kv_heads, shape.tensor_parallel)
             * mixer.head_dim
         )
     elif isinstance(mixer, LatentAttention):
-        heads = -(-mixer.heads // shape.tensor_parallel)
+        heads = ceil_div(mixer.heads, shape.tensor_parallel)
         width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
         return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import expert_slices
 from memcheck.autograd.context import Adapter
+from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
@@ -86,7 +87,7 @@ def shape_of(job: TrainingJob) -> Shape:
     own_loss = framework.losses.parallel == "always"
     return Shape(
         batch=job.rows * job.head.columns,
-        sequence=-(-_tokens(job) // layout.context),
+        sequence=ceil_div(_tokens(job), layout.context),
         context_parallel=layout.context,
         tensor_parallel=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
@@ -290,7 +291,7 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
     """
     tokens = shape.batch * shape.sequence
     vocabulary_shards = shape.tensor_parallel if shape.head_sharded else 1
-    vocabulary = -(-architecture.vocab_size // vocabulary_shards)
+    vocabulary = ceil_div(architecture.vocab_size, vocabulary_shards)
     width = architecture.embedding_size
     frozen_head = "head" in shape.frozen_modules
     forward, backward, recomputed = Tally(rates), Tally(rates), Tally(rates)
@@ -335,7 +336,7 @@ def _mtp_projection(hidden: int, shape: Shape, rates: Rates) -> tuple[RooflineSe
     if not shape.has_mtp:
         return RooflineSeconds(0.0, 0.0), 0
     tokens = shape.batch * shape.sequence
-    outputs = -(-hidden // shape.tensor_parallel)
+    outputs = ceil_div(hidden, shape.tensor_parallel)
     item_bytes = 1 if shape.fp8 else shape.item_bytes
     tally = Tally(rates)
     tally.product(tokens, outputs, 2 * hidden, item_bytes=item_bytes)  # forward

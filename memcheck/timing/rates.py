@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.catalog.names import Gpu
 from memcheck.job.types import Assumption
 from memcheck.record import Record
@@ -221,13 +222,13 @@ def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
         return 1.0
     best = 0.0
     for rows, columns in TILES:
-        tiles = -(-m // rows) * -(-n // columns) * batch
+        tiles = ceil_div(m, rows) * ceil_div(n, columns) * batch
         useful = m * n * batch / (tiles * rows * columns)
         if tiles < multiprocessors:
             slices = max(1, min(multiprocessors // tiles, k // INNER))
             share = tiles * slices / multiprocessors
         else:
-            share = tiles / (-(-tiles // multiprocessors) * multiprocessors)
+            share = tiles / (round_up(tiles, multiprocessors))
         best = max(best, useful * share)
     return best
 

@@ -11,6 +11,7 @@ counted. Quantised weights are read as they are stored and multiplied in 16 bits
 from __future__ import annotations
 
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
+from memcheck.autograd.tensor import ceil_div
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import DTYPE_BYTES, InferenceJob, Layout
@@ -122,9 +123,9 @@ def _attention_flops(block: Block, context: int, tensor: int) -> float:
     mixer = block.mixer
     if isinstance(mixer, Attention):
         keys = min(context, mixer.window) if mixer.window else context
-        return 4.0 * -(-mixer.heads // tensor) * mixer.head_dim * keys
+        return 4.0 * ceil_div(mixer.heads, tensor) * mixer.head_dim * keys
     if isinstance(mixer, LatentAttention):
-        return 2.0 * -(-mixer.heads // tensor) * (2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim) * context
+        return 2.0 * ceil_div(mixer.heads, tensor) * (2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim) * context
     return 0.0
 
 
@@ -141,10 +142,10 @@ def _head(job: InferenceJob, architecture: Architecture, rates: Rates) -> Decode
     bytes_moved = flops = 0.0
     for tensor in outer_tensors(architecture):
         if tensor.group == group_name:
-            elements = -(-tensor.count // job.layout.tensor)
+            elements = ceil_div(tensor.count, job.layout.tensor)
             bytes_moved += weight_bytes(tensor, elements, job.weights)
             flops += 2.0 * elements * job.batch_size
-    bytes_moved += LOGIT_BYTES * job.batch_size * -(-architecture.vocab_size // job.layout.tensor)
+    bytes_moved += LOGIT_BYTES * job.batch_size * ceil_div(architecture.vocab_size, job.layout.tensor)
     return _roofline(flops, bytes_moved, rates)
 
 

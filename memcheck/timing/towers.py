@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.images import pictures_of
 from memcheck.job.rows import encoder_length
 from memcheck.job.types import TrainingJob
@@ -52,7 +53,7 @@ def tower_shape(job: TrainingJob, architecture: Architecture) -> TowerShape | No
     pictures = max(1, images.pictures)
     return TowerShape(
         pictures=pictures,
-        rows=-(-images.rows // pictures),
+        rows=ceil_div(images.rows, pictures),
         trained=trained,
         adapted=adapted,
         graph=trained or adapted or woken,

@@ -10,6 +10,7 @@ input.
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
 
@@ -186,10 +187,10 @@ def merge_traffic(
     fp32, of queries 4 + 2 + 4 (or half, and concatenated 4 + 4), of keys and values 4 + 2 + 4 and, to be sent, 4 + 4.
     """
     if isinstance(mixer, Attention):
-        queries = -(-mixer.heads // tensor) * mixer.head_dim
-        keys_values = 2 * -(-(mixer.heads if repeats_kv_heads else mixer.kv_heads) // tensor) * mixer.head_dim
+        queries = ceil_div(mixer.heads, tensor) * mixer.head_dim
+        keys_values = 2 * ceil_div(mixer.heads if repeats_kv_heads else mixer.kv_heads, tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
-        heads = -(-mixer.heads // tensor)
+        heads = ceil_div(mixer.heads, tensor)
         queries = heads * mixer.v_head_dim
         keys_values = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
     else:
@@ -211,7 +212,7 @@ def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor:
     """
     if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
         return 0.0
-    few, many = -(-mixer.kv_heads // tensor), -(-mixer.heads // tensor)
+    few, many = ceil_div(mixer.kv_heads, tensor), ceil_div(mixer.heads, tensor)
     return 2.0 * item_bytes * (few + many) * mixer.head_dim if many > few else 0.0
 
 

@@ -8,7 +8,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import cast, cat, copy, head_view, repeat_kv
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, round_up
 from memcheck.edge.imports import import_module
 from memcheck.families.towers.forward_parts import fp32_rotary_tables, linear_layer
 from memcheck.models.vision import TowerAttention
@@ -95,7 +95,7 @@ def attention_per_picture(ctx: Context, attention: TowerAttention, q: Value, k: 
     else:
         q, k, v = (tape.views(t, t.shape)[0] for t in (q, k, v))  # torch.split, whose backward joins the gradients
         windows = max(
-            ctx.setting.images, -(-rows // attention.window) if attention.window else 1
+            ctx.setting.images, ceil_div(rows, attention.window) if attention.window else 1
         )  # a window ends with its picture
         if ctx.setting.attention == "eager" and ctx.setting.rows_per_image and not attention.window:
             return output_projection(
@@ -189,7 +189,7 @@ def attention_kernel(  # noqa: PLR0913 - the switches of one call
     rows, heads, head_dim = q.shape
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
-    rows_per_sequence = -(-rows // sequences)
+    rows_per_sequence = ceil_div(rows, sequences)
     if ctx.setting.attention == "eager" and not fused:
         # a last sequence with fewer rows is counted as a full one
         q, k, v = (
@@ -207,7 +207,7 @@ def attention_kernel(  # noqa: PLR0913 - the switches of one call
     kernel = "flash" if allows_flash and q.dtype in ("bf16", "fp16") and head_dim <= WIDEST_FLASH else "efficient"
     mask = None
     if masked and not allows_flash:
-        aligned = -(-rows_per_sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        aligned = round_up(rows_per_sequence, MASK_ALIGNMENT)
         boolean = tape.new((sequences, 1, rows_per_sequence, rows_per_sequence), q.dtype, "attention mask")
         mask = (
             tape.new((sequences, 1, rows_per_sequence, aligned), q.dtype, "padded attention mask")
@@ -259,7 +259,7 @@ def _layer_mask(tape: Tape, rows: int, mask_dtype: str, dtype: str) -> Storage |
     autocast casts the mask to ``dtype`` in every layer, and the memory-efficient kernel pads it to a multiple of eight
     columns.
     """
-    aligned = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    aligned = round_up(rows, MASK_ALIGNMENT)
     cast_mask = tape.new((1, 1, rows, rows), dtype, "attention mask") if mask_dtype != dtype else None
     if rows == aligned:
         return cast_mask

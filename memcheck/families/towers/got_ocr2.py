@@ -16,7 +16,7 @@ import math
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy, head_view, operator, scale
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -210,7 +210,7 @@ def sam_attention(ctx: Context, attention: TowerAttention, x: Value) -> Value:
     pictures = max(1, ctx.setting.images)
     rows, side = x.shape[0], math.isqrt(x.shape[0] // pictures)
     window = math.isqrt(attention.window) if attention.window else side
-    padded = -(-side // window) * window
+    padded = round_up(side, window)
     if attention.window:
         padded_rows = permuted_copy(ctx, x, pictures * padded * padded)
         x.storage = None  # the windows take its name

@@ -15,7 +15,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.modules import activation, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, cat, copy, mul, operator, repeat_kv
-from memcheck.autograd.tensor import Storage, Value, promote
+from memcheck.autograd.tensor import Storage, Value, promote, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import (
@@ -224,7 +224,7 @@ def _perceiver_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value,
         return copy(tape, out, "contiguous").view(*shape)
     mask, kernel = None, "flash"
     if ctx.setting.attention not in ("flash", "flex"):
-        aligned, kernel = -(-keys_per_picture // MASK_ALIGNMENT) * MASK_ALIGNMENT, "efficient"
+        aligned, kernel = round_up(keys_per_picture, MASK_ALIGNMENT), "efficient"
         mask = tape.new((pictures, 1, queries_per_picture, aligned), q.dtype, "attention mask")
     out = kernels.flash(tape, q, k, v, perceiver.head_dim, label=f"{kernel} attention", extra=mask)
     return out.view(*shape)

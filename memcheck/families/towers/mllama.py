@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
-from memcheck.autograd.tensor import Storage, Value, promote
+from memcheck.autograd.tensor import Storage, Value, promote, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.attention import separate_attention
@@ -71,7 +71,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     config.ignore("initializer_range", "norm_eps", "supported_aspect_ratios")
     mlp = tower_mlp(width, inner, config.activation(default="gelu"), NAMES.mlp)
     rows = (image_size // patch) ** 2 + 1
-    padded_rows = -(-rows // ALIGNMENT) * ALIGNMENT
+    padded_rows = round_up(rows, ALIGNMENT)
     outputs = model.language.hidden_size
     text = model.outer.raw("text_config")
     section = ConfigReader(text, "mllama", "text_config.") if isinstance(text, dict) else model.outer

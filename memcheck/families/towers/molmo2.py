@@ -16,7 +16,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import cast, copy, index, mul, operator
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import add_position_embedding, linear_layer, require_input_grads
@@ -109,7 +109,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         ),
         placement="added",
         tile=rows,
-        tile_tokens=(-(-(image_size // patch) // 2)) ** 2,
+        tile_tokens=(ceil_div(image_size // patch, 2)) ** 2,
         patch=patch,
         processor="molmo2:process",
         separators=4,
@@ -216,7 +216,7 @@ def _pooling_attention(ctx: Context, perceiver: Perceiver, q: Value, k: Value, v
     k, v = (t.view(tokens, perceiver.heads, patches_per_token, perceiver.head_dim) for t in (k, v))
     if ctx.setting.attention == "eager":
         return copy(tape, eager(tape, q, k, v, mask_dtype=ctx.setting.param_dtype), "contiguous").view(*shape)
-    aligned = -(-patches_per_token // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    aligned = round_up(patches_per_token, MASK_ALIGNMENT)
     allows_flash = ctx.setting.attention in ("flash", "flex")
     mask = None if allows_flash else tape.new((tokens, 1, 1, aligned), q.dtype, "attention mask")
     label = "flash attention" if allows_flash else "efficient attention"
@@ -242,7 +242,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
     window, margin = (patches_per_side - OVERLAP_PATCHES) * vision.patch, OVERLAP_PATCHES * vision.patch
     rows, columns = _tiling(height - margin, width - margin, window)
     token_rows, token_columns = (
-        -(-(n * (patches_per_side - OVERLAP_PATCHES) + OVERLAP_PATCHES) // 2) for n in (rows, columns)
+        ceil_div(n * (patches_per_side - OVERLAP_PATCHES) + OVERLAP_PATCHES, 2) for n in (rows, columns)
     )
     squares = rows * columns + 1
     tokens = vision.tile_tokens + token_rows * token_columns

@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import product
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import GRAD_UNCHANGED, copy, operator
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import separate_attention
@@ -74,7 +74,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
         config.fail(
             "num_visual_indicator_tokens", f"{indicator_tokens} of {visual_vocab} words leave none for pictures"
         )
-    patches, tokens_per_side = (image_size // patch) ** 2, -(-(image_size // patch) // stride)
+    patches, tokens_per_side = (image_size // patch) ** 2, ceil_div(image_size // patch, stride)
     embedding = "transformer.embeddings."
     return Vision(
         kind="ovis2:ovis2",

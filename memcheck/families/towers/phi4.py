@@ -22,7 +22,7 @@ from math import isqrt
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import copy, gradient_copied, operator
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import Limits, PictureError, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.attention import masked_attention
@@ -256,7 +256,7 @@ def process(vision: Vision, height: int, width: int, frames: int | None, limits:
 
 def _filled_tokens(padding: int, patches: int, vision: Vision) -> int:
     """Image tokens along a side: every second patch that is not all padding. ``padding``: in pixels."""
-    return -(-(patches - padding // vision.patch) // 2)
+    return ceil_div(patches - padding // vision.patch, 2)
 
 
 def masked_apart(ctx: Context, attention: TowerAttention, x: Value) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.families.tower import Limits, PictureError, ProcessedPicture, no_clips, no_limits
 from memcheck.models.vision import Vision
 
@@ -33,7 +34,7 @@ def pan_and_scan_crops(height: int, width: int, *, min_crop: int = 256, max_crop
     if longer / shorter < ratio:
         return 1
     count = min(max_crops, max(2, min(longer // min_crop, int(longer / shorter + 0.5))))
-    return 1 if min(-(-longer // count), shorter) < min_crop else 1 + count
+    return 1 if min(ceil_div(longer, count), shorter) < min_crop else 1 + count
 
 
 INTERNVL_TILES = 12
@@ -122,7 +123,7 @@ def process_2(vision: Vision, height: int, width: int, frames: int | None, limit
     """
     pixel_limits = _pixel_limits(IMAGE_2 if frames is None else VIDEO_2, limits)
     sides = smart_resize(height, width, vision.patch * 2, pixel_limits)
-    return _patch_counts(vision, sides, 1 if frames is None else -(-frames // TEMPORAL_PATCH), pixel_limits, limits)
+    return _patch_counts(vision, sides, 1 if frames is None else ceil_div(frames, TEMPORAL_PATCH), pixel_limits, limits)
 
 
 def process_3(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:
@@ -140,7 +141,7 @@ def process_3(vision: Vision, height: int, width: int, frames: int | None, limit
     if frames < TEMPORAL_PATCH:
         raise PictureError(f"a clip has at least {TEMPORAL_PATCH} frames", "write how many the processor keeps")
     sides = smart_resize(height, width, vision.patch * 2, pixel_limits, frames)
-    return _patch_counts(vision, sides, -(-frames // TEMPORAL_PATCH), pixel_limits, limits)
+    return _patch_counts(vision, sides, ceil_div(frames, TEMPORAL_PATCH), pixel_limits, limits)
 
 
 def process_glm(vision: Vision, height: int, width: int, frames: int | None, limits: Limits) -> ProcessedPicture:

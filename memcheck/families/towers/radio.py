@@ -17,7 +17,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import add, copy, index
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Storage, Value, ceil_div, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import TowerForward
 from memcheck.families.towers.attention import attention_kernel, attention_per_picture, output_projection, projections
@@ -154,7 +154,7 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     inner, activation = int(width * config.number("mlp_ratio", default=4.0)), config.activation(default="gelu")
     mlp = tower_mlp(width, inner, activation, NAMES.mlp)
     if config.flag("use_swiglu_ffn"):
-        swiglu_width = -(-int(inner * 2 / 3) // 8) * 8
+        swiglu_width = round_up(int(inner * 2 / 3), 8)
         mlp = tower_mlp(width, swiglu_width, "silu", ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"))
     block = tower_layer(
         width, heads, mlp, "radio:radio_attention", NAMES, bias=config.flag("qkv_bias", default=True),
@@ -226,7 +226,7 @@ def grid_positions(ctx: Context, table: ParameterTensor, rows: int, dtype: str) 
     """
     tape, (positions, width) = ctx.tape, table.shape[-2:]
     pictures = max(1, ctx.setting.images)
-    rows_per_picture = -(-rows // pictures)
+    rows_per_picture = ceil_div(rows, pictures)
     parameter = ctx.parameter(table.name.removesuffix(".weight"), table.shape)
     param_dtype, table_shape, trained = parameter.dtype, (positions, width), parameter.requires_grad
     repeated = []

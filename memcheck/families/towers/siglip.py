@@ -21,7 +21,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import product
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import copy
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, round_up
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
 from memcheck.families.towers.forward_parts import (
@@ -317,9 +317,9 @@ def idefics3_grid(height: int, width: int, tile_side: int, longest_edge: int) ->
         height, width = max(1, int(height * shrink)), max(1, int(width * shrink))
     ratio = width / height
     if width >= height:
-        width = -(-width // tile_side) * tile_side
-        height = -(-int(width / ratio) // tile_side) * tile_side
+        width = round_up(width, tile_side)
+        height = round_up(int(width / ratio), tile_side)
     else:
-        height = -(-height // tile_side) * tile_side
-        width = -(-int(height * ratio) // tile_side) * tile_side
+        height = round_up(height, tile_side)
+        width = round_up(int(height * ratio), tile_side)
     return height // tile_side, width // tile_side

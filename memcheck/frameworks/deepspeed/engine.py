@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.gathering import LEAVES, GatherLimits, most_gathered, persists
 from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_they_appear, late, left_behind, scattered
@@ -219,7 +219,7 @@ def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: 
     """
     gradient_item_bytes, sum_item_bytes = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ranks, stage = max(1, job.layout.shard_group), job.layout.zero_stage
-    partition = -(-sum(trained_numels) // ranks)  # elements of the flat gradient that each rank owns
+    partition = ceil_div(sum(trained_numels), ranks)  # elements of the flat gradient that each rank owns
     reducing = _reducing(job, ranks, elements(job, "reduce_bucket_size", hidden))
     ordered_numels = _round_robin(trained_numels, ranks) if reducing.shuffled else trained_numels
     bucket_bytes = rounded(reducing.limit * DTYPE_BYTES[reducing.dtype]) if reducing.contiguous else 0
@@ -329,7 +329,7 @@ def _partitioned_parameters(
     """
     parameter_item_bytes, sum_item_bytes = DTYPE_BYTES[job.recipe.compute], DTYPE_BYTES[accumulation_dtype(job)]
     ranks = max(1, job.layout.shard_group)
-    partition_numel = -(-sum(trained_numels) // ranks)
+    partition_numel = ceil_div(sum(trained_numels), ranks)
     bucket_numel = elements(job, "reduce_bucket_size", hidden)
     persistent = [n for n, stays in zip(numels, persists(numels, *_persisting(job, hidden)), strict=True) if stays]
     # each step gathers persistent parameters again. A single rank uses its own partition, without a copy,
@@ -343,7 +343,7 @@ def _partitioned_parameters(
         else 0,
     )
     buffers = _reduced_early(buffers, scattered(trained_numels[::-1], reducing, accumulation_dtype(job)))
-    largest_shard = -(-max(trained_numels, default=0) // ranks)
+    largest_shard = ceil_div(max(trained_numels, default=0), ranks)
     if job.optimizer.offload != "none":
         return buffers
     # whole shards are joined until a sub-group has sub_group_size elements (_create_fp16_sub_groups)
@@ -444,12 +444,12 @@ def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, i
 
     A gradient may lie in several ranges; its first two and its last one are listed.
     """
-    range_size = max(1, -(-sum(numels) // ranks))
+    range_size = max(1, ceil_div(sum(numels), ranks))
     gradients_of_rank: dict[int, list[tuple[int, int]]] = {}
     offset = 0
     for numel in numels:
         end = offset + numel
-        first, last = offset // range_size, -(-end // range_size) - 1
+        first, last = offset // range_size, ceil_div(end, range_size) - 1
         for rank in sorted({first, min(first + 1, last), last}) if numel else ():
             elements_inside = min(end, (rank + 1) * range_size) - max(offset, rank * range_size)
             gradients_of_rank.setdefault(rank, []).append((numel, elements_inside))

@@ -17,6 +17,7 @@ from itertools import accumulate, zip_longest
 from math import inf
 
 from memcheck.accounts.state import LocalTensor
+from memcheck.autograd.tensor import round_up
 from memcheck.record import Record
 
 LEAVES = ("mixtral", "qwen2_moe", "qwen3_moe")
@@ -304,7 +305,7 @@ class _Coordinator:
         self._persists = [weight.persists for weight in weights]
         self._kept = [weight.is_kept for weight in weights]
         self._numels = [weight.numel for weight in weights]
-        self._padded = [-(-n // limits.ranks) * limits.ranks for n in self._numels]
+        self._padded = [round_up(n, limits.ranks) for n in self._numels]
         """Elements of each gathered parameter with the padding that makes the ranks' shards equal."""
         self.live = self._most = 0
         self._step = self._available = self._next = 0

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor
+from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.frameworks.deepspeed.engine import accumulation_dtype, elements, partitions
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block
 from memcheck.frameworks.torch.host import loaded, whole_tensors
@@ -74,7 +75,7 @@ def _partitioned_optimizer(job: TrainingJob, trained_numels: list[int]) -> dict[
     it is copied to the GPU.
     """
     ranks, parameter_item_bytes, pinned = max(1, job.layout.shard_group), DTYPE_BYTES[job.recipe.compute], pins(job)
-    partition_numel, master_item_bytes = -(-sum(trained_numels) // ranks), _master(job)
+    partition_numel, master_item_bytes = ceil_div(sum(trained_numels), ranks), _master(job)
     gradients_bytes = block(partition_numel * master_item_bytes, pinned)
     if job.layout.zero_stage == 2 and job.gradient_accumulation_steps > 1 and master_item_bytes == 4:
         # each whole tensor that the partition touches has a buffer in which its micro-batches are summed
@@ -99,7 +100,7 @@ def _sharded_optimizer(job: TrainingJob, trained_numels: list[int]) -> dict[str,
     the master weights' dtype for the optimizer, sub-group by sub-group.
     """
     ranks, pinned, master_item_bytes = max(1, job.layout.shard_group), pins(job), _master(job)
-    shards = [-(-n // ranks) for n in trained_numels]
+    shards = [ceil_div(n, ranks) for n in trained_numels]
     partition_numel = sum(shards)
     sums_bytes = block(partition_numel * DTYPE_BYTES[accumulation_dtype(job)], pinned)
     sub_groups = _sub_groups(shards, elements(job, "sub_group_size", job.architecture.hidden_size))
@@ -141,7 +142,7 @@ def _parameters(job: TrainingJob, tensors: Sequence[LocalTensor]) -> dict[str, i
     host allocator keeps the blocks that this buffer replaces.
     """
     ranks, item_bytes, pinned = max(1, job.layout.shard_group), DTYPE_BYTES[job.recipe.params], pins(job)
-    shards = [(t.trained, -(-t.numel // ranks)) for t in tensors]
+    shards = [(t.trained, ceil_div(t.numel, ranks)) for t in tensors]
     flat_numel = sum(n for trained, n in shards if trained)
     frozen_bytes = sum(block(n * item_bytes, pinned) for trained, n in shards if not trained)
     if job.parameter_offload == "cpu":
@@ -162,7 +163,7 @@ def _parameters(job: TrainingJob, tensors: Sequence[LocalTensor]) -> dict[str, i
 
 def _aligned(n_bytes: int) -> int:
     """Round bytes up to the kilobytes in which DeepSpeed locks memory for NVMe."""
-    return -(-n_bytes // ALIGNMENT) * ALIGNMENT
+    return round_up(n_bytes, ALIGNMENT)
 
 
 def laid_out(job: TrainingJob, model_numel: int, gpu_bytes: int) -> Components:
@@ -179,9 +180,9 @@ def laid_out(job: TrainingJob, model_numel: int, gpu_bytes: int) -> Components:
     if layout.zero_stage == 3:
         if job.parameter_offload != "none":
             return ()
-        partition = -(-model_numel // (layout.tensor * max(1, layout.shard_group)))
+        partition = ceil_div(model_numel, layout.tensor * max(1, layout.shard_group))
         return (("parameters", layout.gpus_per_node * partition * item_bytes),)
-    rank_bytes = -(-model_numel // layout.tensor) * item_bytes
+    rank_bytes = ceil_div(model_numel, layout.tensor) * item_bytes
     if 2 * rank_bytes <= gpu_bytes:
         return ()
     return (("parameters", layout.gpus_per_node * 2 * rank_bytes),)
@@ -201,7 +202,7 @@ def saving(job: TrainingJob, model_bytes: ModelStateBytes) -> Saving:
         return NO_SAVING
     # Trainer.save_model calls get_state_dict on every rank, which clones to the host (clone_tensors_for_torch_save)
     processes = job.layout.gpus_per_node
-    rank_bytes = -(-model_bytes.parameters // job.layout.tensor)
+    rank_bytes = ceil_div(model_bytes.parameters, job.layout.tensor)
     return f"{processes} processes cloning the model's state dict", (("parameters", processes * rank_bytes),)
 
 

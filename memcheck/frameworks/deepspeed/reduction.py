@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.job.types import DTYPE_BYTES
 from memcheck.record import Record
 
@@ -159,7 +159,7 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int
 
     ``numels``: elements of each tensor in the order in which they come. ``from`` and ``to`` are its indices.
     """
-    partition_numel = -(-sum(numels) // reducing.ranks) or 1
+    partition_numel = ceil_div(sum(numels), reducing.ranks) or 1
     item_bytes, offset = DTYPE_BYTES[reducing.dtype], 0
     for first, last in buckets(numels, reducing.limit):
         numel = sum(numels[first:last])
@@ -239,7 +239,7 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> E
     for first, last in buckets(numels, reducing.limit):
         bucket_numels, numel = numels[first:last], sum(numels[first:last])
         unbucketed = not reducing.contiguous or numel > reducing.limit
-        shards = [-(-n // reducing.ranks) for n in bucket_numels]
+        shards = [ceil_div(n, reducing.ranks) for n in bucket_numels]
         if unbucketed or reducing.scatters:  # what is in the bucket has its dtype
             cast = flat = 0
             if unbucketed and reducing.communication_dtype != reducing.dtype:

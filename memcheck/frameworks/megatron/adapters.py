@@ -19,7 +19,7 @@ from functools import lru_cache
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Adapter, Context, adapts
 from memcheck.autograd.operator import add, dropout, operator, scale
-from memcheck.autograd.tensor import Parameter, Storage, Value
+from memcheck.autograd.tensor import Parameter, Storage, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.bridge_adapters import (
     MCORE_BRIDGE,
@@ -104,7 +104,7 @@ def with_adapters(
             demand_whole_rank(adapter.rank, ranks)
             in_shape = (adapter.rank // ranks, inputs)
         if module in ROW_PARALLEL or module in REPLICATED:
-            out_shape = (-(-outputs // ranks), adapter.rank)
+            out_shape = (ceil_div(outputs, ranks), adapter.rank)
         for suffix, shape in ((IN, in_shape), (OUT, out_shape)):
             local_tensors.append(
                 LocalTensor(name + suffix, shape, trained=True, dtype=None, expert=t.expert, matrix=True)
@@ -158,7 +158,7 @@ def row_adapter(ctx: Context, x: Value, base: Value, name: str, outputs: int, te
     tape, adapter, rows = ctx.tape, _adapter(ctx), x.shape[0]
     low_rank = _product(ctx, dropout(tape, x, adapter.dropout), name + IN, adapter.rank)
     del x
-    update = _product(ctx, low_rank, name + OUT, -(-outputs // tensor_ranks))
+    update = _product(ctx, low_rank, name + OUT, ceil_div(outputs, tensor_ranks))
     del low_rank
     if tensor_ranks > 1:
         update = _gather_columns(ctx, update, (rows, outputs))
@@ -180,7 +180,7 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
     low_rank = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // tensor_ranks)
     del x
     low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank)) if tensor_ranks > 1 else low_rank
-    update = _product(ctx, low_rank, weight.name + OUT, -(-weight.shape[0] // tensor_ranks))
+    update = _product(ctx, low_rank, weight.name + OUT, ceil_div(weight.shape[0], tensor_ranks))
     return _add_scaled(ctx, base, _gather_columns(ctx, update, (rows, weight.shape[0])) if tensor_ranks > 1 else update)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import copy, operator
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged
 from memcheck.frameworks.megatron.core_attention import Kernel, contiguous, core_attention
 from memcheck.frameworks.megatron.linear import Projection, column, norm, projection, row, uses_te
@@ -26,11 +26,11 @@ def self_attention(
     the core attention again (``core_attn``).
     """
     tape = ctx.tape
-    local_heads = -(-attention.heads // ctx.tp)
+    local_heads = ceil_div(attention.heads, ctx.tp)
     local_kv_heads = max(1, attention.kv_heads // ctx.tp)
     qkv_width = (attention.heads * (2 if attention.output_gate else 1) + 2 * attention.kv_heads) * attention.head_dim
     qkv_projection = projection(
-        ctx, "self_attention.linear_qkv", -(-qkv_width // ctx.tp), ctx.hidden, bias=attention.qkv_bias
+        ctx, "self_attention.linear_qkv", ceil_div(qkv_width, ctx.tp), ctx.hidden, bias=attention.qkv_bias
     )
     qkv = column(ctx, x, qkv_projection, "linear_qkv", spec)
     del x
@@ -80,7 +80,7 @@ def self_attention(
         ctx,
         "self_attention.linear_proj",
         ctx.hidden,
-        -(-attention.heads * attention.head_dim // ctx.tp),
+        ceil_div(attention.heads * attention.head_dim, ctx.tp),
         bias=attention.out_bias,
         adds=False,
     )

@@ -20,7 +20,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 from memcheck.accounts.state import STATES_PER_PARAMETER, StateBytes
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, round_up, rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.counted import Counted, elements
 from memcheck.frameworks.megatron.setting import fp8_format
@@ -126,9 +126,9 @@ def padded_elements(tensors: list[Counted], ranks: int, *, high_bandwidth: bool 
 
     The end is aligned at least as parameters are, so that their order does not matter.
     """
-    aligned = sum([t.times * -(-t.numel // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT for t in tensors])
+    aligned = sum([t.times * ceil_div(t.numel, PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT for t in tensors])
     divisor = math.lcm(ranks, BUCKET_ALIGNMENT, HIGH_BANDWIDTH_ALIGNMENT if high_bandwidth else 1)
-    return -(-aligned // divisor) * divisor
+    return round_up(aligned, divisor)
 
 
 def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
@@ -232,7 +232,7 @@ def _unscaled_state_bytes(job: TrainingJob, tensors: list[Counted], *, expert: b
     states = () if kernel_scales else names.states
     copied_states = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
     trained = [t for t in tensors if t.expert == expert and t.trained]
-    shard = -(-elements(trained) // optimizer_ranks(job, expert=expert))
+    shard = ceil_div(elements(trained), optimizer_ranks(job, expert=expert))
     cast_back_bytes = 2 * min(shard, max((t.numel for t in trained), default=0)) if "bf16" in states else 0
     return int(on_device_share(job) * (copied_states * rounded(4 * shard) + rounded(cast_back_bytes)))
 
@@ -417,4 +417,4 @@ def _buckets(
 
 def _round_up(count: int, divisor: int) -> int:
     """``count`` rounded up to a multiple of ``divisor``."""
-    return -(-count // divisor) * divisor
+    return round_up(count, divisor)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.record import Record
 
@@ -186,9 +186,9 @@ def _all_gather_attention(ctx: Context, widths: AttentionWidths, query: Value, k
         dq = tape.new(local_q.shape, local_q.dtype, "dQ")
         dk, dv = (tape.new(_gathered_shape(t.shape, ranks), t.dtype, "dK, dV of the whole sequence") for t in (k, v))
         gathered_kv = _gather_kv(tape, ranks, k, v)
-        half = Value(None, (-(-local_q.shape[0] // 2), local_q.shape[1]), local_q.dtype)
+        half = Value(None, (ceil_div(local_q.shape[0], 2), local_q.shape[1]), local_q.dtype)
         # under the causal mask both halves together read half a rank's tokens more than the whole sequence
-        visible_kv = [Value(None, (t.shape[0] * ranks + -(-t.shape[0] // 2), t.shape[1]), t.dtype) for t in (k, v)]
+        visible_kv = [Value(None, (t.shape[0] * ranks + ceil_div(t.shape[0], 2), t.shape[1]), t.dtype) for t in (k, v)]
         half_gradients = _attention_backward(tape, widths, half, *visible_kv)
         first_half_dq = tape.new(half.shape, half.dtype, "attention backward")
         dk = tape.new(_gathered_shape(k.shape, ranks), k.dtype, "index_select dK")

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add_bias, cast, copy, mul, operator, scale, unary
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.bridge_adapters import is_bridged
 from memcheck.frameworks.megatron.linear import Projection, column, norm, projection, quantizes, row, uses_te
@@ -77,7 +77,7 @@ class Heads(Record):
 
 def chunks(ctx: Context, context_ranks: int) -> int:
     """Return the number of chunks of all sequences of a micro-batch. ``context_ranks``: those that cut the sequence."""
-    return ctx.batch * -(-ctx.sequence * context_ranks // CHUNK)
+    return ctx.batch * ceil_div(ctx.sequence * context_ranks, CHUNK)
 
 
 def convolution(ctx: Context, x: Value, weight: Parameter, context_ranks: int = 1) -> Value:

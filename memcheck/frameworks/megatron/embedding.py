@@ -12,7 +12,7 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
 from memcheck.autograd.operator import GRAD_UNCHANGED, copy, dropout, operator
-from memcheck.autograd.tensor import Parameter, Storage
+from memcheck.autograd.tensor import Parameter, Storage, ceil_div
 from memcheck.frameworks.megatron.attention import hidden_dropout
 from memcheck.frameworks.megatron.linear import scatters
 from memcheck.record import Record
@@ -105,7 +105,7 @@ def _table(ctx: Context, embedding: MegatronEmbedding) -> Value:
     tape, setting = ctx.tape, ctx.setting
     weight = Parameter(
         "word_embeddings",
-        (-(-embedding.vocab // ctx.tp), setting.hidden),
+        (ceil_div(embedding.vocab, ctx.tp), setting.hidden),
         setting.param_dtype,
         embedding.trained,
         has_grad=True,

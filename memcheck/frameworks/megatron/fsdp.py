@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from memcheck.accounts.state import StateBytes
 from memcheck.accounts.unit import Unit
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron.buffers import (
     DtypeNames,
     dtype_names,
@@ -80,7 +80,7 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ranks: int = 1
     if has_fp8_weights(job):
         linear_bytes = 2 if job.option("fp8_recipe") == "mxfp8" else 1
     total = sum([t.times * t.numel * (linear_bytes if t.linear else element_bytes) for t in tensors])
-    return -(-total // ranks)
+    return ceil_div(total, ranks)
 
 
 def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
@@ -96,7 +96,7 @@ def state_bytes(job: TrainingJob, tensors: list[Counted]) -> StateBytes:
         if not group:
             continue
         ranks = optimizer_ranks(job, expert=expert)
-        shard = -(-numel // ranks)
+        shard = ceil_div(numel, ranks)
         total = total.plus(
             StateBytes(
                 parameters=rounded(parameter_bytes(job, group, ranks if strategy(job) == "optim_grads_params" else 1)),

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from memcheck.accounts.deepep import deepep_bytes
 from memcheck.accounts.process_groups import ProcessGroup, Term, spread
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
@@ -91,7 +92,7 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
     if layout.pipeline > 1:
         ranks_per_stage = layout.world_size // layout.pipeline
         stages_per_node = min(max(1, layout.gpus_per_node // ranks_per_stage), layout.pipeline)
-        nodes = -(-layout.pipeline // stages_per_node)
+        nodes = ceil_div(layout.pipeline, stages_per_node)
         groups.append(
             ProcessGroup(
                 kind="pipeline",
@@ -119,12 +120,14 @@ def _sums(layout: Layout, use: Use) -> list[ProcessGroup]:
     ranks = layout.tensor * layout.pipeline
     if ranks > 1:
         ranks_per_node = min(ranks, layout.gpus_per_node if layout.data * layout.context == 1 else layout.tensor)
-        groups.append(ProcessGroup("model", ranks_per_node, -(-ranks // ranks_per_node), collectives=True, small=True))
+        groups.append(
+            ProcessGroup("model", ranks_per_node, ceil_div(ranks, ranks_per_node), collectives=True, small=True)
+        )
     ranks = layout.world_size // use.instances
     if use.distributed and ranks > 1:
         ranks_per_node = min(ranks, layout.gpus_per_node)
         groups.append(
-            ProcessGroup("gradient norm", ranks_per_node, -(-ranks // ranks_per_node), collectives=True, small=True)
+            ProcessGroup("gradient norm", ranks_per_node, ceil_div(ranks, ranks_per_node), collectives=True, small=True)
         )
     return groups
 

@@ -12,7 +12,7 @@ from math import prod
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high, turn
-from memcheck.autograd.tensor import Leaf, Parameter, Storage
+from memcheck.autograd.tensor import Leaf, Parameter, Storage, ceil_div
 from memcheck.frameworks.megatron.linear import fuses_wgrad, norm, scatters
 from memcheck.frameworks.megatron.loss import cross_entropy, implementation
 from memcheck.models.types import Norm
@@ -114,7 +114,7 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
     shape, dtype = hidden.shape, hidden.dtype
     gathered_shape = (ctx.tokens, shape[-1]) if gathers_input else shape
     weight = Parameter(
-        "output_layer", (-(-head.vocab // ctx.tp), ctx.hidden), setting.param_dtype, head.trained, has_grad=True
+        "output_layer", (ceil_div(head.vocab, ctx.tp), ctx.hidden), setting.param_dtype, head.trained, has_grad=True
     )
     ctx.register(weight)
     if head.tied and not fuses_wgrad(setting):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.host import HostMemory, ModelStateBytes, Saving, optimizer_on_host
 from memcheck.job.types import TrainingJob
 
@@ -11,7 +12,7 @@ def loaded(job: TrainingJob, total: int) -> int:
 
     Source: ``--use-cpu-initialization`` (tensor_parallel/layers.py).
     """
-    return -(-total // (job.layout.tensor * job.layout.pipeline))
+    return ceil_div(total, job.layout.tensor * job.layout.pipeline)
 
 
 def saving(job: TrainingJob, model_bytes: ModelStateBytes) -> Saving:

@@ -8,7 +8,7 @@ from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGro
 from memcheck.accounts.state import LocalTensor
 from memcheck.accounts.unit import UnitsInFlight, activation_formulas, sum_of
 from memcheck.autograd.curve import Peak
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron import buffers, fsdp
 from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.profile import FRAMEWORK
@@ -42,7 +42,7 @@ class State(Record):
 
     def bytes(self, tensor: LocalTensor) -> int:
         """Return the bytes that this rank holds of one tensor's state."""
-        elements = -(-tensor.numel // self.parts(tensor))
+        elements = ceil_div(tensor.numel, self.parts(tensor))
         return sum(rounded(int(elements * size)) for size in self.sizes)
 
 

@@ -6,7 +6,7 @@ Source: Megatron-core ``transformer/mlp.py``, ``transformer/moe/shared_experts.p
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.frameworks.megatron.fusions import activate
 from memcheck.frameworks.megatron.linear import Projection, column, projection, row
 from memcheck.models.types import Mlp, Norm
@@ -17,7 +17,7 @@ def mlp(ctx: Context, mlp: Mlp, x: Value, spec: Norm | None, owner: str = "mlp")
 
     ``spec``: the norm before it, where linear_fc1 does it (TE).
     """
-    width = -(-mlp.width // ctx.tp)
+    width = ceil_div(mlp.width, ctx.tp)
     fc1 = projection(ctx, owner + ".linear_fc1", width * (2 if mlp.gated else 1), ctx.hidden, bias=mlp.bias, adds=False)
     fc2 = projection(ctx, owner + ".linear_fc2", ctx.hidden, width, bias=mlp.bias, adds=False)
     inner = column(ctx, x, fc1, owner + ".linear_fc1", spec)

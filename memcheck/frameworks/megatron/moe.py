@@ -17,7 +17,7 @@ import math
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
     fuses_wgrad,
@@ -355,8 +355,8 @@ def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, recompute_act
     ``recompute_activation``: discard the activation's output and compute it again in backward (``moe_act``).
     """
     setting = ctx.setting
-    local_experts = max(1, -(-moe.experts // setting.expert_parallel))
-    width = -(-moe.width // setting.expert_tensor_parallel)
+    local_experts = max(1, ceil_div(moe.experts, setting.expert_parallel))
+    width = ceil_div(moe.width, setting.expert_tensor_parallel)
     fc1 = _expert_weights(ctx, "linear_fc1", local_experts, width * (2 if moe.gated else 1), ctx.hidden)
     fc2 = _expert_weights(ctx, "linear_fc2", local_experts, ctx.hidden, width)
     fc1_output = _grouped_linear(ctx, tokens, fc1, "experts.linear_fc1")

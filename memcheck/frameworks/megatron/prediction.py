@@ -12,7 +12,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.operator import cat, operator
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.frameworks.megatron.head import MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.layers import megatron_layers
 from memcheck.frameworks.megatron.linear import column, norm, projection
@@ -65,7 +65,7 @@ def prediction_tensors(job: TrainingJob, architecture: Architecture, block: Bloc
     They are two input norms, the projection of [embedding, hidden], a layer like ``block``, and a final norm.
     """
     hidden = architecture.hidden_size
-    rows = -(-hidden // job.layout.tensor)
+    rows = ceil_div(hidden, job.layout.tensor)
     norms = [LocalTensor(f"mtp.{n}.weight", (hidden,), True) for n in ("enorm", "hnorm", "final_layernorm")]
     projection_weight = LocalTensor("mtp.linear_eh_proj.weight", (rows, 2 * hidden), True, matrix=True)
     return (*norms, projection_weight, *block_tensors(block, job, hidden))
@@ -93,7 +93,7 @@ def _layer(block: Block, final: Norm | None, setting: Setting, recompute: bool, 
             (x.shape[0], 2 * setting.hidden),
             "cat embedding and hidden states",
         )
-        eh_proj = projection(ctx, "mtp.linear_eh_proj", -(-setting.hidden // ctx.tp), 2 * setting.hidden)
+        eh_proj = projection(ctx, "mtp.linear_eh_proj", ceil_div(setting.hidden, ctx.tp), 2 * setting.hidden)
         hidden = column(ctx, both, eh_proj, "eh_proj")
         del embedded, both
         if ctx.tp > 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from memcheck.autograd import Node, Storage, Value, backward
 from memcheck.autograd.context import Context
-from memcheck.autograd.tensor import Leaf, rounded
+from memcheck.autograd.tensor import Leaf, ceil_div, rounded
 
 Function = Callable[[Context, tuple[Value, ...]], Value]
 
@@ -33,7 +33,7 @@ def checkpoint(
     first = inputs[0]
     shards_input = distribute and ctx.tp > 1 and first.storage is not None
     if shards_input:
-        shard = tape.new((-(-first.numel // ctx.tp),), first.dtype, "1/tp of the layer input")
+        shard = tape.new((ceil_div(first.numel, ctx.tp),), first.dtype, "1/tp of the layer input")
         first.storage = shard
         del shard
     input_specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from operator import ge
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.record import Record
 
 SETTLING_GROUPS = 2
@@ -65,7 +66,8 @@ def settled(position: SchedulePosition, micro_batches: int) -> int:
         return micro_batches
     full_groups, remainder = divmod(micro_batches, position.group)
     return (
-        position.group * min(full_groups, -(-warm_up(position) // (position.group * position.chunks)) + SETTLING_GROUPS)
+        position.group
+        * min(full_groups, ceil_div(warm_up(position), position.group * position.chunks) + SETTLING_GROUPS)
         + remainder
     )
 
@@ -83,7 +85,7 @@ def runs(position: SchedulePosition, micro_batches: int) -> tuple[PassRun, ...]:
         return (PassRun(0, None, micro_batches), PassRun(None, 0, micro_batches))
     warm_up_passes = warm_up(position)
     full_groups, remainder = divmod(micro_batches, group)
-    full_groups = min(full_groups, -(-warm_up_passes // (group * chunks)) + SETTLING_GROUPS)
+    full_groups = min(full_groups, ceil_div(warm_up_passes, group * chunks) + SETTLING_GROUPS)
     sizes = [group] * full_groups + ([remainder] if remainder else [])
     if chunks == 1:
         sizes = [sum(sizes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Adapter, Setting
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.job.types import TrainingJob
@@ -39,7 +40,7 @@ def megatron_setting(job: TrainingJob, architecture: Architecture, arch: str | N
     _refuse_nets(job, architecture)
     layout, recipe = job.layout, job.recipe
     style = job.framework.style
-    rows, length = job.micro_batch_size, -(-job.sequence_length // layout.context)
+    rows, length = job.micro_batch_size, ceil_div(job.sequence_length, layout.context)
     if job.option("padding_free"):  # ms-swift lays a micro-batch end to end, in TE's layout "thd"
         rows, length = 1, rows * length
     setting = Setting(

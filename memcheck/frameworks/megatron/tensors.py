@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, local_tensor
+from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
@@ -23,7 +24,7 @@ def padded_vocabulary(vocab_size: int, job: TrainingJob) -> int:
     ranks.
     """
     multiple = int(str(job.option("make_vocab_size_divisible_by") or 128)) * job.layout.tensor
-    return -(-vocab_size // multiple) * multiple
+    return round_up(vocab_size, multiple)
 
 
 def block_tensors(block: Block, job: TrainingJob, hidden: int) -> tuple[LocalTensor, ...]:
@@ -84,9 +85,12 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
     mixer, tensor_ranks = block.mixer, layout.tensor
     if isinstance(mixer, Attention):
         qkv_width = (mixer.heads * (2 if mixer.output_gate else 1) + 2 * mixer.kv_heads) * mixer.head_dim
-        tensors = _linear("self_attention.linear_qkv", -(-qkv_width // tensor_ranks), hidden, bias=mixer.qkv_bias)
+        tensors = _linear("self_attention.linear_qkv", ceil_div(qkv_width, tensor_ranks), hidden, bias=mixer.qkv_bias)
         tensors += _linear(
-            "self_attention.linear_proj", hidden, -(-mixer.heads * mixer.head_dim // tensor_ranks), bias=mixer.out_bias
+            "self_attention.linear_proj",
+            hidden,
+            ceil_div(mixer.heads * mixer.head_dim, tensor_ranks),
+            bias=mixer.out_bias,
         )
         tensors += _norm(mixer.query_norm, "self_attention.q_layernorm")
         return tensors + _norm(mixer.key_norm, "self_attention.k_layernorm")
@@ -134,8 +138,8 @@ def _delta_net(mixer: Mixer, tensor_ranks: int, hidden: int, *, biased: bool) ->
     """
     prefix, keys = "self_attention.", (mixer.key_heads or mixer.heads) * mixer.key_dim
     values = mixer.heads * mixer.head_dim
-    heads, mixed = -(-mixer.heads // tensor_ranks), -(-(2 * keys + values) // tensor_ranks)
-    width = mixed + -(-values // tensor_ranks) + 2 * heads
+    heads, mixed = ceil_div(mixer.heads, tensor_ranks), ceil_div(2 * keys + values, tensor_ranks)
+    width = mixed + ceil_div(values, tensor_ranks) + 2 * heads
     return [
         _vector(prefix + "dt_bias", heads),
         _vector(prefix + "A_log", heads),
@@ -143,13 +147,13 @@ def _delta_net(mixer: Mixer, tensor_ranks: int, hidden: int, *, biased: bool) ->
         LocalTensor(name=prefix + "conv1d.weight", shape=(mixed, 1, mixer.kernel), trained=True, dtype=None),
         _vector(prefix + "out_norm.weight", mixer.head_dim),
         *([_vector(prefix + "out_norm.bias", mixer.head_dim)] if biased else []),
-        _matrix(prefix + "out_proj.weight", hidden, -(-values // tensor_ranks)),
+        _matrix(prefix + "out_proj.weight", hidden, ceil_div(values, tensor_ranks)),
     ]
 
 
 def _mlp(mlp: Mlp, layout: Layout, hidden: int, owner: str) -> list[LocalTensor]:
     """List the tensors of a feed-forward network on one tensor rank. ``owner``: its module path."""
-    width = -(-mlp.width // layout.tensor)
+    width = ceil_div(mlp.width, layout.tensor)
     tensors = _linear(owner + ".linear_fc1", width * (2 if mlp.gated else 1), hidden, bias=mlp.bias)
     return tensors + _linear(owner + ".linear_fc2", hidden, width, bias=mlp.bias)
 
@@ -162,8 +166,8 @@ def _moe(moe: Moe, layout: Layout, hidden: int) -> list[LocalTensor]:
     """
     if moe.experts > MAX_EXPERTS:
         raise UnsupportedError(f"more than {MAX_EXPERTS:,} experts have no memory model here", "take fewer", "/model")
-    local_experts = -(-moe.experts // layout.expert)
-    local_width = -(-moe.width // layout.expert_tensor)
+    local_experts = ceil_div(moe.experts, layout.expert)
+    local_width = ceil_div(moe.width, layout.expert_tensor)
     tensors = [_matrix("mlp.router.weight", moe.experts, hidden)]
     for expert in range(local_experts):
         rows = local_width * (2 if moe.gated else 1)

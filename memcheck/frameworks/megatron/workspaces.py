@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron.core_attention import has_fused_softmax
 from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, uses_te
 from memcheck.frameworks.megatron.setting import is_old
@@ -134,7 +134,7 @@ def _global_buffer(setting: Setting, blocks: list[Block], *, head: bool) -> int:
     tokens = setting.batch * setting.sequence
     for block in blocks:
         if setting.attention == "local" and isinstance(block.mixer, (Attention, LatentAttention)):
-            sizes.append(tokens * setting.sequence * -(-block.mixer.heads // setting.tensor_parallel))
+            sizes.append(tokens * setting.sequence * ceil_div(block.mixer.heads, setting.tensor_parallel))
         if isinstance(block.mlp, Moe) and _gathers_tokens(setting):
             expert_ranks = setting.expert_parallel * setting.expert_tensor_parallel
             local_tokens = tokens // setting.tensor_parallel if setting.sequence_parallel else tokens

@@ -10,7 +10,7 @@ from __future__ import annotations
 from memcheck.accounts.ranks import Components, ResidentStates
 from memcheck.accounts.state import STATES_PER_PARAMETER
 from memcheck.autograd.context import Setting
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron.counted import Counted
 from memcheck.frameworks.megatron.own_code import OwnCode
 from memcheck.frameworks.megatron.workspaces import ChunkContents, Device
@@ -89,7 +89,7 @@ def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     shards_optimizer = layout.zero_stage == 1
     shard_ranks = layout.data if shards_optimizer else 1
     has_ddp = layout.data > 1 and not (shards_optimizer and accumulates(job))
-    shards = [(-(-t.numel // shard_ranks), t.times) for t in tensors]
+    shards = [(ceil_div(t.numel, shard_ranks), t.times) for t in tensors]
     shard_numel = sum(shard * times for shard, times in shards)
     parameter_bytes = sum(rounded(t.numel * parameter_item_bytes) * t.times for t in tensors)
     one_state_bytes = sum(rounded(n * state_item_bytes) * times for n, times in shards)

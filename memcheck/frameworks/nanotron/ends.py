@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import cast, operator
-from memcheck.autograd.tensor import Parameter, Storage, Value
+from memcheck.autograd.tensor import Parameter, Storage, Value, ceil_div
 from memcheck.frameworks.megatron.embedding import MegatronEmbedding
 from memcheck.frameworks.megatron.head import Gradients, MegatronHead
 from memcheck.frameworks.nanotron.layers import is_qwen
@@ -22,7 +22,7 @@ def embedding_forward(ctx: Context, embedding: MegatronEmbedding) -> Value:
     """
     tape, setting = ctx.tape, ctx.setting
     has_grad = setting.has_grad or embedding.tied  # the head's backward has computed a gradient of the table before
-    shard_rows = -(-embedding.vocab // ctx.tp)
+    shard_rows = ceil_div(embedding.vocab, ctx.tp)
     weight = ctx.register(
         Parameter(
             "token_embedding", (shard_rows, setting.hidden), setting.param_dtype, requires_grad=True, has_grad=has_grad
@@ -68,7 +68,7 @@ def head_forward(ctx: Context, head: MegatronHead, x: Value, gradients: Gradient
     normed = norm(ctx, head.final_norm, x, "final_layer_norm")
     del x
     tape.component = "logits_and_loss"
-    logits = column(ctx, normed, "lm_head", -(-head.vocab // ctx.tp))
+    logits = column(ctx, normed, "lm_head", ceil_div(head.vocab, ctx.tp))
     del normed
     if not is_qwen(ctx.setting):
         logits = cast(tape, logits, "fp32", "cast_to_fp32")

@@ -14,7 +14,7 @@ from functools import partial
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.operator import add, cat, copy, mul, operator, unary
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, round_up
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.recompute import checkpoint
 from memcheck.frameworks.nanotron.linear import column, norm, row, unfused_norm
@@ -125,7 +125,7 @@ def _flash(ctx: Context, attention: Attention, q: Value, k: Value, v: Value | No
     logsumexp = tape.new((tokens, heads), "fp32", "flash attention logsumexp")
     inputs = (q, k) if v is None else (q, k, v)
     head_dim_multiple = 32 if dim <= 128 else 64  # as flash_api.cpp has it
-    padded_head_dim = -(-dim // head_dim_multiple) * head_dim_multiple
+    padded_head_dim = round_up(dim, head_dim_multiple)
     backward_temporaries = [
         ((padded_tokens, heads), "fp32", "softmax_d"),
         ((padded_tokens, heads * padded_head_dim), "fp32", "dq_accum"),

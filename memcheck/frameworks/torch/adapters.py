@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memcheck.accounts.state import LocalTensor, adapter_tensors, block_component_tensors
 from memcheck.autograd.context import Adapter, adapts
+from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.stacked_adapters import expert_adapters
 from memcheck.frameworks.torch.dtypes import unquantised
 from memcheck.frameworks.torch.fsdp import all_gather_dtype
@@ -163,7 +164,7 @@ def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) 
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
     target_names = (targets,) if isinstance(targets, str) else targets
     if architecture.head and HEAD in target_names:
-        shape = (-(-architecture.vocab_size // tensor_parallel), head_width(architecture))
+        shape = (ceil_div(architecture.vocab_size, tensor_parallel), head_width(architecture))
         adapters += adapter_tensors(ParameterTensor(f"{HEAD}.weight", shape, "head", linear=True), shape, lora)
     return tuple(adapters)
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from memcheck.accounts.unit import Part, Unit
 from memcheck.autograd.completeness import require_covered, touched, whole
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.tensor import Leaf, Value
+from memcheck.autograd.tensor import Leaf, Value, ceil_div
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
 from memcheck.frameworks.torch.rank_tensors import (
@@ -41,7 +41,7 @@ def embedding_unit(
     ``base``: the setting that all units share. ``trained``: some tensor of the embedding is. ``tied``: the head uses
     its table. ``adds``: some micro-batch adds to existing gradients, so that it has a second curve.
     """
-    vocab = -(-architecture.table_rows // base.tensor_parallel)
+    vocab = ceil_div(architecture.table_rows, base.tensor_parallel)
     adapter = placement_of(job, "projector").adapter if architecture.embedders else None
     embedding = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are

@@ -9,7 +9,7 @@ from memcheck.accounts.program import NOTHING, Amount, Recorder
 from memcheck.accounts.sizes import NamedCurve
 from memcheck.accounts.state import FOUR_BITS, LocalTensor
 from memcheck.autograd.context import is_frozen
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.torch.data_parallel import SECOND_OF_PAIR, MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import Group, has_adapter_units, mixes_adapters
 from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
@@ -234,7 +234,7 @@ def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTen
     for embedding, norm and head, which share a flat parameter.
     """
     ranks, architecture, unit_tensors = job.layout.shard_group, job.architecture, tuple(unit)
-    even_share = -(-tensor.numel // ranks)
+    even_share = ceil_div(tensor.numel, ranks)
     if not isinstance(architecture, Architecture) or not (job.freeze or mixes_adapters(job)):
         return even_share
     if mixes_adapters(job):  # frozen and trained tensors alternate: taken is the rank that updates most
@@ -252,8 +252,8 @@ def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTen
         total, stepped = sum(t.numel for t in unit_tensors), sum(stepped_numels)
     if not (has_frozen and stepped):
         return even_share
-    most_updated = min(-(-total // ranks), stepped)  # a slice that has trained elements alone
-    return -(-tensor.numel * most_updated // stepped)
+    most_updated = min(ceil_div(total, ranks), stepped)  # a slice that has trained elements alone
+    return ceil_div(tensor.numel * most_updated, stepped)
 
 
 @lru_cache(maxsize=256)
@@ -301,7 +301,7 @@ def _numel_by_rank(job: TrainingJob, unit: tuple[LocalTensor, ...]) -> list[tupl
     if job.framework.adapters.from_framework:
         names = [_layer_of(t) for t in unit]
         order.sort(key=lambda t: (names.index(_layer_of(t)), ".lora_" not in t.name))
-    slice_numel, begin = -(-sum(t.numel for t in unit) // ranks), 0
+    slice_numel, begin = ceil_div(sum(t.numel for t in unit), ranks), 0
     numels = []
     for t in order:
         end = begin + t.numel
@@ -334,7 +334,7 @@ def updated_pieces(
     pieces: list[tuple[LocalTensor, int]] = []
     for tensors, count in unit_counts:
         flat_numel = numel_outside_layers if count == 1 else sum(t.numel for t in tensors)
-        slice_numel = -(-flat_numel // ranks)
+        slice_numel = ceil_div(flat_numel, ranks)
         for t in tensors:
             in_one_slice = min(t.numel, slice_numel)
             numel = in_one_slice if upper_bound and not divides_evenly else updated_numel(job, t, tensors)

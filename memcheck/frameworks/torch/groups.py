@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.deepep import deepep_bytes, hybrid_bytes
 from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe
 
@@ -89,7 +90,7 @@ class AllToAllBuffers(MeshGroups):
         ranks = layout.expert
         if self._name == "hybridep":
             near = layout.gpus_per_node
-            size = hybrid_bytes(ranks, near, self._hidden, self._tokens, -(-self._experts // ranks))
+            size = hybrid_bytes(ranks, near, self._hidden, self._tokens, ceil_div(self._experts, ranks))
             return (("HybridEP", size, f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/hybrid_ep/buffer)"),)
         source = f"buffers for {ranks} ranks (deepseek-ai/DeepEP csrc/config.hpp, deep_ep/buffer.py)"
         return (("DeepEP", deepep_bytes(ranks, self._hidden), source),)

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, weight_bytes
+from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.host import NO_SAVING, HostMemory, ModelStateBytes, Saving, block, of_node, optimizer_on_host
 from memcheck.frameworks.torch.resident import resident_dtype, shard_numel_of, sharding, states_dtype
 from memcheck.job.keys import state_key
@@ -61,7 +62,7 @@ def _whole_tensors(job: TrainingJob) -> tuple[LocalTensor, ...]:
 
     model = job.architecture
     if isinstance(model, Rough):
-        layer = -(-model.parameters // (job.layout.tensor * model.layers))
+        layer = ceil_div(model.parameters, job.layout.tensor * model.layers)
         return tuple(LocalTensor(f"layer {i}", (layer,), trained=True) for i in range(model.layers))
     return tuple(t for tensors in model_tensors(job, model) for t in tensors)
 

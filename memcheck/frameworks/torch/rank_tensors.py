@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from memcheck.accounts.state import LocalTensor, block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.context import Adapter, Setting, is_frozen
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.dtypes import as_stored
 from memcheck.frameworks.torch.trained_parts import (
@@ -44,7 +45,7 @@ def _saved_copy(job: TrainingJob, architecture: Architecture, tensor_parallel: i
 
     It has the dtype of the original, which ``prepare_model_for_kbit_training`` has cast to fp32.
     """
-    shape = (-(-architecture.vocab_size // tensor_parallel), architecture.embedding_size)
+    shape = (ceil_div(architecture.vocab_size, tensor_parallel), architecture.embedding_size)
     name += ".modules_to_save.weight"
     return LocalTensor(name=name, shape=shape, trained=True, dtype="fp32" if job.prepares_kbit else None)
 
@@ -120,7 +121,7 @@ def embedding_tensors(
     ``tensor_parallel``: number of ranks that divide the token table. ``trained``: the tensors are trained.
     ``table_trained``: False if the token table alone is frozen.
     """
-    shape = (-(-architecture.table_rows // tensor_parallel), architecture.embedding_size)
+    shape = (ceil_div(architecture.table_rows, tensor_parallel), architecture.embedding_size)
     tensors = [LocalTensor("embed_tokens.weight", shape, trained and table_trained)]
     if architecture.learned_positions:
         width = architecture.embedding_size if architecture.embedding_module.apart else architecture.hidden_size
@@ -170,7 +171,7 @@ def head_tensors(
     layers before the head are. ``has_adapters``: peft keeps a frozen original of each of ``modules_to_save``.
     """
     tensors = _norm_tensors(architecture.final_norm, "final_norm", ends_trained[0])
-    vocab = -(-architecture.vocab_size // tensor_parallel)
+    vocab = ceil_div(architecture.vocab_size, tensor_parallel)
     if not tied and architecture.head:
         tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(architecture)), trained))
     if architecture.head_bias:

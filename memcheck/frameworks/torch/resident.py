@@ -15,7 +15,7 @@ from memcheck.accounts.state import (
     shard_numel,
     weight_bytes,
 )
-from memcheck.autograd.tensor import BLOCK_BYTES, rounded
+from memcheck.autograd.tensor import BLOCK_BYTES, ceil_div, rounded
 from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.fsdp import uses_flat_parameters, uses_fsdp
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
@@ -97,7 +97,7 @@ def shard_numel_of(job: TrainingJob, tensor: LocalTensor, shards: int, flat: boo
     tensor, shards = shard_placement(job, tensor, shards)
     if shards <= 1:
         return tensor.numel
-    return -(-tensor.numel // shards) if flat else shard_numel(tensor, shards)
+    return ceil_div(tensor.numel, shards) if flat else shard_numel(tensor, shards)
 
 
 def is_updated(job: TrainingJob, tensor: LocalTensor) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from memcheck.accounts.state import FOUR_BITS, LocalTensor, StateBytes
 from memcheck.accounts.unit import Part
+from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.frameworks.torch.fsdp import fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.torch.rank_tensors import block_tensors, placement_of
@@ -87,12 +88,12 @@ def experts_padding(job: TrainingJob, experts: int) -> float:
     """
     if not uses_fsdp(job) or job.fsdp == 1:
         return 1.0
-    local_experts = -(-experts // job.layout.expert)
+    local_experts = ceil_div(experts, job.layout.expert)
     ranks = job.layout.shard_group
     stack, shards = shard_placement(
         job, LocalTensor("experts", (local_experts, ranks, ranks), False, expert=True), ranks
     )
-    return 1.0 if stack.divided else -(-local_experts // shards) * shards / local_experts
+    return 1.0 if stack.divided else round_up(local_experts, shards) / local_experts
 
 
 def _padded_layer(job: TrainingJob, model: Architecture, block: Block) -> PaddedLayer:

@@ -8,7 +8,7 @@ from memcheck.accounts.unit import Unit
 from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve, replay
-from memcheck.autograd.tensor import Dim
+from memcheck.autograd.tensor import Dim, ceil_div
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.dtypes import (
     kept_names,
@@ -54,7 +54,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     setting = Setting(
         style=style,
         batch=job.rows // job.sequences_per_row,
-        sequence=-(-decoded * job.sequences_per_row // layout.context),
+        sequence=ceil_div(decoded * job.sequences_per_row, layout.context),
         encoder_length=encoded,
         hidden=architecture.hidden_size,
         tensor_parallel=placement.tensor,

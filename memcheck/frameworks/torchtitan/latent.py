@@ -8,7 +8,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import enter_tensor_parallel, fused_norm, leave_tensor_parallel
 from memcheck.autograd.operator import cat, operator
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import LatentAttention, Norm, ParameterTensor
 
@@ -22,7 +22,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value) -> Valu
     tape = ctx.tape
     tensors = {tensor.name.split(".")[-2]: tensor for tensor in linear_tensors(attention.tensors)}
     tokens = ctx.tokens
-    heads = -(-attention.heads // ctx.tp)
+    heads = ceil_div(attention.heads, ctx.tp)
     nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
     x = enter_tensor_parallel(ctx, x)
     q = _queries(ctx, attention, tensors, x).view(tokens, heads, nope + rope)

@@ -16,7 +16,7 @@ from memcheck.autograd.curve import Forward
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import enter_tensor_parallel, fused_norm, leave_tensor_parallel
 from memcheck.autograd.operator import add, cast, copy
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.torchtitan.states import rotates_complex
 from memcheck.frameworks.transformers.head import Head, loss_in_pieces
@@ -144,7 +144,7 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     k = norm(ctx, attention.key_norm, k, "k_norm")
     q, k = _rotary(ctx, attention, q, k)
     out = kernels.flash(tape, q, k, v, attention.head_dim, label="varlen attention", ring=ctx.setting.context_parallel)
-    width = -(-attention.heads // ctx.tp) * attention.head_dim
+    width = ceil_div(attention.heads, ctx.tp) * attention.head_dim
     tensor = linear_tensors(attention.tensors)[-1]
     result = linear(tape, out.view(ctx.tokens, width), ctx.weights(tensor, attention.out_bias), tensor.name)
     del out, q, k, v
@@ -161,7 +161,7 @@ def _fused_qkv(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Val
     rows, columns = sum(tokens.shape[0] for tokens in tensors), tensors[0].shape[1]
     fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", shard="column", linear=True)
     qkv = linear(tape, x, ctx.weights(fused, attention.qkv_bias), fused.name)
-    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
     tokens, head_dim = ctx.tokens, attention.head_dim
     q, k, v = tape.views(qkv, (tokens, heads, head_dim), (tokens, kv_heads, head_dim), (tokens, kv_heads, head_dim))
     del qkv

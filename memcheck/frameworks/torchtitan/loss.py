@@ -17,7 +17,7 @@ from memcheck.autograd.curve import Curve, high
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import enter_tensor_parallel
-from memcheck.autograd.tensor import Leaf, Parameter, Storage
+from memcheck.autograd.tensor import Leaf, Parameter, Storage, ceil_div
 from memcheck.frameworks.torchtitan.layers import norm
 from memcheck.frameworks.transformers.head import Head
 from memcheck.job.types import TrainingJob
@@ -46,7 +46,7 @@ def chunked_head_unit(
     shard_group = job.layout.shard_group
     table = next((t for t in tensors if t.name == "lm_head.weight"), None)
     if head.tied:
-        table = LocalTensor(TIED_TABLE, (-(-head.vocab // setting.tensor_parallel), setting.hidden), head.trained)
+        table = LocalTensor(TIED_TABLE, (ceil_div(head.vocab, setting.tensor_parallel), setting.hidden), head.trained)
     shard = HeadShard(0, 0)
     if job.layout.zero_stage == 3 and table is not None:
         shard_elements = shard_numel(table, shard_group)
@@ -126,8 +126,8 @@ def _chunk_loop(
     """
     tape, setting = ctx.tape, ctx.setting
     tape.component = "logits_and_loss"
-    chunk_tokens = -(-ctx.tokens // head.loss.chunks)
-    weight_shape = (-(-head.vocab // ctx.tp), int(ctx.hidden))
+    chunk_tokens = ceil_div(ctx.tokens, head.loss.chunks)
+    weight_shape = (ceil_div(head.vocab, ctx.tp), int(ctx.hidden))
     accumulator = tape.new((ctx.tokens, ctx.hidden), "fp32", "gradient accumulator")
     head_gradient: Storage | None = None
     logits: Value | None = None

@@ -25,7 +25,7 @@ from memcheck.autograd.operator import (
     topk,
     unary,
 )
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
 from memcheck.frameworks.transformers.router import router_tensor
@@ -137,8 +137,8 @@ def _experts(ctx: Context, moe: Moe, x: Value) -> Value:
     """
     tape, setting = ctx.tape, ctx.setting
     hidden = x.shape[-1]
-    local = -(-moe.experts // setting.expert_parallel)
-    width = -(-moe.width // setting.expert_tensor_parallel)
+    local = ceil_div(moe.experts, setting.expert_parallel)
+    width = ceil_div(moe.width, setting.expert_tensor_parallel)
     up, down = expert_tensors(moe)
     offsets = tape.new((local,), "int32", "group offsets")
     up_shape, down_shape = (local, width, hidden), (local, hidden, width)

@@ -13,7 +13,7 @@ from memcheck.autograd.curve import Forward
 from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, in_pieces
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import add, cat, copy, repeat_kv
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.torchtune.norms import normalise as norm
@@ -158,7 +158,7 @@ def _linear_cross_entropy(ctx: Context, head: Head, hidden: Value, weights: Weig
 
 def _chunks(ctx: Context, head: Head, hidden: Value) -> tuple[Value, ...]:
     """Split the hidden states [tokens, hidden] into the chunks that are replayed."""
-    rows = -(-ctx.tokens // head.loss.chunks)
+    rows = ceil_div(ctx.tokens, head.loss.chunks)
     return tuple(ctx.tape.views(hidden, *(((rows, ctx.hidden),) * len(_copies(head)))))
 
 

@@ -12,7 +12,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.loss import counted_as, cross_entropy, in_pieces, log_softmax
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, cat, gather_last, mul, operator, scale, slices
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden, second_outputs
 from memcheck.frameworks.transformers.head import Head
 from memcheck.frameworks.transformers.preference_batch import Batch, total
@@ -86,7 +86,7 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
     The divergence of all chunks comes first, the cross entropy of all chunks second.
     """
     tape, copies = ctx.tape, [chunk_copies for _, chunk_copies in in_pieces(head.loss.chunks, 1)]
-    chunk_tokens = -(-ctx.tokens // head.loss.chunks)
+    chunk_tokens = ceil_div(ctx.tokens, head.loss.chunks)
     student_logits = _chunked_output(tape, box, (chunk_tokens, ctx.hidden), weights, copies)
     teacher_logits: list[Value] = []
     if head.second is not None:

@@ -11,7 +11,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT, flash
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import cast, copy, index, operator, repeat_kv
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Storage, Value, ceil_div, round_up
 from memcheck.frameworks.transformers.kernel_choice import (
     additive_mask,
     copied_operands,
@@ -95,8 +95,8 @@ def _kernel_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | No
         return None
     mask = additive_mask(ctx, attention, dtype)
     if ctx.sequence % MASK_ALIGNMENT:
-        padded_keys = -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT
-        mask_heads = -(-attention.heads // ctx.tp) if attention.alibi else 1
+        padded_keys = round_up(ctx.sequence, MASK_ALIGNMENT)
+        mask_heads = ceil_div(attention.heads, ctx.tp) if attention.alibi else 1
         mask = ctx.tape.new((ctx.batch, mask_heads, ctx.sequence, padded_keys), dtype, "padded attention mask")
     return mask
 
@@ -108,7 +108,7 @@ def _cross_attention_mask(ctx: Context, dtype: str, *, additive: bool) -> Storag
     The mask over picture rows is ``additive`` and in the model's dtype. The mask over padded words is boolean.
     """
     rows = ctx.setting.encoder_length
-    padded_rows = -(-rows // MASK_ALIGNMENT) * MASK_ALIGNMENT
+    padded_rows = round_up(rows, MASK_ALIGNMENT)
     if additive and ctx.setting.autocast_dtype is None and padded_rows == rows:
         return None
     return ctx.tape.new((ctx.batch, 1, ctx.sequence, padded_rows), dtype, "mask of encoded rows")

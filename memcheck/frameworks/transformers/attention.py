@@ -22,7 +22,7 @@ from memcheck.autograd.operator import (
     slices,
     unary,
 )
-from memcheck.autograd.tensor import Dim, Leaf, Tape, Value, shared
+from memcheck.autograd.tensor import Dim, Leaf, Tape, Value, ceil_div, shared
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.modules import forward_of
@@ -55,7 +55,7 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
     if (own_forward := forward_of(attention.extension)) is not None:
         return own_forward(ctx, attention, attention.extension, x)
     tensors = linear_tensors(attention.tensors)
-    width = -(-attention.heads // ctx.tp) * (attention.v_head_dim or attention.head_dim)
+    width = ceil_div(attention.heads, ctx.tp) * (attention.v_head_dim or attention.head_dim)
     x = enter_tensor_parallel(ctx, x)
     if isinstance(attention, FalconH1Attention):
         x = scale(tape, x, "attention multiplier")
@@ -147,7 +147,7 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     """
     tape = ctx.tape
     tensors = linear_tensors(attention.tensors)
-    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
     # whether the head view of q and k is copied before a norm or a kernel, which depends on what reads it
     copies = not turns_in_place(ctx) and (attention.rotary_dim > 0 or not keeps_strides(ctx, attention))
     gate = None
@@ -250,7 +250,7 @@ def _fused_projection(ctx: Context, attention: Attention, x: Value) -> Heads:
     tape = ctx.tape
     tensor = linear_tensors(attention.tensors)[0]
     batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
-    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
     qkv = linear(tape, x, ctx.weights(tensor, attention.qkv_bias), tensor.name)
     if attention.clip_qkv:
         qkv = clamp(tape, qkv, 2)
@@ -277,7 +277,7 @@ def _split_falcon(ctx: Context, attention: Attention, qkv: Value) -> Heads:
     """
     tape = ctx.tape
     batch, sequence, head_dim = ctx.batch, ctx.sequence, attention.head_dim
-    heads, kv_heads = -(-attention.heads // ctx.tp), max(1, -(-attention.kv_heads // ctx.tp))
+    heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
     ctx.attention_locals.append(qkv)
     q = slices(tape, qkv, (batch, heads, sequence, head_dim))[0]
     indices = tape.new((1,), "int64", "head index")

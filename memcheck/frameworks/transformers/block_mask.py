@@ -9,7 +9,7 @@ from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy, dropout, operator, repeat_kv, scale
-from memcheck.autograd.tensor import Tape, Value
+from memcheck.autograd.tensor import Tape, Value, round_up
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
 from memcheck.models.module_types import BlockIndexer
 from memcheck.models.types import Attention
@@ -52,7 +52,7 @@ def _efficient(ctx: Context, heads: tuple[Value, Value, Value], mask: Value) -> 
     tape = ctx.tape
     q, k, v, bias = ((cast(tape, t, tape.autocast) if tape.autocast else t) for t in (*heads, mask))
     if ctx.sequence % MASK_ALIGNMENT:  # pad_bias
-        bias = _padded(tape, bias, -(-ctx.sequence // MASK_ALIGNMENT) * MASK_ALIGNMENT)
+        bias = _padded(tape, bias, round_up(ctx.sequence, MASK_ALIGNMENT))
     out = Value(tape.output("attention", q.shape, q.dtype, "efficient attention"), q.shape, q.dtype)
     lse = tape.output("attention", q.shape[:-1], "fp32", "efficient attention logsumexp")
     return operator(tape, out, (q, k, v, bias), "efficient attention backward", saves=(q, k, v, bias, out, lse))

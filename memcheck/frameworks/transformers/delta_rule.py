@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.loss import counted_as, in_pieces
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import add, add_bias, cast, cat, copy, mul, operator, repeat_kv, scale, subtract, unary
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write
 from memcheck.models.module_types import DoubledBetaMixer
 from memcheck.models.types import Mixer, ParameterTensor
@@ -58,7 +58,7 @@ def delta_net_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     transformers 5.23 models/qwen3_5/modeling_qwen3_5.py, Qwen3_5GatedDeltaNet.
     """
     tape = ctx.tape
-    heads, key_heads = -(-mixer.heads // ctx.tp), -(-mixer.key_heads // ctx.tp)
+    heads, key_heads = ceil_div(mixer.heads, ctx.tp), ceil_div(mixer.key_heads, ctx.tp)
     key_shape = (ctx.batch, key_heads, ctx.sequence, mixer.key_dim)
     value_shape = (ctx.batch, heads, ctx.sequence, mixer.head_dim)
     qkv, gate, beta, decay = delta_inputs(ctx, mixer, x)
@@ -73,7 +73,7 @@ def delta_net_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     softplus = unary(tape, add_bias(tape, cast(tape, decay, "fp32"), time_step_bias), "softplus")
     decay_rate = mul(tape, softplus, a_log)
     del softplus
-    chunks = -(-ctx.sequence // CHUNK)
+    chunks = ceil_div(ctx.sequence, CHUNK)
     sizes = Cut(batch=ctx.batch, heads=heads, chunks=chunks, key=mixer.key_dim, value=mixer.head_dim)
     out = chunked_rule(ctx, sizes, query, key, value, decay_rate, beta)
     norm = tensor_of(mixer, "norm")
@@ -94,8 +94,8 @@ def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Va
     if "in_proj_qkv" in names:
         projected = [project(ctx, mixer, x, f"in_proj_{name}") for name in ("qkv", "z", "b", "a")]
         return projected[0], projected[1], projected[2], projected[3]
-    heads = -(-mixer.heads // ctx.tp)
-    value_width, key_width = heads * mixer.head_dim, -(-mixer.key_heads // ctx.tp) * mixer.key_dim
+    heads = ceil_div(mixer.heads, ctx.tp)
+    value_width, key_width = heads * mixer.head_dim, ceil_div(mixer.key_heads, ctx.tp) * mixer.key_dim
     widths = (key_width, key_width, value_width)
     if "in_proj_qkvz" in names:
         qkvz, ba = project(ctx, mixer, x, "in_proj_qkvz"), project(ctx, mixer, x, "in_proj_ba")

@@ -9,7 +9,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import activation, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, factors, mul, operator, topk, unary
-from memcheck.autograd.tensor import Tape, Value
+from memcheck.autograd.tensor import Tape, Value, ceil_div
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
 from memcheck.frameworks.transformers.router import router_tensor
@@ -24,8 +24,8 @@ def dense_dispatch(ctx: Context, moe: Moe, x: Value) -> Value:
     """
     tape = ctx.tape
     hidden = x.shape[-1]
-    local_experts = -(-moe.experts // ctx.setting.expert_parallel)
-    width = -(-moe.width // ctx.setting.expert_tensor_parallel)
+    local_experts = ceil_div(moe.experts, ctx.setting.expert_parallel)
+    width = ceil_div(moe.width, ctx.setting.expert_tensor_parallel)
     tensor = router_tensor(moe)
     expert_input = enter_tensor_parallel(ctx, x)
     tokens = expert_input.shape[0]

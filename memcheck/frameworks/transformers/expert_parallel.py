@@ -8,7 +8,7 @@ from memcheck.accounts.deepep import NODE_RANKS
 from memcheck.autograd.checkpoint import ctx_attribute
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, grouped_mm, index, mul, operator
-from memcheck.autograd.tensor import Dim, Storage, Tape, Value
+from memcheck.autograd.tensor import Dim, Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
 from memcheck.frameworks.transformers.grouped_adapters import Operands, operands, with_adapter
@@ -119,7 +119,7 @@ def local_experts(
     from memcheck.frameworks.transformers.moe import expert_tensors
 
     tape, rows = ctx.tape, tokens.shape[0]
-    hidden, local = tokens.shape[-1], -(-moe.experts // ctx.setting.expert_parallel)
+    hidden, local = tokens.shape[-1], ceil_div(moe.experts, ctx.setting.expert_parallel)
     up_tensor, down_tensor = expert_tensors(moe)
     up_width = 2 * moe.width if moe.gated else moe.width
     offsets = tape.new((local,), "int32", "group offsets")
@@ -238,7 +238,7 @@ def sent(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     # the mean number of ranks that a token reaches if its experts are drawn evenly
     ranks_per_token = expert_ranks * (1 - (1 - 1 / expert_ranks) ** experts_per_token)
     received = Dim(math.ceil(local_tokens * ranks_per_token * ctx.setting.expert_imbalance), "T*reached")
-    experts_here = -(-moe.experts // expert_ranks)
+    experts_here = ceil_div(moe.experts, expert_ranks)
     handle = _handle(
         tape, x.origin or weights.origin, *_dispatch_maps(tape, local_tokens, expert_ranks, experts_per_token, received)
     )
@@ -266,7 +266,7 @@ def sent_permuted(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """
     tape, expert_ranks = ctx.tape, ctx.setting.expert_parallel
     local_tokens, hidden = x.shape[0], x.shape[-1]
-    all_tokens, experts_here = Dim(local_tokens * expert_ranks, "T*ep"), -(-moe.experts // expert_ranks)
+    all_tokens, experts_here = Dim(local_tokens * expert_ranks, "T*ep"), ceil_div(moe.experts, expert_ranks)
     routing, multihot = _multihot(tape, weights, moe.experts)
     global_routing_map = tape.new((all_tokens, moe.experts), "bool", "global routing map")
     handle = _handle(
@@ -299,7 +299,7 @@ def _dispatch_maps(tape: Tape, local_tokens: int, expert_ranks: int, choices: in
             tape.new((local_tokens, expert_ranks), "int32", "send_head"),
             tape.new((received,), "int32", "recv_src_idx"),
         ]
-    nodes = -(-expert_ranks // NODE_RANKS)
+    nodes = ceil_div(expert_ranks, NODE_RANKS)
     # tokens that this rank forwards within its node: the mean number of nodes that a token reaches, times its tokens
     forwarded = math.ceil(local_tokens * nodes * (1 - (1 - 1 / nodes) ** choices))
     maps.append(tape.new((local_tokens, nodes), "int32", "send_rdma_head"))

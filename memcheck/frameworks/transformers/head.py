@@ -13,7 +13,7 @@ from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_ent
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import activation, enter_tensor_parallel, normalise
 from memcheck.autograd.operator import cast, cat, dropout, operator, scale, shift, unary
-from memcheck.autograd.tensor import Dim, Leaf, Parameter, rounded_bytes
+from memcheck.autograd.tensor import Dim, Leaf, Parameter, ceil_div, rounded_bytes
 from memcheck.frameworks.layers import layers_of
 from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
@@ -162,7 +162,7 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
         del hidden_states, normed
         return task_loss(ctx, head.task, hidden_box, trained=head.trained)
     # the head's weight, [vocab / tp, hidden]: the embedding's if it is tied
-    shard = Dim(-(-head.vocab // ctx.tp), "V/tp" if ctx.tp > 1 else "V")
+    shard = Dim(ceil_div(head.vocab, ctx.tp), "V/tp" if ctx.tp > 1 else "V")
     shape = (shard, head.projection or ctx.hidden)
     weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
@@ -408,7 +408,7 @@ def loss_in_pieces(ctx: Context, head: Head, hidden_states: Value, weights: Weig
         return None
     tape = ctx.tape
     chunks = head.loss.chunks
-    chunk_tokens = -(-ctx.tokens // chunks)
+    chunk_tokens = ceil_div(ctx.tokens, chunks)
     sizes = in_pieces(chunk_tokens * chunks, chunk_tokens)
     chunk_inputs = tape.views(hidden_states, *(((chunk_tokens, ctx.hidden),) * len(sizes)))
     del hidden_states

@@ -9,7 +9,7 @@ from __future__ import annotations
 from memcheck.autograd import attention as kernels
 from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context, Patched, Setting, Style
-from memcheck.autograd.tensor import Storage
+from memcheck.autograd.tensor import Storage, ceil_div
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
 from memcheck.models.module_types import (
@@ -152,7 +152,7 @@ def copied_operands(ctx: Context, attention: Attention, heads: int) -> kernels.C
     ends_in_cat = attention.rotary_dim > 0 and (concatenates(attention) or attention.rotation.form == "chunks")
     not_contiguous = turns_in_place(ctx) or not ends_in_cat
     if repeats_kv(ctx, attention):
-        expanded_head = max(1, -(-attention.kv_heads // ctx.tp)) == 1 < heads
+        expanded_head = max(1, ceil_div(attention.kv_heads, ctx.tp)) == 1 < heads
         return not_contiguous, expanded_head, expanded_head
     return not_contiguous, not_contiguous, True
 
@@ -166,4 +166,6 @@ def additive_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | N
         return ctx.tape.new((ctx.batch, 1, ctx.sequence, ctx.sequence), dtype, "attention mask")
     if ctx.setting.autocast_dtype is None:
         return None
-    return ctx.tape.new((ctx.batch, -(-attention.heads // ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask")
+    return ctx.tape.new(
+        (ctx.batch, ceil_div(attention.heads, ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask"
+    )

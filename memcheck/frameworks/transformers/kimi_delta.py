@@ -24,7 +24,7 @@ from memcheck.autograd.operator import (
     unary,
     where,
 )
-from memcheck.autograd.tensor import Storage, Tape, Value, rounded
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, rounded
 from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
 from memcheck.frameworks.transformers.scan import convolve, gated_norm, pad, select, sum_rows, write
 from memcheck.models.module_types import BoundedLingDelta, LingDelta
@@ -52,7 +52,7 @@ def _attention(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> Value:
     convolution and the rule.
     """
     tape, head_dim = ctx.tape, mixer.head_dim
-    heads = -(-mixer.heads // ctx.tp)
+    heads = ceil_div(mixer.heads, ctx.tp)
     width = heads * head_dim
     projections = tuple(project(ctx, mixer, x, f"self_attn.{name}_proj") for name in "qkv")
     qkv = cat(tape, projections, (ctx.tokens, 3 * width), "cat q, k, v")
@@ -127,7 +127,7 @@ def _chunked_rule(ctx: Context, heads: int, head_dim: int, inputs: Inputs) -> Va
     live as long as the variables of that function.
     """
     tape, input_dtype = ctx.tape, inputs[0].dtype
-    sizes = Cut(batch=ctx.batch, heads=heads, chunks=-(-ctx.sequence // CHUNK), key=head_dim, value=head_dim)
+    sizes = Cut(batch=ctx.batch, heads=heads, chunks=ceil_div(ctx.sequence, CHUNK), key=head_dim, value=head_dim)
     query, key, value, decay, beta = (cast(tape, copy(tape, t, "contiguous"), "fp32") for t in inputs)
     query, key = _normalise_rows(tape, query), _normalise_rows(tape, key)
     query = scale(tape, pad(tape, query, sizes.rows(head_dim)))
@@ -270,7 +270,7 @@ def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
     saved += [tape.new(rows, "fp32", "rstd") for _ in range(2)]
     saved += [tape.new(shape, "fp32", "sums of decay"), decay.storage, beta.storage]
     saved += [tape.new((*shape[:-1], CHUNK), input_dtype, "products within chunks") for _ in range(2)]
-    states = (shape[0] * shape[1] * -(-shape[2] // CHUNK), shape[3], shape[3])
+    states = (shape[0] * shape[1] * ceil_div(shape[2], CHUNK), shape[3], shape[3])
     forward_temporaries = [tape.new(shape, input_dtype, "w, u, kg, v_new") for _ in range(4)]
     forward_temporaries.append(tape.new(states, input_dtype, "states of chunks"))
     out = tape.value(shape, input_dtype, "kimi delta rule")

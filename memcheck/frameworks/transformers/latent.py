@@ -10,7 +10,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
 from memcheck.autograd.operator import cast, cat, copy, head_view, mul, operator, scale, unary
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import scale_positions
 from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
@@ -37,7 +37,7 @@ def latent_attention(ctx: Context, attention: LatentAttention, x: Value, stream:
     tape = ctx.tape
     tensors = {t.name.split(".")[-2]: t for t in linear_tensors(attention.tensors)}
     batch, sequence = ctx.batch, ctx.sequence
-    heads = -(-attention.heads // ctx.tp)
+    heads = ceil_div(attention.heads, ctx.tp)
     nope, rope, v_dim = attention.qk_nope_head_dim, attention.qk_rope_head_dim, attention.v_head_dim
     x = enter_tensor_parallel(ctx, x)
     q_input = _query_input(ctx, attention, tensors, x)

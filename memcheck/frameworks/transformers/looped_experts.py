@@ -11,7 +11,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, index, mul, operator
-from memcheck.autograd.tensor import SAVED_WEIGHT, Dim, Storage, Tape, Value
+from memcheck.autograd.tensor import SAVED_WEIGHT, Dim, Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import adapted_tensors
 from memcheck.frameworks.transformers.moe import expert_weights, gate
@@ -37,9 +37,9 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     identities = moe.identities if isinstance(moe, IdentityMoe) else 0
     classes = moe.experts if identities else moe.experts + 1
     mask = tape.new((tokens, moe.experts_per_token, classes), "int64", "one_hot")
-    local_experts = -(-(moe.experts - identities) // ctx.setting.expert_parallel)
-    experts_per_rank = -(-moe.experts // ctx.setting.expert_parallel)
-    width = -(-moe.width // ctx.setting.expert_tensor_parallel)
+    local_experts = ceil_div(moe.experts - identities, ctx.setting.expert_parallel)
+    experts_per_rank = ceil_div(moe.experts, ctx.setting.expert_parallel)
+    width = ceil_div(moe.width, ctx.setting.expert_tensor_parallel)
     *up_tensors, down_tensor = (t for t in moe.tensors if t.group == "experts")
     outputs = 2 * width if moe.gated and len(up_tensors) == 1 else width
     names_adapted = {stack.name for stack in adapted_tensors(ctx.setting.adapter, moe)}
@@ -57,8 +57,8 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
     down_stack = weights(down_tensor)
     variables: list[Value] = []
     turns = min(local_experts, MOST)
-    experts_per_turn = -(-local_experts // turns)
-    rows = Dim(-(-tokens * moe.experts_per_token * experts_per_turn // experts_per_rank), "T*K/E")
+    experts_per_turn = ceil_div(local_experts, turns)
+    rows = Dim(ceil_div(tokens * moe.experts_per_token * experts_per_turn, experts_per_rank), "T*K/E")
     for _ in range(turns):
         row_index = tape.new((rows, 2), "int64", "token and choice of each row")
         gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
@@ -79,7 +79,7 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
         del out, row_index
     # identity experts, which return their input (LongCat Flash)
     turns = min(identities, MOST)
-    rows = Dim(-(-tokens * moe.experts_per_token * identities // (moe.experts * max(1, turns))), "T*K/E")
+    rows = Dim(ceil_div(tokens * moe.experts_per_token * identities, moe.experts * max(1, turns)), "T*K/E")
     for _ in range(turns):
         row_index = tape.new((rows, 2), "int64", "token and choice of each row")
         gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")

@@ -15,7 +15,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import linear, product
 from memcheck.autograd.modules import l2_norm_pieces, rms_norm_pieces
 from memcheck.autograd.operator import add, add_bias, cast, convert_weight, copy, mul, operator, scale, unary
-from memcheck.autograd.tensor import Storage, Tape, Value, promote
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, promote
 from memcheck.frameworks.transformers.scan import convolve
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
@@ -302,16 +302,16 @@ def _decay(ctx: Context, tensors: dict[str, ParameterTensor], sizes: Channels) -
 
 
 def _vector(ctx: Context, tensor: ParameterTensor) -> Value:
-    return ctx.tape.parameter(ctx.parameter(tensor.name, (-(-tensor.shape[0] // ctx.tp),)))
+    return ctx.tape.parameter(ctx.parameter(tensor.name, (ceil_div(tensor.shape[0], ctx.tp),)))
 
 
 def _scan_states(ctx: Context, sizes: Channels) -> tuple[int, ...]:
-    return (ctx.batch, sizes.inner, -(-ctx.sequence // SCAN_CHUNK), 2 * sizes.state)
+    return (ctx.batch, sizes.inner, ceil_div(ctx.sequence, SCAN_CHUNK), 2 * sizes.state)
 
 
 def _sizes(ctx: Context, mixer: Mixer) -> Channels:
     rank = _named(mixer)["dt_proj.weight"].shape[1]
-    return Channels(-(-mixer.heads // ctx.tp) * mixer.head_dim, rank, mixer.key_dim)
+    return Channels(ceil_div(mixer.heads, ctx.tp) * mixer.head_dim, rank, mixer.key_dim)
 
 
 def _named(mixer: Mixer) -> dict[str, ParameterTensor]:

@@ -28,7 +28,7 @@ from memcheck.autograd.operator import (
     shift,
     unary,
 )
-from memcheck.autograd.tensor import Storage, Tape, Value, promote
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, promote
 from memcheck.frameworks.transformers.scan import convolve, pad, select
 from memcheck.models.module_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.types import Mixer, ParameterTensor
@@ -57,7 +57,7 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     transformers 5.23 models/mamba2/modeling_mamba2.py, Mamba2Mixer.
     """
     tape = ctx.tape
-    heads, groups = -(-mixer.heads // ctx.tp), -(-mixer.groups // ctx.tp)
+    heads, groups = ceil_div(mixer.heads, ctx.tp), ceil_div(mixer.groups, ctx.tp)
     inner_width, group_width = heads * mixer.head_dim, groups * mixer.key_dim
     tensors = {t.name.rpartition("mixer.")[2].rpartition("mamba.")[2]: t for t in mixer.tensors}
     projected, input_dtype = _project(ctx, tensors, "in_proj", x), x.dtype
@@ -74,7 +74,7 @@ def mamba2_fallback(ctx: Context, mixer: Mixer, x: Value) -> Value:
     )
     decay_rate = unary(tape, convert_weight(tape, tape.parameter(ctx.parameter("A_log", (heads,))), "fp32"), "exp")
     chunk = mixer.chunk
-    chunks = -(-ctx.sequence // chunk)
+    chunks = ceil_div(ctx.sequence, chunk)
     scan = Scan(batch=ctx.batch, heads=heads, chunks=chunks, chunk=chunk, width=mixer.head_dim, state=mixer.key_dim)
     skip_factor = tape.parameter(ctx.parameter("D", (heads,)))
     time_step_bias = tape.parameter(ctx.parameter("dt_bias", (heads,)))

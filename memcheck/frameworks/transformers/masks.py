@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.autograd.context import Setting
-from memcheck.autograd.tensor import ITEM_BYTES, rounded
+from memcheck.autograd.tensor import ITEM_BYTES, ceil_div, rounded
 from memcheck.frameworks.transformers.kernel_choice import chosen_kernel, grouping_of, needs_mask, shares_mask
 from memcheck.models.module_types import BlockIndexer, Disentangled, FalconAttention, MptAttention
 from memcheck.models.types import Attention, Block, LatentAttention
@@ -98,7 +98,7 @@ def _bias(attention: Attention, setting: Setting) -> int:
         return rounded(setting.batch * attention.heads * setting.sequence**2 * ITEM_BYTES[setting.param_dtype])
     if not attention.alibi:
         return 0
-    heads = -(-attention.heads // setting.tensor_parallel)
+    heads = ceil_div(attention.heads, setting.tensor_parallel)
     if isinstance(attention, MptAttention):
         return rounded(heads * setting.sequence * ITEM_BYTES["fp32"])
     return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.param_dtype])
@@ -122,7 +122,7 @@ def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     compute = setting.autocast_dtype or setting.compute_dtype
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
     if isinstance(mixer, FalconAttention) and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
-        return mixer.window, setting.param_dtype, setting.batch * -(-mixer.heads // setting.tensor_parallel)
+        return mixer.window, setting.param_dtype, setting.batch * ceil_div(mixer.heads, setting.tensor_parallel)
     if kernel == "eager":
         return mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.param_dtype, setting.batch
     if isinstance(mixer.extension, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own

@@ -17,7 +17,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import linear
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
 from memcheck.autograd.operator import copy, mul, operator, unary
-from memcheck.autograd.tensor import Storage, Value
+from memcheck.autograd.tensor import Storage, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.models.module_types import FalconH1Mixer
 from memcheck.models.types import Mixer, Norm, ParameterTensor
@@ -105,7 +105,7 @@ def _lightning(ctx: Context, mixer: Mixer, x: Value) -> Value:
     """
     tape = ctx.tape
     qkv = unary(tape, _project(ctx, mixer, x, "qkv_proj"), "silu")
-    heads, head_dim = -(-mixer.heads // ctx.tp), mixer.head_dim
+    heads, head_dim = ceil_div(mixer.heads, ctx.tp), mixer.head_dim
     mixed = _lightning_blocks(ctx, qkv, heads, head_dim)
     weight, _ = ctx.norm_weight(Norm("rmsnorm", heads * head_dim), "self_attn.norm")
     mixed = rms_norm_pieces(tape, mixed, weight)
@@ -123,7 +123,7 @@ def _lightning_blocks(ctx: Context, qkv: Value, heads: int, head_dim: int) -> Va
     tape = ctx.tape
     tokens, dtype, width = qkv.shape[0], qkv.dtype, heads * head_dim
     block = min(LIGHTNING_BLOCK, ctx.sequence)
-    blocks = -(-ctx.sequence // block)
+    blocks = ceil_div(ctx.sequence, block)
     states = tape.new((ctx.batch * blocks, heads, head_dim, head_dim), dtype, "key-value products")
     scores = tape.new((tokens, heads, block), dtype, "decayed scores")
     tokens_but_one_block = tokens * (blocks - 1) // blocks
@@ -157,7 +157,7 @@ def _mamba2_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
         from memcheck.frameworks.transformers.mamba2 import multiplied
 
         projected = multiplied(ctx, projected)
-    inner_width = -(-mixer.heads // ctx.tp) * mixer.head_dim
+    inner_width = ceil_div(mixer.heads, ctx.tp) * mixer.head_dim
     saved = {"scan output": (inner_width, projected.dtype), "rstd": (1, "fp32")}
     scanned = _fused_function(ctx, mixer, projected, inner_width, saved, "norm")
     return _project(ctx, mixer, scanned, "out_proj")
@@ -171,7 +171,7 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
     the decay, beta, the chunks' triangular inverses and the rule's output.
     """
     tape = ctx.tape
-    heads = -(-mixer.heads // ctx.tp)
+    heads = ceil_div(mixer.heads, ctx.tp)
     value_width = heads * mixer.head_dim
     names = {t.name.removesuffix(".weight").rpartition(".")[2] for t in mixer.tensors}
     gates: tuple[Value, ...]

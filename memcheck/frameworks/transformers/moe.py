@@ -25,7 +25,7 @@ from memcheck.autograd.operator import (
     sum_groups,
     unary,
 )
-from memcheck.autograd.tensor import Dim, Storage, Tape, Value
+from memcheck.autograd.tensor import Dim, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.adapters import factors_of, folded
 from memcheck.frameworks.transformers.mlp import clamped, mlp
 from memcheck.frameworks.transformers.modules import forward_of
@@ -223,8 +223,8 @@ def experts(ctx: Context, moe: Moe, x: Value, scores: Value, indices: Storage) -
     hidden, input_dtype = x.shape[-1], x.dtype
     experts_per_token = moe.experts_per_token
     rows = Dim(x.shape[0] * experts_per_token, "T*K")
-    width = -(-moe.width // ctx.setting.expert_tensor_parallel)
-    local_experts = -(-moe.experts // ctx.setting.expert_parallel)
+    width = ceil_div(moe.width, ctx.setting.expert_tensor_parallel)
+    local_experts = ceil_div(moe.experts, ctx.setting.expert_parallel)
     up_tensor, down_tensor = expert_tensors(moe)
     outputs = 2 * width if moe.gated else width
     up_shape, down_shape = (local_experts, outputs, hidden), (local_experts, hidden, width)

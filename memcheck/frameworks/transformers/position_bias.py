@@ -11,7 +11,7 @@ from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
 from memcheck.autograd.matrix import embedding
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, copy, dropout, operator, scale, shift
-from memcheck.autograd.tensor import Gathered, Parameter, Storage, Tape, Value, promote, shared
+from memcheck.autograd.tensor import Gathered, Parameter, Storage, Tape, Value, promote, round_up, shared
 from memcheck.frameworks.transformers.eager import returns
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of
 from memcheck.models.types import Attention
@@ -48,7 +48,7 @@ def attend_with_biases(ctx: Context, attention: Attention, q: Value, k: Value, v
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
         biases = cast(tape, biases, tape.autocast)
     if shape[3] % MASK_ALIGNMENT:
-        wide = -(-shape[3] // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        wide = round_up(shape[3], MASK_ALIGNMENT)
         biases = padded(tape, biases, (*biases.shape[:3], wide))
     return kernel_with_biases(tape, q, k, v, biases)
 
@@ -230,7 +230,7 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
     saved = (q.storage, k.storage, v.storage, out.storage, lse, biases.storage)
     grad_specs = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
     needs_grad, biases_shape, dtype = biases.origin is not None, biases.shape, biases.dtype
-    padded_keys = -(-k.shape[2] // GRADIENT_ALIGNMENT) * GRADIENT_ALIGNMENT
+    padded_keys = round_up(k.shape[2], GRADIENT_ALIGNMENT)
     full_grad_shape = (q.shape[0], *biases_shape[1:3], padded_keys)
 
     def attention_backward(grad: Storage) -> list[Storage | None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, operator, scale
 from memcheck.autograd.quantised import BLOCK
-from memcheck.autograd.tensor import Tape, Value
+from memcheck.autograd.tensor import Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import factors_of
 from memcheck.job.types import TrainingJob
@@ -35,7 +35,7 @@ def dequantised(ctx: Context, shape: tuple[int, int, int], storage: str) -> Valu
         out = tape.value(shape, "fp32", "dequantised experts")
         del scaled
         return out
-    constants = -(-shape[0] * shape[1] * shape[2] // BLOCK) if "single" not in storage else 0
+    constants = ceil_div(shape[0] * shape[1] * shape[2], BLOCK) if "single" not in storage else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.autograd import eager as sinks_of
 from memcheck.autograd.context import Context
-from memcheck.autograd.tensor import Value
+from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.models.types import Attention
 
 
@@ -30,4 +30,4 @@ def eager_with_sinks(ctx: Context, attention: Attention, q: Value, k: Value, v: 
 
 
 def _sinks(ctx: Context, attention: Attention) -> Value:
-    return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (-(-attention.heads // ctx.tp),)))
+    return ctx.tape.parameter(ctx.parameter("self_attn.sinks", (ceil_div(attention.heads, ctx.tp),)))

@@ -13,7 +13,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.loss import cross_entropy_in_place, in_pieces
 from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import cast
-from memcheck.autograd.tensor import Storage, Tape, Value
+from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.head import Head
 
 TARGET_BYTES = 4 * 2**30
@@ -38,7 +38,7 @@ def fused_loss(ctx: Context, head: Head, hidden: Value, weights: Weights) -> Val
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
     gradient = tape.new(hidden.shape, hidden.dtype, "gradient of the hidden states")
     head_gradient = tape.new(weight.shape, dtype, "gradient of the head") if trained else None
-    piece = -(-tokens // pieces_of(tokens, vocabulary)) if head.loss.kind == "chunked" else tokens
+    piece = ceil_div(tokens, pieces_of(tokens, vocabulary)) if head.loss.kind == "chunked" else tokens
     for size, _ in in_pieces(tokens, piece):
         narrow = tape.new((size, ctx.hidden), dtype, "head input") if hidden.dtype != dtype else None
         logits = tape.new((size, vocabulary), dtype, "logits of a piece")
