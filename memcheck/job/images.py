@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
@@ -147,10 +148,10 @@ def filling(vision: Vision, sequence: int) -> Images:
     if vision.crosses:
         return Images(1, vision.tile, 1)
     if vision.resampled:
-        pictures = -(-sequence // vision.resampled)
+        pictures = ceil_div(sequence, vision.resampled)
         return Images(pictures, pictures * vision.side, min(sequence, pictures * vision.resampled))
     if vision.tile:
-        tiles = -(-sequence // vision.tile_tokens)
+        tiles = ceil_div(sequence, vision.tile_tokens)
         return Images(tiles, tiles * vision.tile, min(sequence, tiles * vision.tile_tokens))
     return Images(1, sequence * vision.merge, sequence)
 
@@ -241,7 +242,7 @@ def _stated(
     if len(set(sizes)) > 1 and not (vision.tile or vision.resampled or vision.budgets):
         return images._replace(sizes=sizes)
     if per_sample > 1 and not vision.tile and not sizes:
-        patches_per_picture = -(-patches // per_sample)
+        patches_per_picture = ceil_div(patches, per_sample)
         why = "pictures of a sample are taken to be alike: eager attention keeps more of unequal ones (list each)"
         defaults.note("training.images.patches", f"{patches_per_picture} a picture", why)
     return images
@@ -311,7 +312,7 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
     if vision.resampled:  # a picture that is split counts as several
         return Images(max(per_sample, tokens // vision.resampled), patches, tokens)
     if vision.budgets:
-        patches_per_picture = -(-patches // max(1, per_sample))
+        patches_per_picture = ceil_div(patches, max(1, per_sample))
         needed = max(patches_per_picture, vision.tile)
         sizes = [budget * vision.merge for budget in vision.budgets]  # to which the processor pads an image
         rows = next((size for size in sizes if size >= needed), 0)
@@ -340,7 +341,9 @@ def _fitting(training: plan_types.TrainingSpec, vision: Vision, images: Images, 
     sequence, samples = training.longest_row or training.sequence_length, training.micro_batch_size or 1
     if sequence is None or vision.crosses or images.tokens + vision.separators * images.pictures < sequence:
         return images
-    share = Images(-(-images.pictures // samples), -(-images.patches // samples), -(-images.tokens // samples))
+    share = Images(
+        ceil_div(images.pictures, samples), ceil_div(images.patches, samples), ceil_div(images.tokens, samples)
+    )
     stated = training.images
     if samples > 1 and stated is not None and isinstance(stated.patches, int) and share.tokens < sequence:
         if isinstance(stated.per_sample, int) and not vision.tile:

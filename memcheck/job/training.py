@@ -6,6 +6,7 @@ after it.
 
 from __future__ import annotations
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.defaults import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import DEFAULT_OPTIMIZER, Framework
 from memcheck.job.layout import recomputes
@@ -84,7 +85,7 @@ def resolve_accumulation(
     if training.global_batch_size is None:
         return defaults.take("training.gradient_accumulation_steps", None, 1)
     per_pass = micro_batch_size * layout.data
-    steps = max(1, -(-training.global_batch_size // per_pass))
+    steps = max(1, ceil_div(training.global_batch_size, per_pass))
     why = f"global_batch_size {training.global_batch_size} / (micro_batch_size {micro_batch_size} * data {layout.data})"
     defaults.note("training.gradient_accumulation_steps", steps, why)
     return steps

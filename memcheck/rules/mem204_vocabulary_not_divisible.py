@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.plan.finding import Finding
 from memcheck.rules import REVIEW
 from memcheck.rules.types import PROVABLE, Rule, RuleContext
@@ -41,8 +42,8 @@ def check(context: RuleContext) -> Iterator[Finding]:
     model, tensor, framework = context.architecture, context.layout.tensor, context.framework
     if model is None or framework is None or framework.parallelism.pads_vocabulary or model.vocab_size % tensor == 0:
         return
-    rows = -(-model.vocab_size // tensor)
-    padded = -(-model.vocab_size // (64 * tensor)) * 64 * tensor
+    rows = ceil_div(model.vocab_size, tensor)
+    padded = ceil_div(model.vocab_size, 64 * tensor) * 64 * tensor
     yield RULE.finding(
         context,
         f"a vocabulary of {model.vocab_size} does not split over tensor {tensor} ranks: the first hold {rows} rows, "

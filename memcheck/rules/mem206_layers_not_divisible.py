@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.plan.finding import Finding
@@ -110,8 +111,8 @@ def _shorter_ends(context: RuleContext, layers: int) -> str:
     if layout.virtual_stages > 1:
         return f"write the stages as `options: {{{WRITTEN}: ...}}`"
     middle = layout.pipeline - 2
-    each = next(n for n in range(-(-layers // layout.pipeline), 0, -1) if layers - n * middle >= 2)
-    first = -(-(layers - each * middle) // 2)
+    each = next(n for n in range(ceil_div(layers, layout.pipeline), 0, -1) if layers - n * middle >= 2)
+    first = ceil_div(layers - each * middle, 2)
     last = layers - each * middle - first
     return f"write `options: {{{names[0]}: {first}, {names[1]}: {last}}}`, {each} on each stage between"
 

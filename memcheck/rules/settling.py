@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from memcheck.accounts.estimate import Estimate
+from memcheck.autograd.tensor import ceil_div
 from memcheck.edge.screen import between, value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
@@ -69,7 +70,7 @@ def with_longest(context: RuleContext, answer: Estimate) -> Estimate:
     if job is None or not rows_have_limit(context):
         return answer
     step = STEP * job.layout.context * job.layout.tensor
-    fits, above = -(-SHORT // step), -(-job.sequence_length // step)
+    fits, above = ceil_div(SHORT, step), ceil_div(job.sequence_length, step)
     if fits >= above or not _fits(context, fits * step):
         return answer
     while above - fits > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import lcm
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import Cache, EngineSettings
 from memcheck.job.engines.vllm.versions import Version
@@ -56,7 +57,7 @@ def layer_caches(
             step = max(step, 128)
         if cached and _exports(states, arch) and version.exports_states:
             step = lcm(step, GDN_ALIGNMENT)
-        block = max(block, step * -(-largest // (step * token_bytes)))
+        block = max(block, step * ceil_div(largest, step * token_bytes))
         page = block * token_bytes
     found: dict[Block, tuple[Cache, ...]] = {}
     for layer, _ in architecture.blocks:
@@ -225,7 +226,8 @@ def _state_bytes(mixer: Mixer, architecture: Architecture, settings: EngineSetti
         groups = mixer.groups + extra_groups(mixer.groups, ranks)
         convolved = mixer.heads * mixer.head_dim + 2 * groups * mixer.key_dim
         return (
-            -(-convolved // ranks) * columns * item + -(-mixer.heads // ranks) * mixer.head_dim * mixer.key_dim * wide
+            ceil_div(convolved, ranks) * columns * item
+            + ceil_div(mixer.heads, ranks) * mixer.head_dim * mixer.key_dim * wide
         )
     if mixer.kind == "gated-delta-net":
         convolved = 2 * (mixer.key_heads or mixer.heads) * mixer.key_dim + mixer.heads * mixer.head_dim

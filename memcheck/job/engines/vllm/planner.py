@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import Cache, CacheGroup, EngineSettings, KvPool, Refusal
 from memcheck.job.engines.vllm.versions import Version
@@ -23,14 +24,14 @@ def request_pages(cache: Cache, length: int, settings: EngineSettings, version: 
     ``max_memory_usage_bytes`` of the layer's spec.
     """
     if cache.kind in FULL:
-        return -(-length // cache.block)
+        return ceil_div(length, cache.block)
     if cache.kind in WINDOWS:
         batches = settings.pipeline + 1 if version.overlapping_batches else 1
         chunked = cache.kind == "ChunkedLocalAttentionSpec"
         kept = cache.window + batches * settings.batched_tokens - (0 if chunked else 1)
-        return -(-min(kept, length) // cache.block) + (0 if chunked else 1)
+        return ceil_div(min(kept, length), cache.block) + (0 if chunked else 1)
     if cache.kind == "CrossAttentionSpec":
-        return -(-settings.batched_tokens // cache.block)
+        return ceil_div(settings.batched_tokens, cache.block)
     return cache.states
 
 
@@ -58,7 +59,7 @@ def grouped(layers: Sequence[tuple[Cache, ...]], version: Version) -> tuple[Cach
     size = max(counts) if max(counts) < min(counts) * 1.5 else min(counts)
     groups = []
     for found in kinds.values():
-        number_of_groups = -(-len(found) // size)
+        number_of_groups = ceil_div(len(found), size)
         groups += [_group(found[i::number_of_groups], mixed=False) for i in range(number_of_groups)]
     return tuple(groups)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
+from memcheck.autograd.tensor import ceil_div
 from memcheck.job.engines.types import EngineSettings
 from memcheck.job.engines.vllm.caches import extra_groups, kv_heads
 from memcheck.job.engines.vllm.versions import Version
@@ -115,8 +116,8 @@ def _bytes(
         ranks = 1
     if tensor.shard == "vocab" or tensor.name.endswith(PER_LAYER_TABLE):
         ranks = 1 if architecture.model_type == "whisper" else ranks
-        shape[0] = -(-shape[0] // VOCABULARY_PADDING) * VOCABULARY_PADDING
-        shape[0] = -(-shape[0] // ranks)
+        shape[0] = ceil_div(shape[0], VOCABULARY_PADDING) * VOCABULARY_PADDING
+        shape[0] = ceil_div(shape[0], ranks)
     elif tensor.group == "experts":
         _cut_experts(shape, tensor, owner, ranks)
     elif tensor.shard != "none" or _divided_norm(tensor, owner):
@@ -149,7 +150,7 @@ def _cut(shape: list[int], tensor: ParameterTensor, owner: object, ranks: int) -
         and ("conv1d" in tensor.name or "in_proj" in tensor.name)
     ):
         shape[0] += 2 * extra_groups(owner.groups, ranks) * owner.key_dim
-    shape[dimension] = -(-shape[dimension] // ranks)
+    shape[dimension] = ceil_div(shape[dimension], ranks)
 
 
 def _divided_norm(tensor: ParameterTensor, owner: object) -> bool:
@@ -161,11 +162,11 @@ def _cut_experts(shape: list[int], tensor: ParameterTensor, owner: object, ranks
     """Divide every expert's matrices over the tensor ranks, in place; there is no expert parallelism."""
     if len(shape) == 3 and tensor.shard != "none":
         dimension = 2 if (tensor.shard == "row") != tensor.transposed else 1
-        shape[dimension] = -(-shape[dimension] // ranks)
+        shape[dimension] = ceil_div(shape[dimension], ranks)
     elif len(shape) == 2 and tensor.shard == "column" and isinstance(owner, Moe) and shape[0] == owner.experts:
-        shape[1] = -(-shape[1] // ranks)
+        shape[1] = ceil_div(shape[1], ranks)
     elif len(shape) == 2 and not (isinstance(owner, Moe) and shape[0] == owner.experts):
-        shape[0] = -(-shape[0] // ranks)
+        shape[0] = ceil_div(shape[0], ranks)
 
 
 def _held(tensor: ParameterTensor, numel: int, architecture: Architecture, settings: EngineSettings) -> int:
@@ -177,11 +178,11 @@ def _held(tensor: ParameterTensor, numel: int, architecture: Architecture, setti
     if architecture.model_type == "gpt_oss":
         matrix, kind = matrix and tensor.group == "experts", "mxfp4" if kind == "fp4" else kind
         if matrix and kind == "mxfp4" and len(tensor.shape) == 3:
-            numel = numel // architecture.hidden_size * -(-architecture.hidden_size // MXFP4_WIDTH) * MXFP4_WIDTH
+            numel = numel // architecture.hidden_size * ceil_div(architecture.hidden_size, MXFP4_WIDTH) * MXFP4_WIDTH
     if not matrix or len(tensor.shape) < 2:
         return 2 * numel
     size, bits = GROUP.get(kind, (0, 0))
-    scales = -(-numel // size) * bits if size else 0
+    scales = ceil_div(numel, size) * bits if size else 0
     return (numel * BITS.get(kind, 4) + scales + 7) // 8
 
 
