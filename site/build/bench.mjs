@@ -105,6 +105,7 @@ async function moves(browser) {
       )].filter((control) => control.checkVisibility());
       const control = controls[below(controls.length)];
       if (!control) continue;
+      if (times.length % 10 === 9) await new Promise((resolve) => setTimeout(resolve, 700)); // a reader looks: searches begin
       const shown = painted();
       const begun = performance.now();
       if (control.type === "range") {

@@ -12,6 +12,8 @@ export { takeNewer, type Offline } from "./offline.ts";
 
 const MIB = 1 << 20;
 const HEAP_BYTES = 192 * MIB;
+/** The second worker starts once no answer was asked for this long: its start would slow down the first moves. */
+const SETTLED_MS = 500;
 
 /** What answers requests: two workers in the page, one, or the server of `memcheck ui`. */
 export interface Client {
@@ -41,13 +43,16 @@ export function startClient(options: ClientOptions): Client {
   const common = { heapBytes: HEAP_BYTES, giveWayMs: 2_000, silentMs: 30_000 };
   let searches: Lane | null = null;
   let stored = false;
+  const settled = new Settled();
   const two = options.two ?? ((navigator as { deviceMemory?: number }).deviceMemory ?? 8) > 4;
   const answers = new Lane({
     ...common,
     start: () => start("answers"),
     state(state) {
-      // The second worker starts when the first is ready: both would ask for the same files at once.
-      if (state.phase === "ready" && two && !searches) searches = new Lane({ ...common, start: () => start("searches"), state: () => undefined });
+      // The second worker starts after the first is ready: both would ask for the same files at once.
+      if (state.phase === "ready" && two && !searches) {
+        searches = new Lane({ ...common, start: () => new LaterPort(settled.reached(), () => start("searches")), state: () => undefined });
+      }
       if (state.phase === "ready" && !options.start && !stored) {
         stored = true;
         void keepOffline(options.offline ?? (() => undefined));
@@ -56,7 +61,10 @@ export function startClient(options: ClientOptions): Client {
     },
   });
   return {
-    answer: (ask) => answers.ask(ask),
+    answer(ask) {
+      settled.disturb();
+      return answers.ask(ask);
+    },
     search: (ask) => (searches ?? answers).ask(ask),
     cancel(slot) {
       answers.cancel(slot);
@@ -71,4 +79,51 @@ export function startClient(options: ClientOptions): Client {
 
 function startWorker(lane: LaneName): Port {
   return new Worker(workerAddress(), { type: "module", name: lane }) as unknown as Port;
+}
+
+/** Whether the reader has paused: nothing was asked for `SETTLED_MS`. */
+class Settled {
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private waiting: (() => void)[] = [];
+
+  disturb(): void {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      for (const go of this.waiting.splice(0)) go();
+    }, SETTLED_MS);
+  }
+
+  /** Resolves at the next pause. */
+  reached(): Promise<void> {
+    return new Promise((resolve) => {
+      this.waiting.push(resolve);
+      this.disturb();
+    });
+  }
+}
+
+/** A worker that starts later. A lane posts nothing before it hears from its worker, so that nothing is lost. */
+class LaterPort implements Port {
+  onmessage: Port["onmessage"] = null;
+  onerror: Port["onerror"] = null;
+  private port: Port | null = null;
+  private ended = false;
+
+  constructor(when: Promise<void>, start: () => Port) {
+    void when.then(() => {
+      if (this.ended) return;
+      this.port = start();
+      this.port.onmessage = (event) => this.onmessage?.(event);
+      this.port.onerror = (event) => this.onerror?.(event);
+    });
+  }
+
+  postMessage(message: Parameters<Port["postMessage"]>[0]): void {
+    this.port?.postMessage(message);
+  }
+
+  terminate(): void {
+    this.ended = true;
+    this.port?.terminate();
+  }
 }

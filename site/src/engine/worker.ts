@@ -121,13 +121,27 @@ const turn = (): Promise<void> =>
     turns.port2.postMessage(null);
   });
 
+/** Wait this long, or until something is asked. */
+const pause = (ms: number): Promise<void> =>
+  new Promise((resolve) => {
+    resume = resolve;
+    setTimeout(resolve, ms);
+  });
+
+/** Verdict and form come at once; what is searched after them begins a little later, so that a quick move need not wait. */
+const EAGER_STEPS = 2;
+const SEARCH_AFTER_MS = 60;
+
 let engine: Engine | null = null;
 /** The request that runs; another value ends it. */
 let running = 0;
+/** When the newest request came, on the clock of `performance.now`. */
+let askedAt = 0;
 
 async function answer(id: number, request: string): Promise<void> {
   if (!engine) return;
   running = id;
+  askedAt = performance.now();
   let sent = 0;
   let failed: string | null = null;
   let steps: Steps | null = null;
@@ -154,7 +168,7 @@ async function answer(id: number, request: string): Promise<void> {
     if (step === null) break;
     sent += 1;
     post({ kind: "step", id, step });
-    await turn();
+    await (sent === EAGER_STEPS ? pause(SEARCH_AFTER_MS) : turn());
   }
   steps?.close();
   if (running === id) running = 0;
@@ -170,21 +184,24 @@ function skipped(steps: Steps, sent: number): Steps {
 /** What a plan of another model or framework needs, by use. */
 const NEXT = ["memcheck.families", "memcheck.frameworks"];
 const PAUSE_MS = 20;
+/** How long nothing was asked before something is imported: a move would wait for the import. */
+const QUIET_MS = 400;
 
 /** Import what the next plans need while nothing else is asked, a module at a time. */
 async function prepare(idle: Engine): Promise<void> {
   await idle.files();
   const steps = idle.prepare(NEXT);
-  const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   do {
-    do await pause();
-    while (running !== 0);
+    do await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+    while (running !== 0 || performance.now() - askedAt < QUIET_MS);
   } while (steps.next() !== null);
 }
 
 self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
-  if (data.kind === "stop") running = running === data.id ? 0 : running;
-  else void answer(data.id, data.request);
+  if (data.kind === "stop") {
+    running = running === data.id ? 0 : running;
+    resume();
+  } else void answer(data.id, data.request);
 };
 
 start().then(
