@@ -170,7 +170,7 @@ def _of_framework(chance: Random) -> Input:
     return Input("framework", files, {}, (), arguments)
 
 
-def _of_wrapper(chance: Random) -> Input:
+def of_wrapper(chance: Random) -> Input:
     """A file that wraps a launch, or a team's own; some are broken in a few places."""
     name, text, options = draw_wrapper(chance)
     data = text.encode()
@@ -185,7 +185,7 @@ KINDS: dict[str, Callable[[Random], Input]] = {
     "config": _of_config,
     "file": _of_file,
     "framework": _of_framework,
-    "wrapper": _of_wrapper,
+    "wrapper": of_wrapper,
 }
 WEIGHTS = (5, 4, 3, 3, 1, 4, 4)
 

@@ -6,6 +6,7 @@ A file is a function of its seed and number alone. None of them is ever run.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from random import Random
 
 from benchmarks.hostile_draw import Input
@@ -37,6 +38,13 @@ JOB = (
     "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
     "args = SFTConfig(per_device_train_batch_size=2, max_length=512)\nSFTTrainer(model, args=args).train()\n"
 )
+GOES_ON = " \\\n  "
+GIVEN = (*NUMBERS, *MODELS, "$A", "<x>", "'a b'", "\x1b[31m")
+ASKING = (
+    "p = argparse.ArgumentParser()\np.add_argument('--model', default='gpt2')\n"
+    "p.add_argument('--max_length', type=int)\np.add_argument('--r', type=int, default=2)\n"
+    "o = p.parse_args()\nmodel = o.model\n"
+)
 MAGICS = ("%pip install trl", "!python train.py --lr 1 \\", "%%bash", "%%writefile a.py", "x = !ls", "?model", "%cd /")
 TOKENS = (
     "\x00",
@@ -63,7 +71,7 @@ def draw_script(seed: int, number: int) -> Input:
         name, data = "job.ipynb", _notebook(chance, text).encode("utf-8", "surrogatepass")
     if chance.random() < 0.2:
         data = _broken(chance, data)
-    stated = ["--gpu", chance.choice(("a100-80gb", "t4", "no-such-gpu", "mi300x"))]
+    stated = ["--gpu", chance.choice(("a100-80gb", "t4", "l4", "mi300x") * 5 + ("no-such-gpu",))]
     if chance.random() < 0.4:
         stated += ["--model", "llama-3.1-8b", "--sequence-length", "512", "--micro-batch-size", "1"]
     if chance.random() < 0.2:
@@ -71,7 +79,27 @@ def draw_script(seed: int, number: int) -> Input:
     files = {name: data}
     if chance.random() < 0.2:
         files["run.yaml"] = chance.choice((b"model: gpt2\nbatch: 4\n", b"a: &a [*a, *a]\n", b"[" * 500, b"\xff\xfe"))
+    if chance.random() < 0.3:
+        files |= _beside(chance, name)
     return Input("script", files, {}, (), (name, *stated))
+
+
+def _beside(chance: Random, script: str) -> dict[str, bytes]:
+    """A page, a shell script or a Makefile with launch lines of the script, and the options that it takes."""
+    lines = []
+    for _ in range(chance.randint(1, 6)):
+        start = chance.choice(("", "$ ", "# ", "> ", "\t@", "!", '    "!', "A=1 ", "- run: ", "srun "))
+        runs = chance.choice(
+            ("python", "torchrun --nproc_per_node 2", "accelerate launch", "python -m", "uv run python")
+        )
+        named = chance.choice((script, f"./{script}", f"$D/{script}", "train", "src.train", "x.py"))
+        words = [start + runs, named]
+        for _ in range(chance.randint(0, 4)):
+            words += ["--" + chance.choice(KEYWORDS) + chance.choice((" ", "=", GOES_ON)), chance.choice(GIVEN)]
+        lines.append(" ".join((*words, chance.choice(("", "", "\\", "| tee x", "&& ls")))))
+    page = "\n".join(lines).encode("utf-8", "surrogatepass")
+    page = _broken(chance, page) if chance.random() < 0.2 else page
+    return {chance.choice(("README.md", "run.sh", "Makefile", "use.rst", "job.slurm", "other.ipynb")): page}
 
 
 def _text(chance: Random) -> str:
@@ -80,6 +108,10 @@ def _text(chance: Random) -> str:
     if chance.random() < 0.7:
         lines.insert(chance.randint(0, len(lines)), JOB)
     lines += [_statement(chance, 0) for _ in range(chance.randint(0, 4))]
+    if chance.random() < 0.4:
+        lines.insert(
+            min(len(lines), 1), ASKING + chance.choice((JOB, JOB.replace("2", "o.r").replace("512", "o.max_length")))
+        )
     if chance.random() < 0.15:
         lines.insert(chance.randint(0, len(lines)), chance.choice(MAGICS))
     if chance.random() < 0.1:
@@ -88,29 +120,40 @@ def _text(chance: Random) -> str:
 
 
 def _statement(chance: Random, depth: int) -> str:
-    name, value = chance.choice(NAMES), _value(chance, 0)
+    name = chance.choice(NAMES)
     if depth > 3:
-        return f"{name} = {value}"
-    kind = chance.randrange(16)
-    body = "\n".join(f"    {line}" for line in _statement(chance, depth + 1).split("\n"))
-    return (
-        f"{name} = {value}",
-        f"{name}.{chance.choice(KEYWORDS)} = {value}",
-        f"{name}[{_value(chance, 1)}] = {value}",
-        f"{name}, {chance.choice(NAMES)} = {value}, {_value(chance, 1)}",
-        f"{value}",
-        f"if {_value(chance, 1)}:\n{body}\nelse:\n{body}",
-        f"for {name} in {value}:\n{body}",
-        f"while {_value(chance, 1)}:\n{body}",
-        f"def f({name}={_value(chance, 1)}, *a, **k):\n{body}\n    return f({name}) or {value}",
-        f"class C(TrainingArguments):\n    {name}: int = {_value(chance, 1)}\n    def __init__(self):\n        C()",
-        f"with open({value}) as {name}:\n{body}",
-        f"try:\n{body}\nexcept Exception:\n{body}",
-        f"{name} += {value}",
-        f"del {name}",
-        f"match {name}:\n    case 1:\n{body.replace(chr(10), chr(10) + '    ').replace('    ', '        ', 1)}",
-        f"from {chance.choice(('run', 'train', '.', '..x', 'run.yaml'.partition('.')[0]))} import {name}",
-    )[kind]
+        return f"{name} = {_value(chance, 0)}"
+    return chance.choice(STATEMENTS)(chance, name, depth)
+
+
+def _body(chance: Random, depth: int, indent: str = "    ") -> str:
+    """A statement inside another."""
+    return "\n".join(f"{indent}{line}" for line in _statement(chance, depth + 1).split("\n"))
+
+
+STATEMENTS: tuple[Callable[[Random, str, int], str], ...] = (
+    lambda chance, name, _: f"{name} = {_value(chance, 0)}",
+    lambda chance, name, _: f"{name}.{chance.choice(KEYWORDS)} = {_value(chance, 0)}",
+    lambda chance, name, _: f"{name}[{_value(chance, 1)}] = {_value(chance, 0)}",
+    lambda chance, name, _: f"{name}, {chance.choice(NAMES)} = {_value(chance, 0)}, {_value(chance, 1)}",
+    lambda chance, _, __: _value(chance, 0),
+    lambda chance, _, depth: f"if {_value(chance, 1)}:\n{_body(chance, depth)}\nelse:\n{_body(chance, depth)}",
+    lambda chance, name, depth: f"for {name} in {_value(chance, 0)}:\n{_body(chance, depth)}",
+    lambda chance, _, depth: f"while {_value(chance, 1)}:\n{_body(chance, depth)}",
+    lambda chance, name, depth: (
+        f"def f({name}={_value(chance, 1)}, *a, **k):\n{_body(chance, depth)}\n"
+        f"    return f({name}) or {_value(chance, 0)}"
+    ),
+    lambda chance, name, _: (
+        f"class C(TrainingArguments):\n    {name}: int = {_value(chance, 1)}\n    def __init__(self):\n        C()"
+    ),
+    lambda chance, name, depth: f"with open({_value(chance, 0)}) as {name}:\n{_body(chance, depth)}",
+    lambda chance, _, depth: f"try:\n{_body(chance, depth)}\nexcept Exception:\n{_body(chance, depth)}",
+    lambda chance, name, _: f"{name} += {_value(chance, 0)}",
+    lambda _, name, __: f"del {name}",
+    lambda chance, name, depth: f"match {name}:\n    case 1:\n{_body(chance, depth, ' ' * 8)}",
+    lambda chance, name, _: f"from {chance.choice(('run', 'train', '.', '..x'))} import {name}",
+)
 
 
 def _value(chance: Random, depth: int) -> str:
@@ -125,13 +168,15 @@ def _value(chance: Random, depth: int) -> str:
         given += [f"{each}={inner()}" for each in chance.sample(KEYWORDS, chance.randint(0, 4))]
         given += [f"**{inner()}"] if chance.random() < 0.1 else []
         return f"{chance.choice(CALLS)}({', '.join(given)})" + chance.choice(("", "", "", ".train()", "[0]"))
-    return (
-        f"[{inner()}, {inner()}]",
-        "{" + f"{inner()}: {inner()}" + "}",
-        f"({inner()} {chance.choice(('+', '*', '**', '//', '%', '<', 'and', 'in', '|', '@'))} {inner()})",
-        f"({inner()} if {inner()} else {inner()})",
-        "f'{" + chance.choice(NAMES) + "}" + "x" * chance.choice((0, 3, 5000)) + "'",
-    )[kind - 8]
+    operator = chance.choice(("+", "*", "**", "//", "%", "<", "and", "in", "|", "@"))
+    forms: tuple[Callable[[], str], ...] = (
+        lambda: f"[{inner()}, {inner()}]",
+        lambda: "{" + f"{inner()}: {inner()}" + "}",
+        lambda: f"({inner()} {operator} {inner()})",
+        lambda: f"({inner()} if {inner()} else {inner()})",
+        lambda: "f'{" + chance.choice(NAMES) + "}" + "x" * chance.choice((0, 3, 5000)) + "'",
+    )
+    return forms[kind - 8]()
 
 
 def _notebook(chance: Random, text: str) -> str:

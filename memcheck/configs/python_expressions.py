@@ -1,12 +1,14 @@
-"""What expressions of a Python file give, and its calls of its own functions and classes, without running it.
+"""What expressions of a Python file give, without running it.
 
 Values that only running it would give are unknown, together with what they hang on. Depth, texts, lists and the number
-of steps are bounded. What libraries do is in ``python_library.py``.
+of steps are bounded. What libraries do is in ``python_library.py``, and
+calls of the file's own functions and classes are in ``python_calls.py``.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +46,9 @@ from memcheck.plan.finding import Location
 MOST_STEPS = 40_000
 DEEPEST = 100
 """Expressions, statements and calls inside each other."""
+NAMES = "names"
+"""The name of a thing that stands for the names that a class of a library takes, each known to be one or not."""
+SHORTEST_ROW = 16
 MOST_ABOVE = 8
 """Folders above a script."""
 MOST_WRITTEN = 2 * 2**20
@@ -88,11 +93,12 @@ class FollowedCode:
         """Calls and functions that were followed, by the identity of their node."""
         self.chosen = ""
         """The option whose default decides the branch that is read; empty in none."""
-        self.looping = 0
+        self.looping = self.rows = 0
+        """Loops, and functions that make a row of the data, around the statement that is read."""
         self.cut = False
         """Whether the reading ended before the file did."""
         self.steps = self.depth = self.written = self.started_at = 0
-        self._active: list[object] = []
+        self.active: list[object] = []
 
     def at(self, node: ast.AST) -> Location:
         """The place of a node in the file."""
@@ -114,6 +120,27 @@ class FollowedCode:
 
     def assign(self, target: ast.expr, value: PythonValue) -> None:
         """Give a value to a name: see ``python_run.py``."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        function: LocalFunction,
+        arguments: list[PythonValue],
+        keywords: dict[str, PythonValue],
+        node: ast.AST,
+        blank: str = "",
+    ) -> PythonValue:
+        """What a function of the file returns: see ``python_calls.py``."""
+        raise NotImplementedError
+
+    def made(
+        self, kind: LocalClass, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
+    ) -> PythonValue:
+        """An object of a class of the file: see ``python_calls.py``."""
+        raise NotImplementedError
+
+    def fields(self, kind: LocalClass, option: str = "") -> dict[str, PythonValue]:
+        """The fields of a class and their defaults: see ``python_calls.py``."""
         raise NotImplementedError
 
     def step(self) -> None:
@@ -278,6 +305,15 @@ class FollowedCode:
         for operator, right in zip(node.ops, node.comparators, strict=True):
             other = self.value(right)
             by_gpu, option = by_gpu or other.by_gpu, option or other.option
+            if (
+                isinstance(operator, (ast.In, ast.NotIn))
+                and isinstance(other.of, MadeObject)
+                and other.of.name == NAMES
+            ):
+                taken = other.of.get(str(plain(one)))
+                if taken is None:
+                    return self.unknown(node, other.why)
+                return taken._replace(of=taken.of is isinstance(operator, ast.In), at=self.at(node))
             left = next((each for each in (one, other) if not is_whole(each)), None)
             if left is not None:
                 return self.unknown(node, left.why, by_gpu=by_gpu, option=option)
@@ -304,6 +340,7 @@ class FollowedCode:
     def _of_subscript(self, node: ast.Subscript) -> PythonValue:
         owner = self.value(node.value)
         if isinstance(node.slice, ast.Slice):
+            self._cut(node, node.slice)
             return self.unknown(node, owner.why)
         index = self.value(node.slice)
         key, found = plain(index), owner.of
@@ -319,6 +356,14 @@ class FollowedCode:
                 return PythonValue(stated_value(stated), self.at(node))
             return self.main.names.get(f"os.environ[{key}]") or self.unknown(node, f"`{key}` of the environment")
         return self.unknown(node, owner.why if not owner.known else "", by_gpu=owner.by_gpu, option=owner.option)
+
+    def _cut(self, node: ast.Subscript, cut: ast.Slice) -> None:
+        """Take down the length at which a function that makes a row cuts its tokens: ``input_ids[:max_length]``."""
+        length = self.value(cut.upper) if cut.upper is not None and cut.lower is None and cut.step is None else None
+        if length is None or not self.rows or not re.search("ids|token", named(node.value)):
+            return
+        if not length.known or (type(length.of) is int and length.of >= SHORTEST_ROW):
+            self.things.append(MadeObject("rows", [length], {}, self.at(node)))
 
     def _of_await(self, node: ast.Await) -> PythonValue:
         return self.value(node.value)
@@ -368,15 +413,15 @@ class FollowedCode:
         if isinstance(callee.of, LocalFunction):
             return self.call(callee.of, arguments, keywords, node)
         if isinstance(callee.of, LocalClass):
-            return self._object(callee.of, arguments, keywords, node)
+            return self.made(callee.of, arguments, keywords, node)
         if isinstance(callee.of, ImportedName) and callee.of.path in _BUILTIN and callee.of.path != "open":
             return self._builtin(callee.of.path, arguments, keywords, node)
         path = callee.of.path if isinstance(callee.of, ImportedName) else ""
-        call = self._called(path, arguments, keywords, node)
+        call = self.library_call(path, arguments, keywords, node)
         found = self.library(self, call._replace(name=callee.of.name) if isinstance(callee.of, MadeObject) else call)
         return self.unknown(node, callee.why if not callee.known else "") if found is None else found
 
-    def _called(
+    def library_call(
         self, path: str, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
     ) -> LibraryCall:
         """A call of a function or class."""
@@ -393,7 +438,9 @@ class FollowedCode:
             return self._field(name, arguments, node)
         if name == "isinstance":
             return self._instance(arguments, node)
-        if name in ("dict", "list", "tuple"):
+        if name == "set" and first is not None and isinstance(first.of, MadeObject) and first.of.name == NAMES:
+            return first
+        if name in ("dict", "list", "tuple", "set"):
             held = {} if first is None else first.of
             known = isinstance(held, (list, dict)) and (first is not None or name == "dict")
             copied = {**held, **keywords} if isinstance(held, dict) else list(held) if known else UNKNOWN
@@ -440,148 +487,11 @@ class FollowedCode:
             return self.unknown(node)
         return arguments[0]._replace(of=isinstance(value, tuple(_KINDS[each] for each in paths)), at=self.at(node))
 
-    def call(
-        self,
-        function: LocalFunction,
-        arguments: list[PythonValue],
-        keywords: dict[str, PythonValue],
-        node: ast.AST,
-        blank: str = "",
-    ) -> PythonValue:
-        """What a function of the file returns. ``blank``: why its parameters without a value are unknown."""
-        code = function.node
-        if code in self._active or len(self._active) > 20:
-            return self.unknown(node, "a function that calls itself")
-        scope = LocalNames(function.scope)
-        for name, value in self._bound(function, arguments, keywords, blank).items():
-            stated = self.option(name) if blank else self.defines.get(name)
-            over = stated is not None and not isinstance(value.of, MadeObject)
-            scope.names[name] = value._replace(of=stated_value(str(stated)), option="") if over else value
-        before, self.scope, cell, self.cell = self.scope, scope, self.cell, function.cell
-        started, self.started_at = self.started_at, len(self.pending)
-        self._active.append(code)
-        self.called.add(id(code))
-        try:
-            if isinstance(code, ast.Lambda):
-                return self.value(code.body)
-            self.block(code.body)
-        finally:
-            self._active.pop()
-            self.scope, self.cell, self.started_at = before, cell, started
-        if not scope.returned:
-            return PythonValue(None, self.at(node))
-        said = [each for each in scope.returned if each.of is not None] or scope.returned
-        last, left = said[-1], self.unknown(node, "a function that returns this or that")
-        for each in said[-MOST_RETURNS:-1]:
-            last = joined(each, last, left)
-        return last if len(said) <= MOST_RETURNS else left
 
-    def _bound(
-        self, function: LocalFunction, arguments: list[PythonValue], keywords: dict[str, PythonValue], blank: str
-    ) -> dict[str, PythonValue]:
-        spec = function.node.args
-        names = [*spec.posonlyargs, *spec.args]
-        found: dict[str, PythonValue] = {}
-        if function.owner is not None and names:
-            found[names.pop(0).arg] = PythonValue(function.owner, self.at(function.node))
-        before, self.scope = self.scope, function.scope
-        cell, self.cell = self.cell, function.cell
-        defaults = dict(zip([each.arg for each in names[::-1]], spec.defaults[::-1], strict=False))
-        defaults |= {
-            each.arg: default for each, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default
-        }
-        for number, each in enumerate([*names, *spec.kwonlyargs]):
-            if number < min(len(arguments), len(names)):
-                found[each.arg] = arguments[number]
-            elif each.arg in keywords:
-                found[each.arg] = keywords[each.arg]
-            elif each.arg in defaults:
-                value = self.value(defaults[each.arg])
-                found[each.arg] = value._replace(option=f"--{each.arg}") if blank and self.options is None else value
-            else:
-                found[each.arg] = self.unknown(each, f"`{each.arg}`", option=f"--{each.arg}" if blank else "")
-        if spec.kwarg is not None:
-            rest = {name: value for name, value in keywords.items() if name not in found}
-            found[spec.kwarg.arg] = PythonValue(rest, self.at(spec.kwarg))
-        if spec.vararg is not None:
-            found[spec.vararg.arg] = PythonValue(arguments[len(names) :], self.at(spec.vararg))
-        self.scope, self.cell = before, cell
-        return found
-
-    def _object(
-        self, kind: LocalClass, arguments: list[PythonValue], keywords: dict[str, PythonValue], node: ast.Call
-    ) -> PythonValue:
-        """An object of a class of the file: its fields, then what its ``__init__`` sets."""
-        base = next((each for each in kind.bases if each[:1].isupper()), kind.node.name)
-        fields = self.fields(kind)
-        named_fields = dict(zip(fields, arguments, strict=False)) if fields else {}
-        library = self.library(self, self._called(base, arguments, {**fields, **named_fields, **keywords}, node))
-        thing = library.of if library is not None and isinstance(library.of, MadeObject) else None
-        if thing is None:
-            thing = MadeObject(kind.node.name, arguments, {**fields, **named_fields, **keywords}, self.at(node))
-            self.things.append(thing)
-        thing.kind, thing.depth = kind, len(self.pending)
-        method = self.method(thing, "__init__")
-        if method is not None:
-            self.call(method, arguments, keywords, node)
-        for name in ("__getitem__", "__call__"):
-            method = self.method(thing, name)
-            if method is not None:
-                self.call(method, [], {}, node)
-        return PythonValue(thing, self.at(node))
-
-    def fields(self, kind: LocalClass, option: str = "") -> dict[str, PythonValue]:
-        """The fields of a class and their defaults. ``option``: they are options of a command line."""
-        found: dict[str, PythonValue] = {}
-        for base in (*reversed(kind.bases), ""):
-            inner = kind.scope.find(base) if base else None
-            if not base or (inner is not None and isinstance(inner.of, LocalClass)):
-                found |= self._own_fields(kind if inner is None else inner.of, option)
-        return found
-
-    def _own_fields(self, kind: LocalClass, option: str) -> dict[str, PythonValue]:
-        found: dict[str, PythonValue] = {}
-        before, cell, self.cell = self.scope, self.cell, kind.cell
-        self.scope = LocalNames(kind.scope)
-        for each in kind.node.body:
-            target = each.target if isinstance(each, ast.AnnAssign) else None
-            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
-                target = each.targets[0]
-            if not isinstance(target, ast.Name) or not isinstance(each, (ast.Assign, ast.AnnAssign)):
-                continue
-            said = f"--{target.id}" if option else ""
-            value = self.unknown(each, option=said) if each.value is None else self._default(each.value)
-            stated = self.defines.get(target.id)
-            value = (
-                value._replace(option=said) if stated is None else value._replace(of=stated_value(stated), option="")
-            )
-            found[target.id] = self.scope.names[target.id] = value
-        self.scope, self.cell = before, cell
-        return found
-
-    def _default(self, node: ast.expr) -> PythonValue:
-        """The default of a dataclass's field: its value, or what ``field(default=...)`` says."""
-        if not (isinstance(node, ast.Call) and named(node.func).strip("`").rpartition(".")[2] in _FIELDS):
-            return self.value(node)
-        for keyword in node.keywords:
-            if keyword.arg == "default":
-                return self.value(keyword.value)
-            if keyword.arg == "default_factory":
-                factory = self.value(keyword.value)
-                if isinstance(factory.of, LocalClass):
-                    return self._object(factory.of, [], {}, node)
-                if isinstance(factory.of, LocalFunction):
-                    return self.call(factory.of, [], {}, node)
-                if isinstance(factory.of, ImportedName) and factory.of.path in ("list", "dict"):
-                    return PythonValue([] if factory.of.path == "list" else {}, self.at(node))
-                return self.unknown(node)
-        return self.unknown(node)
-
-
-MOST_RETURNS = 8
-"""Returns of a function of which the values are compared."""
-_FIELDS = ("field", "Field", "HfArg")
-_BUILTIN = frozenset("open int float str bool len round abs max min dict list tuple getattr vars isinstance".split())  # noqa: SIM905
+_BUILTIN = frozenset(
+    {"open", "int", "float", "str", "bool", "len", "round", "abs", "max", "min", "getattr", "vars", "isinstance"}
+    | {"dict", "list", "tuple", "set"}
+)
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "dict": dict}
 """Types whose instances the reader holds as what they are: a list may stand for a tuple, and a text for a path."""

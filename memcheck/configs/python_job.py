@@ -48,6 +48,8 @@ class PythonJob(Record):
     """What the file sets ``CUDA_VISIBLE_DEVICES`` to."""
     padded: bool = False
     """Whether each row is padded to the limit."""
+    cut: Location | None = None
+    """Where the tokenizer cuts rows at the limit of its model, which the file does not say."""
 
 
 def followed(
@@ -140,6 +142,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
         refusals=tuple(refused),
         visible=run.main.names.get("os.environ[CUDA_VISIBLE_DEVICES]"),
         padded=padded,
+        cut=next((each.at for each in run.things if each.name == "cut"), None),
     )
 
 
@@ -258,9 +261,9 @@ def _rows(run: FollowedFile, trainer: MadeObject, objective: str, values: dict[s
     """How long rows are, where only the tokenizer's call says it; whether each is padded to that."""
     if objective:
         return False
-    found = [each for each in run.things if each.name == "rows"]
-    lengths = [each.arguments[0] for each in found]
-    if not lengths:
+    found = [each for each in run.things if each.name in ("rows", "cut")]
+    lengths = [each.arguments[0] for each in found if each.arguments]
+    if not lengths and not found:
         scope = run.main.names
         name = next((name for name in KEYS.names["blocks"] if name in scope and isinstance(scope[name].of, int)), "")
         if name and any("group" in each for each in scope):
@@ -268,8 +271,8 @@ def _rows(run: FollowedFile, trainer: MadeObject, objective: str, values: dict[s
             return True
         return False
     left = next((each for each in lengths if not isinstance(each.of, int)), None)
-    longest = left if left is not None else max(lengths, key=lambda each: each.of)
-    values["max_length"] = longest
+    if len(lengths) == len(found):
+        values["max_length"] = left if left is not None else max(lengths, key=lambda each: each.of)
     return any(plain(each.get("padding")) == "max_length" for each in found)
 
 

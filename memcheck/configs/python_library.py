@@ -12,10 +12,21 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
-from memcheck.configs.python_commands import environment, of_dataclasses, of_parser
-from memcheck.configs.python_expressions import FollowedCode
+from memcheck.configs.key_table import key_table
+from memcheck.configs.python_commands import CONFIGS, environment, of_dataclasses, of_parser
+from memcheck.configs.python_expressions import NAMES, FollowedCode
 from memcheck.configs.python_scope import LibraryCall, LocalFunction, named
-from memcheck.configs.python_values import LONGEST, UNKNOWN, MadeObject, PythonValue, joined, parent_of, placed, plain
+from memcheck.configs.python_values import (
+    LONGEST,
+    UNKNOWN,
+    ImportedName,
+    MadeObject,
+    PythonValue,
+    joined,
+    parent_of,
+    placed,
+    plain,
+)
 from memcheck.plan.finding import Location
 from memcheck.record import Record
 
@@ -210,7 +221,7 @@ def _document(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     held = given.of if given is not None else None
     name = held.argument(0) if isinstance(held, MadeObject) and held.name == OPENED else given
     path = plain(name)
-    if call.path == "json.loads":
+    if call.path == "json.loads" and name is given:
         written = call.node.args[0] if call.node.args else None
         path = written.value if isinstance(written, ast.Constant) else path
         return literal(path, call.at) if isinstance(path, str) and len(path) <= LONGEST_TEXT else None
@@ -406,6 +417,8 @@ def _of_thing(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     if call.name == "train" and owner.name.endswith("Trainer"):
         owner.keywords.setdefault("?trained", PythonValue(True, call.at))
         return PythonValue(None, call.at)
+    if owner.name == NAMES and call.name == "keys":
+        return call.owner
     if call.name == "map":
         _mapped(run, call)
     _tokenized(run, owner.name if owner.name == "tokenizer" else named(call.node.func), call)
@@ -420,13 +433,41 @@ def _mapped(run: FollowedCode, call: LibraryCall) -> None:
     if function is None or not isinstance(function.of, LocalFunction):
         return
     more = extra.of if extra is not None and isinstance(extra.of, dict) else {}
-    run.call(function.of, [], {str(name): value for name, value in more.items()}, function.of.node)
+    run.rows += 1
+    try:
+        run.call(function.of, [], {str(name): value for name, value in more.items()}, function.of.node)
+    finally:
+        run.rows -= 1
+
+
+def _signature(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
+    """``inspect.signature`` and ``dataclasses.fields`` of a class of transformers or TRL: which names it takes.
+
+    Scripts ask so for a name that a release renamed. The newest release answers, and of other names nothing is known.
+    """
+    asked = call.first.of if call.first is not None else None
+    parts = asked.path.split(".") if isinstance(asked, ImportedName) else []
+    if not any(each in CONFIGS or each in TRAINERS for each in parts[-2:]):
+        return None
+    words = key_table("python").words["renamed"]
+    fields = key_table("transformers").as_set("training_arguments", "trl")
+    known = {**dict.fromkeys(fields, True), **dict.fromkeys(words.values(), True), **dict.fromkeys(words, False)}
+    names = {name: PythonValue(value, call.at) for name, value in known.items()}
+    thing = MadeObject(NAMES, [], names, call.at)
+    thing.keywords["parameters"] = PythonValue(thing, call.at)
+    return PythonValue(thing, call.at)
 
 
 def _tokenized(run: FollowedCode, called: str, call: LibraryCall) -> None:
     """Take down the length at which a tokenizer cuts its rows."""
     length = call.keywords.get("max_length")
     named_so = "token" in called.lower() or "encode" in called.lower()
+    cut = plain(call.keywords.get("truncation")) in (True, "longest_first", "only_first")
+    held = call.held if call.owner is not None else run.value(call.node.func).of
+    if length is None and cut and isinstance(held, MadeObject):
+        length = held.get("model_max_length")
+        if length is None and run.rows:
+            run.things.append(MadeObject("cut", [], call.keywords, call.at))
     if length is not None and length.of is not None and named_so:
         run.things.append(MadeObject("rows", [length], call.keywords, call.at))
 
@@ -457,6 +498,7 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
         ),
     ),
     (lambda call: call.path == "open", _opened),
+    (lambda call: call.path in ("inspect.signature", "dataclasses.fields"), _signature),
     (lambda call: call.path.partition(".")[0] in ("yaml", "json", "omegaconf") and "load" in call.name, _document),
     (lambda call: call.name.endswith(("Trainer", "Config", "TrainingArguments")), _thing),
     (lambda call: call.class_name in UNSLOTH and call.name in ("from_pretrained", "get_peft_model"), _unsloth),

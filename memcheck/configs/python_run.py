@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from memcheck.configs.python_expressions import DEEPEST, FollowedCode
+from memcheck.configs.python_calls import FollowedCalls
+from memcheck.configs.python_expressions import DEEPEST
 from memcheck.configs.python_scope import (
     LocalClass,
     LocalFunction,
@@ -30,7 +31,7 @@ OTHERS = frozenset(
 """Packages that are no file next to the user's."""
 
 
-class FollowedFile(FollowedCode):
+class FollowedFile(FollowedCalls):
     """The reading of a whole file."""
 
     def all(self) -> None:

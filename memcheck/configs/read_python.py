@@ -15,6 +15,7 @@ from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
 from memcheck.configs import python_unsloth as unsloth
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts
+from memcheck.configs.arguments import load_arguments
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
@@ -22,6 +23,7 @@ from memcheck.configs.launch_devices import devices
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_files import NearFiles, script_near
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
+from memcheck.configs.python_launches import Launch, launches_of, started_module
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
 from memcheck.configs.python_values import PythonValue, is_whole, plain
 from memcheck.configs.read_trl import (
@@ -49,9 +51,9 @@ from memcheck.configs.trainer_job import (
 from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import architecture_named, on, text
 from memcheck.configs.trainer_script import others
-from memcheck.configs.types import JOB, NO_DEFINES, ConfigProblem, Note, ReadConfig
+from memcheck.configs.types import JOB, NO_DEFINES, ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.models.module_paths import linear_layers
-from memcheck.plan.finding import Location
+from memcheck.plan.finding import Location, Span
 from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
@@ -78,8 +80,70 @@ def recognise(config: ConfigFile) -> str:
 
 
 def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
-    """The settings of the job that a Python file or a notebook trains."""
-    path, script = (config.path, config.text) if config.text else script_near(config)
+    """The settings of the job that a Python file or a notebook trains.
+
+    What a file leaves to its command line is taken from the launch lines beside it, where all of them say the same job.
+    """
+    if not config.text:
+        return _reading(config, world, *script_near(config))[0]
+    found, takes_options = _reading(config, world, config.path, config.text)
+    return _as_launched(config, world, found) if found.problems and takes_options else found
+
+
+def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig) -> ReadConfig:
+    """The reading of a file as the launch lines beside it start it; ``found``, with those lines named, if they differ.
+
+    ``found``: the reading of the file alone, which leaves something open.
+    """
+    readings = [(each, _launched_so(config, world, each)) for each in launches_of(config)]
+    jobs = {
+        tuple(sorted((key, str(each.value)) for key, each in reading.settings.items()))
+        for _, reading in readings
+        if reading is not None and not reading.problems
+    }
+    whole = all(reading is not None and not reading.problems for _, reading in readings)
+    if not readings:
+        return found
+    launch, reading = readings[0]
+    at = Location(launch.path, Span(launch.line, 1, launch.line, len(launch.lines[launch.line - 1]) + 1))
+    if reading is not None and whole and len(jobs) == 1:
+        note = Note(at, f"the job is what this line starts: {launch.shown[:200]}")
+        return reading._replace(notes=(note, *reading.notes))
+    places = ", ".join(f"{each.path}:{each.line}" for each, _ in readings)
+    line = f"launch lines that do not agree: {places}; give one"
+    if len(readings) == 1:
+        line = f"{at.path}:{at.span.line} starts it, and leaves as much open"
+    (problem,) = found.problems
+    return found._replace(problems=(problem._replace(help=f"{problem.help}\n{line}"),))
+
+
+def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadConfig | None:
+    """The reading of a file that is started by a launch line; None where something of the line is not read."""
+    try:
+        started = load_arguments(launch.path, launch.text, defines={**launch.variables, **config.variables})
+    except ConfigError:
+        return None
+    short = re.search(r"\s-[A-Za-ln-z]\b", launch.shown)
+    words = [
+        each
+        for each in started.positionals
+        if each.text[:1] not in "-$" and not started_module(launch.shown, each.text)
+    ]
+    unheeded = {name for names in TRAINER.irrelevant.values() for name in names}
+    hanging = [name for name in started.hanging if name.replace("-", "_") not in unheeded]
+    if hanging or started.loose or words or short:
+        return None
+    for name in ("inside", "read", "version", "images", "gpus_per_node", "method", "gpu", "stated"):
+        setattr(started, name, getattr(config, name))
+    found, _ = _reading(started, world, config.path, config.text)
+    return found._replace(sources={**found.sources, launch.path: launch.lines})
+
+
+def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> tuple[ReadConfig, bool]:
+    """The settings of the job of a script, and whether the script takes options.
+
+    ``config``: the script itself, or a launch line of it. ``path``, ``script``: the script's file and text.
+    """
     code = code_of(path, script)
     near = NearFiles(config)
     options = None if config.text else _options(config)
@@ -95,7 +159,7 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
             draft.problems.append(ConfigProblem(config.at(name), problem))
     if not jobs:
         draft.refuse("", "no trainer is made in it", "name the file that trains")
-        return draft.finish()
+        return draft.finish(), False
     job = _chosen(draft, jobs, config.variables.get(JOB, ""))
     _adopt(draft, job)
     needed = next((each for each in run.things if each.name == "needs"), None)
@@ -108,7 +172,8 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     if run.cut:
         draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
     found = plan_of(draft, _job(draft, job, world, _machine(config)))
-    return _asked(config, code, draft, job, found, "" if needed is None else str(plain(needed.arguments[0])))
+    found = _asked(config, code, draft, job, found, "" if needed is None else str(plain(needed.arguments[0])))
+    return found, bool(run.taken) or run.takes_all
 
 
 def _options(config: ConfigFile) -> dict[str, str]:
@@ -373,7 +438,11 @@ def _rows(draft: Draft, job: PythonJob) -> Iterator[Record]:
     stated_none = any(name in job.values and job.values[name].of is None for name in names)
     default = 1024 if job.objective and not stated_none else None
     full = "every row is padded to the limit, or texts are joined" if job.padded else ""
-    yield RowArguments(paths=names, default=default, packed=packed or bool(full), why="TRL's default", full=full)
+    why, known = "TRL's default", architecture_named(draft) if job.cut is not None else None
+    if known is not None and known.learned_positions and not any(map(draft.config.has, names)):
+        default = min(known.learned_positions, known.max_position_embeddings or known.learned_positions)
+        why = "the tokenizer cuts rows where the model's table of positions ends"
+    yield RowArguments(paths=names, default=default, packed=packed or bool(full), why=why, full=full)
     draft.config.see("packing", *names, "max_target_length")
     help = "state the longest that a row gets: --sequence-length 4096"
     draft.ask("training.sequence_length", "how long a row is", help)

@@ -100,6 +100,26 @@ def exists(path: str) -> bool:
     return found
 
 
+LISTED = (".md", ".rst", ".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".ipynb", ".yml", "makefile", "justfile")
+"""Ends of the names of files in which people keep their launch lines."""
+MOST_NAMES, MOST_LISTED = 1000, 40
+"""Entries of a folder that are looked at, and names that are given of it."""
+
+
+def names_in(folder: str) -> tuple[str, ...]:
+    """The names of a folder that end as :data:`LISTED` says, in their order; empty where there is no such folder."""
+    if _files is not None:
+        return ()
+    try:
+        with os.scandir(folder) as entries:
+            named = [each.name for _, each in zip(range(MOST_NAMES), entries, strict=False)]
+    except (OSError, ValueError):
+        named = []
+    found = tuple(sorted(each for each in named if each.lower().endswith(LISTED) and each.isprintable())[:MOST_LISTED])
+    note("names", folder, repr(found))
+    return found
+
+
 def real_path(path: str) -> str:
     """The absolute path without links; of a name that no file can have, the path as it is written."""
     try:
@@ -460,6 +480,7 @@ QUESTIONS: dict[str, Callable[[str, int], str]] = {
     "is_folder": lambda path, limit: str(is_folder(path)),
     "exists": lambda path, limit: str(exists(path)),
     "real_path": lambda path, limit: real_path(path),
+    "names": lambda path, limit: repr(names_in(path)),
     "repository": lambda path, limit: repr(repository(path)),
     "today": lambda path, limit: today(),
 }

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from tests.hostile.grown import GPU, LAUNCH, Kind
 
+ASKING = (
+    "import argparse\nfrom trl import SFTConfig, SFTTrainer\np = argparse.ArgumentParser()\n"
+    "p.add_argument('--model', default='gpt2')\no = p.parse_args()\nSFTTrainer(o.model, SFTConfig()).train()\n"
+)
+"""A script that leaves its model to its command line."""
 LINE = LAUNCH.strip().split("\n")[-1]
 
 
@@ -57,6 +62,23 @@ WRAPPERS: dict[str, Kind] = {
         },
         _checked("job.slurm"),
     ),
+    **{
+        f"python: launch lines beside it, {name}": (
+            200,
+            lambda n, _, line=line, file=file: {  # type: ignore[misc]
+                "train.py": ASKING,
+                file: "".join(f"{line} --model a/m{i} --n {i}\n" for i in range(n)),
+            },
+            _checked("train.py"),
+        )
+        for name, file, line in (
+            ("of a page", "README.md", "python train.py"),
+            ("of another script", "README.md", "python other.py"),
+            ("of a shell script", "run.sh", "python train.py"),
+            ("that goes on", "README.md", "python other.py \\\n"),
+            ("of a Makefile", "Makefile", "\tpython train.py $(A)"),
+        )
+    },
     "own: keys": (
         1_000,
         lambda n, _: {
