@@ -21,6 +21,7 @@ from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import devices
 from memcheck.configs.python_code import PythonCode, code_of
+from memcheck.configs.python_expressions import MOST_STEPS
 from memcheck.configs.python_files import NearFiles, script_near
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
 from memcheck.configs.python_launches import Launch, launches_of, started_module
@@ -86,16 +87,19 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     """
     if not config.text:
         return _reading(config, world, *script_near(config))[0]
-    found, takes_options = _reading(config, world, config.path, config.text)
-    return _as_launched(config, world, found) if found.problems and takes_options else found
+    found, steps = _reading(config, world, config.path, config.text)
+    return _as_launched(config, world, found, steps) if found.problems and steps else found
 
 
-def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig) -> ReadConfig:
+def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps: int) -> ReadConfig:
     """The reading of a file as the launch lines beside it start it; ``found``, with those lines named, if they differ.
 
-    ``found``: the reading of the file alone, which leaves something open.
+    ``found``: the reading of the file alone, which leaves something open, and took this many ``steps``.
     """
-    readings = [(each, _launched_so(config, world, each)) for each in launches_of(config)]
+    launches = launches_of(config)
+    if len(launches) * steps > MOST_STEPS:
+        return found
+    readings = [(each, _launched_so(config, world, each)) for each in launches]
     jobs = {
         tuple(sorted((key, str(each.value)) for key, each in reading.settings.items()))
         for _, reading in readings
@@ -139,8 +143,8 @@ def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadC
     return found._replace(sources={**found.sources, launch.path: launch.lines})
 
 
-def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> tuple[ReadConfig, bool]:
-    """The settings of the job of a script, and whether the script takes options.
+def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> tuple[ReadConfig, int]:
+    """The settings of the job of a script, and the steps that it takes to follow; 0 for a script without options.
 
     ``config``: the script itself, or a launch line of it. ``path``, ``script``: the script's file and text.
     """
@@ -159,7 +163,7 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
             draft.problems.append(ConfigProblem(config.at(name), problem))
     if not jobs:
         draft.refuse("", "no trainer is made in it", "name the file that trains")
-        return draft.finish(), False
+        return draft.finish(), 0
     job = _chosen(draft, jobs, config.variables.get(JOB, ""))
     _adopt(draft, job)
     needed = next((each for each in run.things if each.name == "needs"), None)
@@ -173,7 +177,7 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
         draft.notes.append(Note(job.at, "the file takes more steps than are followed: what is after them is not read"))
     found = plan_of(draft, _job(draft, job, world, _machine(config)))
     found = _asked(config, code, draft, job, found, "" if needed is None else str(plain(needed.arguments[0])))
-    return found, bool(run.taken) or run.takes_all
+    return found, run.steps if run.taken or run.takes_all else 0
 
 
 def _options(config: ConfigFile) -> dict[str, str]:
