@@ -107,7 +107,7 @@ def shard_numel(tensor: LocalTensor, ranks: int) -> int:
     return ceil_div(rows, ranks) * row_numel
 
 
-def expert_slices(layout: Layout, own_degree: bool = False) -> int:
+def expert_slices(layout: Layout, *, own_degree: bool = False) -> int:
     """Return the number of ranks that share the matrices of one expert.
 
     ``own_degree``: the framework cuts them by expert-tensor parallelism alone.

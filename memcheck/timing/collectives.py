@@ -20,6 +20,8 @@ STEP_LL = {"nvlink": 0.6 * MICRO, "pcie": 1.0 * MICRO, "network": 2.7 * MICRO}
 STEP_TREE = {"nvlink": 4.0 * MICRO, "pcie": 4.0 * MICRO, "network": 14.0 * MICRO}
 TREE_SHARE = 0.92
 """What trees reach of the bandwidth of rings, as a fraction."""
+LL_OVERHEAD = 2
+"""Bytes that the protocol LL sends per byte of data: every 4 bytes carry a flag of 4 bytes."""
 
 
 class GroupLinks(Record):
@@ -45,29 +47,33 @@ class GroupLinks(Record):
 
 @lru_cache(maxsize=4096)
 def group(rates: Rates, ranks: int, stride: int) -> GroupLinks:
-    """Describe the links of a group of ``ranks`` ranks, of which every ``stride``-th in the order of all ranks is one.
+    """Describe the links of a group of ``ranks`` ranks that are ``stride`` apart in the order of all ranks.
 
     Bandwidths are in bytes per second, latencies in seconds. ``rates``: of the GPU and its node. A ring over several
     nodes is as fast as its slowest link, the network adapters of all its ranks in a node together.
     """
-    domain = rates.nvlink_gpus if rates.nvlink_bandwidth else rates.gpus_per_node
-    node = max(domain, rates.gpus_per_node)  # an NVLink domain may span several nodes
+    nvlink_domain = rates.nvlink_gpus if rates.nvlink_bandwidth else rates.gpus_per_node
+    node = max(nvlink_domain, rates.gpus_per_node)  # an NVLink domain may span several nodes
     local = max(1, min(ranks, node // stride))
     nodes = ceil_div(ranks, local)
-    linked = rates.nvlink_bandwidth > 0 and (local - 1) * stride < domain
-    near = rates.nvlink_bandwidth if linked else rates.pcie_bandwidth
-    link = "nvlink" if linked else "pcie"
+    reached_by_nvlink = rates.nvlink_bandwidth > 0 and (local - 1) * stride < nvlink_domain
+    near = rates.nvlink_bandwidth if reached_by_nvlink else rates.pcie_bandwidth
+    link = "nvlink" if reached_by_nvlink else "pcie"
     far = rates.network_bandwidth
-    bandwidth = near
-    if nodes > 1:
-        bandwidth = min(near, far * local) if local > 1 else far
+    if nodes == 1:
+        bandwidth = near
+    elif local == 1:
+        bandwidth = far
+    else:
+        bandwidth = min(near, far * local)
     steps_inside, steps_outside = ranks - nodes, nodes - 1
 
     def latency(base: float, seconds_per_step: dict[str, float]) -> float:
         return base + steps_inside * seconds_per_step[link] + steps_outside * seconds_per_step["network"]
 
-    # NCCL's all-reduce along a tree goes up and down: through the GPUs of a node, then log2 of the nodes
-    tree = BASE_TREE + 2 * ((local - 1) * STEP_TREE[link] + log2(nodes) * STEP_TREE["network"])
+    # a tree chains the GPUs of a node and has log2(nodes) levels of nodes; an all-reduce goes up and down
+    one_way = (local - 1) * STEP_TREE[link] + log2(nodes) * STEP_TREE["network"]
+    tree = BASE_TREE + 2 * one_way
     return GroupLinks(
         ranks=ranks,
         local=local,
@@ -98,7 +104,7 @@ def gather(links: GroupLinks, total_bytes: float) -> float:
     if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
     seconds = total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth
-    return min(links.ring + seconds, links.ring_low + 2 * seconds)
+    return min(links.ring + seconds, links.ring_low + LL_OVERHEAD * seconds)
 
 
 def all_reduce(links: GroupLinks, total_bytes: float) -> float:
@@ -110,32 +116,35 @@ def all_reduce(links: GroupLinks, total_bytes: float) -> float:
     if links.ranks <= 1 or total_bytes <= 0:
         return 0.0
     seconds = 2 * total_bytes * (links.ranks - 1) / links.ranks / links.bandwidth
-    ring = min(2 * links.ring - BASE_SIMPLE + seconds, 2 * links.ring_low - BASE_LL + 2 * seconds)
-    return min(ring, links.tree + 2 * total_bytes / (links.bandwidth * TREE_SHARE))
+    ring = 2 * links.ring - BASE_SIMPLE + seconds
+    ring_low = 2 * links.ring_low - BASE_LL + LL_OVERHEAD * seconds
+    tree = links.tree + 2 * total_bytes / (links.bandwidth * TREE_SHARE)
+    return min(ring, ring_low, tree)
 
 
 def all_to_all(links: GroupLinks, sent_bytes: float, forwarded_bytes: float | None = None) -> float:
     """Compute the seconds of an all-to-all: every rank sends ``sent_bytes``, in equal parts to all ranks.
 
     Traffic inside a node overlaps traffic between nodes. ``forwarded_bytes``: bytes per rank that cross to other nodes
-    where a node gets one copy of a token and passes it on inside (DeepEP).
+    where a node gets one copy of a token and passes it on inside (DeepEP); None: each rank gets its own copy.
     """
     if links.ranks <= 1 or sent_bytes <= 0:
         return 0.0
     if forwarded_bytes is None:
-        near = sent_bytes * (links.local - 1) / links.ranks / links.near
-        far = sent_bytes * (links.ranks - links.local) / links.ranks / links.far
+        near_seconds = sent_bytes * (links.local - 1) / links.ranks / links.near
+        far_seconds = sent_bytes * (links.ranks - links.local) / links.ranks / links.far
     else:
-        near = sent_bytes * (links.local - 1) / links.local / links.near
-        far = forwarded_bytes / links.far
-    latency = BASE_SIMPLE + (STEP_SIMPLE["network"] if links.ranks > links.local else STEP_SIMPLE["nvlink"])
-    return latency + max(near, far)
+        near_seconds = sent_bytes * (links.local - 1) / links.local / links.near
+        far_seconds = forwarded_bytes / links.far
+    crosses_nodes = links.ranks > links.local
+    latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses_nodes else "nvlink"]
+    return latency + max(near_seconds, far_seconds)
 
 
 def send(links: GroupLinks, sent_bytes: float) -> float:
     """Compute the seconds of sending ``sent_bytes`` to the next rank of the group."""
     if links.ranks <= 1 or sent_bytes <= 0:
         return 0.0
-    crosses = links.local < links.ranks
-    latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses else "nvlink"]
-    return latency + sent_bytes / (links.far if crosses else links.near)
+    crosses_nodes = links.ranks > links.local
+    latency = BASE_SIMPLE + STEP_SIMPLE["network" if crosses_nodes else "nvlink"]
+    return latency + sent_bytes / (links.far if crosses_nodes else links.near)

@@ -52,20 +52,19 @@ def dense_copies(job: TrainingJob, rates: Rates) -> Copies:
 def expert_copies(job: TrainingJob, rates: Rates) -> Copies:
     """Return the groups that share one expert: the ranks with the same experts and the same parts of them."""
     layout = job.layout
-    apart = layout.expert * expert_slices(layout, job.framework.own_engine)
-    ranks = max(1, layout.data * layout.context * layout.tensor // apart)
-    shard = max(1, layout.shard_group * layout.tensor // apart) if layout.zero_stage else 1
-    return copies(rates, ranks, apart, shard)
+    ranks_of_all_experts = layout.expert * expert_slices(layout, own_degree=job.framework.own_engine)
+    ranks = max(1, layout.data * layout.context * layout.tensor // ranks_of_all_experts)
+    shard = max(1, layout.shard_group * layout.tensor // ranks_of_all_experts) if layout.zero_stage else 1
+    return copies(rates, ranks, stride=ranks_of_all_experts, shard=shard)
 
 
 def precision(job: TrainingJob) -> ExchangedBytes:
     """Return the bytes per element on the wire: FSDP gathers in the compute dtype, and reduces in the recipe's."""
     recipe, stage = job.recipe, job.layout.zero_stage
-    gathered = recipe.compute if stage == 3 else recipe.params
-    size = DTYPE_BYTES[gathered]
+    gathered = DTYPE_BYTES[recipe.compute if stage == 3 else recipe.params]
     if recipe.recipe == "fp8-mixed" and job.option("enable_fsdp_float8_all_gather") is True:
-        size = 1
-    return ExchangedBytes(size, DTYPE_BYTES[recipe.reduce], stage)
+        gathered = DTYPE_BYTES["fp8"]
+    return ExchangedBytes(gathered=gathered, reduced=DTYPE_BYTES[recipe.reduce], stage=stage)
 
 
 def gather_seconds(copies: Copies, parameters: float, item_bytes: ExchangedBytes) -> float:

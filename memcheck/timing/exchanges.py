@@ -43,37 +43,66 @@ def context_kind(job: TrainingJob) -> str:
     return "" if job.layout.context == 1 else timing_of(job.framework).context(job)
 
 
-def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> tuple[float, float]:
-    """Compute the seconds of one layer's context-parallel exchanges, forward and backward, that attention does not
-    hide.
+class ExposedSeconds(Record):
+    """Seconds of exchanges that no computation hides, by pass."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+def context_seconds(job: TrainingJob, cost: LayerCost, kind: str, rates: Rates) -> ExposedSeconds:
+    """Compute the seconds of one layer's context-parallel exchanges that attention does not hide.
 
     ``cost``: bytes of keys and values and seconds of attention in the layer. ``kind``: a ring, an all-gather or an
     all-to-all (Ulysses), as the docstring of this module lists them.
     """
     layout = job.layout
     if not kind or not cost.kv_bytes:
-        return 0.0, 0.0
+        return ExposedSeconds()
     links = group(rates, layout.context, layout.tensor)
-    steps = layout.context - 1
+    other_ranks, sm_share = layout.context - 1, rates.collective_sm_share
     if kind == ENGINE:
-        forward = exposed(steps * send(links, cost.kv_bytes), cost.attention_seconds, rates.collective_sm_share)
-        ring = steps * send(links, 2 * cost.kv_bytes)  # keys and values, and their gradients with them
-        return forward, exposed(ring, cost.attention_backward_seconds, rates.collective_sm_share)
+        ring_forward = other_ranks * send(links, cost.kv_bytes)
+        ring_backward = other_ranks * send(links, 2 * cost.kv_bytes)  # keys and values with their gradients
+        return ExposedSeconds(
+            forward=exposed(ring_forward, cost.attention_seconds, sm_share),
+            backward=exposed(ring_backward, cost.attention_backward_seconds, sm_share),
+        )
     if kind == ULYSSES:  # q, k and v before attention and its output after it, about twice the keys' and values' bytes
         both_exchanges = 2 * all_to_all(links, 2 * cost.kv_bytes)
-        return both_exchanges, both_exchanges
+        return ExposedSeconds(both_exchanges, both_exchanges)
     gather_kv = gather(links, cost.kv_bytes * layout.context)
-    block_forward = cost.attention_seconds / layout.context
-    block_backward = cost.attention_backward_seconds / layout.context
-    if kind in (GATHER, WHOLE):
-        return gather_kv, 2 * gather_kv if kind == GATHER else gather_kv
-    send_gradients = send(links, 4 / DTYPE_BYTES[job.recipe.compute] * cost.kv_bytes)  # in fp32
+    if kind == GATHER:  # backward gathers once more, and scatters the gradients
+        return ExposedSeconds(forward=gather_kv, backward=2 * gather_kv)
+    if kind == WHOLE:
+        return ExposedSeconds(forward=gather_kv, backward=gather_kv)
+    return _torch_ring_seconds(job, cost, gather_kv, send(links, _fp32_bytes(job, cost.kv_bytes)), sm_share)
+
+
+def _fp32_bytes(job: TrainingJob, size: float) -> float:
+    """Return the bytes in fp32 of a tensor that has ``size`` bytes in the dtype of the activations."""
+    return DTYPE_BYTES["fp32"] / DTYPE_BYTES[job.recipe.compute] * size
+
+
+def _torch_ring_seconds(
+    job: TrainingJob, cost: LayerCost, gather_kv: float, send_gradients: float, sm_share: float
+) -> ExposedSeconds:
+    """Compute the seconds of torch's ring attention in one layer that its blocks of attention do not hide.
+
+    ``gather_kv``: seconds of gathering all keys and values. ``send_gradients``: seconds of passing their gradients on
+    once. ``sm_share``: share of the multiprocessors that a collective occupies.
+    """
+    blocks = job.layout.context  # attention computes one block of keys and values per rank
     if job.compile:  # compiled code waits for each exchange
-        return gather_kv, gather_kv + layout.context * send_gradients
-    sm_share = rates.collective_sm_share
-    exposed_sends = steps * exposed(send_gradients, block_backward, sm_share)
-    backward = exposed(gather_kv, block_backward, sm_share) + exposed_sends + send_gradients
-    return exposed(gather_kv, block_forward, sm_share), backward
+        return ExposedSeconds(forward=gather_kv, backward=gather_kv + blocks * send_gradients)
+    block_forward = cost.attention_seconds / blocks
+    block_backward = cost.attention_backward_seconds / blocks
+    overlapped_sends = (blocks - 1) * exposed(send_gradients, block_backward, sm_share)
+    last_send = send_gradients
+    return ExposedSeconds(
+        forward=exposed(gather_kv, block_forward, sm_share),
+        backward=exposed(gather_kv, block_backward, sm_share) + overlapped_sends + last_send,
+    )
 
 
 class Wires(Record):
@@ -96,16 +125,16 @@ def wires_of(job: TrainingJob, hidden: int, item_bytes: int, rates: Rates) -> Wi
     """
     layout = job.layout
     tokens = job.rows * ceil_div(job.sequence_length, layout.context)
-    size = float(tokens * hidden * item_bytes)
+    hidden_bytes = float(tokens * hidden * item_bytes)
     pipeline = 0.0
     if layout.pipeline > 1:
         links = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
-        pipeline = send(links, size / layout.tensor if layout.sequence else size)
-    hides = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
+        pipeline = send(links, hidden_bytes / layout.tensor if layout.sequence else hidden_bytes)
+    is_dualpipe = layout.pipeline_schedule == "dualpipe" and layout.pipeline > 1
     return Wires(
-        tensor=tensor_wires(job, size, item_bytes, rates),
+        tensor=tensor_wires(job, hidden_bytes, item_bytes, rates),
         pipeline=pipeline,
-        overlaps_routing=hides or bool(job.option("overlap_moe_expert_parallel_comm")),
+        overlaps_routing=is_dualpipe or bool(job.option("overlap_moe_expert_parallel_comm")),
         context=context_kind(job),
     )
 
@@ -121,19 +150,21 @@ def expert_seconds(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     layout = job.layout
     if not cost.routed_bytes or layout.expert * layout.expert_tensor == 1:
         return 0.0
-    sent = cost.routed_bytes * layout.expert_tensor
+    copies_bytes = cost.routed_bytes * layout.expert_tensor  # every rank of an expert-tensor group needs each token
     dispatch = timing_of(job.framework).dispatch(job)
     if dispatch == "copies":
-        return all_to_all(group(rates, layout.expert, layout.expert_tensor), sent)
+        return all_to_all(group(rates, layout.expert, layout.expert_tensor), copies_bytes)
     if dispatch == "allgather":
         return _gathered(job, cost, rates)
-    if dispatch == "alltoall":  # DeepEP and HybridEP send one copy to a node and pass it on inside
+    if dispatch == "alltoall":
         to_experts = all_to_all(group(rates, layout.expert, layout.expert_tensor), cost.routed_bytes)
-        return to_experts + gather(group(rates, layout.expert_tensor, 1), sent)
+        return to_experts + gather(group(rates, layout.expert_tensor, 1), copies_bytes)
+    # DeepEP and HybridEP send a token once to each node that has one of its experts, and pass it on inside
     links = group(rates, layout.expert * layout.expert_tensor, 1)
     nodes = ceil_div(links.ranks, links.local)
-    copies = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.chosen_groups) * (nodes - 1) / nodes
-    return all_to_all(links, sent, cost.routed_bytes * copies / cost.experts_per_token)
+    nodes_per_token = touched(nodes, cost.experts_per_token, cost.expert_groups, cost.chosen_groups)
+    other_nodes_per_token = nodes_per_token * (nodes - 1) / nodes
+    return all_to_all(links, copies_bytes, cost.routed_bytes * other_nodes_per_token / cost.experts_per_token)
 
 
 def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
@@ -142,10 +173,12 @@ def _gathered(job: TrainingJob, cost: LayerCost, rates: Rates) -> float:
     Results have the dtype of the router's probabilities (token_combine: ``hidden_states.to(self.local_probs.dtype)``).
     """
     links = group(rates, job.layout.expert * job.layout.expert_tensor, 1)
-    busiest = job.expert_imbalance if job.layout.expert > 1 else 1.0
-    tokens = links.ranks * cost.routed_bytes / (cost.experts_per_token * busiest)
-    wide = 4 / DTYPE_BYTES[job.recipe.compute] if job.option("moe_router_dtype") in ("fp32", "fp64") else 1.0
-    return (gather(links, tokens) + gather(links, tokens * wide)) / 2
+    # routed bytes count a token once for each of its experts, and on the busiest rank; gathered is every token once
+    imbalance = job.expert_imbalance if job.layout.expert > 1 else 1.0
+    token_bytes = links.ranks * cost.routed_bytes / (cost.experts_per_token * imbalance)
+    fp32_results = job.option("moe_router_dtype") in ("fp32", "fp64")
+    result_bytes = _fp32_bytes(job, token_bytes) if fp32_results else token_bytes
+    return (gather(links, token_bytes) + gather(links, result_bytes)) / 2
 
 
 @lru_cache(maxsize=256)
@@ -155,11 +188,12 @@ def touched(nodes: int, chosen: int, groups: int, chosen_groups: int) -> float:
     ``nodes``: over which the experts are divided. Routing limited to ``chosen_groups`` of ``groups`` groups of experts
     (DeepSeek-V3 report, section 2.1.2) reaches only the nodes of these groups.
     """
-    reached = float(nodes)  # nodes that the chosen groups are on
-    if chosen_groups < groups:
-        if nodes >= groups:
-            reached = chosen_groups * nodes / groups
-        else:
-            unreached = groups - groups // nodes
-            reached = nodes * (1 - comb(unreached, chosen_groups) / comb(groups, chosen_groups))
-    return reached * (1 - (1 - 1 / reached) ** chosen)
+    reached = float(nodes)  # mean number of nodes that the chosen groups are on
+    if chosen_groups < groups <= nodes:  # each group has nodes of its own
+        reached = chosen_groups * nodes / groups
+    elif chosen_groups < groups:  # each node has several groups
+        groups_elsewhere = groups - groups // nodes
+        node_not_reached = comb(groups_elsewhere, chosen_groups) / comb(groups, chosen_groups)
+        reached = nodes * (1 - node_not_reached)
+    no_expert_on_node = (1 - 1 / reached) ** chosen
+    return reached * (1 - no_expert_on_node)

@@ -14,24 +14,30 @@ from memcheck.timing.rates import Rates, matmul
 from memcheck.timing.shape import Product, Shape, is_adapted, products, projections
 from memcheck.timing.tensor_parallel import AGAIN, KEPT, Half, halves
 from memcheck.timing.traffic import (
+    CAST,
+    activation_input_width,
     block_traffic,
-    kept_expert_width,
-    kept_width,
+    expert_activation_input_width,
+    kv_width,
     merge_traffic,
     recomputed_traffic,
     repeat_traffic,
 )
+from memcheck.timing.types import RooflineSeconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-class RooflineSeconds(Record):
-    """Seconds of a pass, by what bounds its operations."""
-
-    arithmetic: float
-    memory: float
+FP8_STORE_BYTES = 3.0
+"""Per element kept in fp8 until backward: read 2 and written 1 in forward, read 1 and written 2 in backward."""
+FP8_CAST_BYTES = 5.0
+"""Per element of an operand cast to fp8 in two kernels: read 2 for the maximum, read 2 and written 1 for the cast."""
+FP8_TRANSPOSE_BYTES = 2.0
+"""Per fp8 element that is copied to another layout: read 1, written 1."""
+DEQUANTISE_BYTES = 2.5
+"""Per 4-bit weight that is dequantised: read 0.5, written 2."""
 
 
 class LayerCost(Record):
@@ -96,14 +102,14 @@ class Tally:
         self.rates = rates
         self.arithmetic = self.memory = self.flops = 0.0
 
-    def product(self, m: int, n: int, k: int, *, batch: int = 1, item_bytes: int = 2) -> None:
-        """Add ``batch`` matrix products ``[m, k] x [k, n]`` of elements of ``item_bytes`` bytes."""
-        seconds, by_memory = matmul(m, n, k, self.rates, batch, item_bytes)
-        self.flops += 2.0 * m * n * k * batch
-        if by_memory:
-            self.memory += seconds
+    def product(self, rows: int, columns: int, inner: int, *, batch: int = 1, item_bytes: int = 2) -> None:
+        """Add ``batch`` matrix products ``[rows, inner] x [inner, columns]`` of elements of ``item_bytes`` bytes."""
+        time = matmul(rows, columns, inner, self.rates, batch, item_bytes)
+        self.flops += 2.0 * rows * columns * inner * batch  # a multiplication and an addition
+        if time.by_memory:
+            self.memory += time.seconds
         else:
-            self.arithmetic += seconds
+            self.arithmetic += time.seconds
 
     def bytes(self, count: float) -> None:
         """Add the seconds of reading and writing ``count`` bytes of device memory."""
@@ -121,64 +127,80 @@ def block_cost(block: Block, hidden: int, shape: Shape, rates: Rates, *, trained
     ``hidden``: width of the residual stream. ``shape``: the settings of the job. ``trained``: the base weights of the
     layer get gradients. ``input_grad``: something below the layer is trained, so that its input gets a gradient.
     """
-    # time by pass: forward, gradients of inputs, gradients of weights, and what backward recomputes
-    forward, inputs = Tally(rates), Tally(rates)
-    weights, recomputed = Tally(rates), Tally(rates)
+    forward, input_gradients = Tally(rates), Tally(rates)
+    weight_gradients, recomputed = Tally(rates), Tally(rates)
     linear = products(block, shape, trained=trained)
-    operand_bytes = 1 if shape.fp8 else shape.item_bytes
     for product in linear:
-        _linear(product, shape, operand_bytes, forward, inputs, weights)
+        _linear(product, shape, forward, input_gradients, weight_gradients)
     routed_tokens = _routed_tokens(block, shape)
-    _elementwise(block, hidden, shape, routed_tokens, forward, inputs)
-    inputs.bytes(_shared_input_gradient_bytes(linear, shape))
+    _elementwise(block, hidden, shape, routed_tokens, forward, input_gradients)
+    input_gradients.bytes(_shared_input_gradient_bytes(linear, shape))
     core = _attention(block, shape, rates)
-    _context_and_heads(block, shape, forward, inputs)
+    _context_and_heads(block, shape, forward, input_gradients)
     if shape.fp8_saved_input:  # cast to fp8 after the activation function, and back before its gradient
         tokens = shape.batch * shape.sequence
-        saved = kept_width(block) * tokens / shape.tensor_parallel + kept_expert_width(block) * routed_tokens
-        forward.bytes(3.0 * saved)  # reads 2, writes 1; in backward reads 1, writes 2
-        inputs.bytes(3.0 * saved)
-    forward.arithmetic += core.seconds
-    forward.bytes(core.forward_bytes)
-    forward.flops += core.flops
-    inputs.arithmetic += core.backward_seconds
-    inputs.bytes(core.backward_bytes)
-    inputs.flops += 2.0 * core.flops  # the backward of attention has twice the products of its forward
-    exchanges, recomputed_exchanges, recomputed_routed = _recompute(block, shape, linear, forward, core, recomputed)
+        stored = activation_input_width(block) * tokens / shape.tensor_parallel
+        stored += expert_activation_input_width(block) * routed_tokens
+        forward.bytes(FP8_STORE_BYTES * stored)
+        input_gradients.bytes(FP8_STORE_BYTES * stored)
+    _add_core_attention(core, forward, input_gradients)
+    repeated = _recompute(block, shape, linear, forward, core, recomputed)
     if shape.recompute_modules:
         _recomputed_elementwise(block, hidden, shape, routed_tokens, recomputed)
-    dense, dense_trained, experts, experts_trained = _counts(block, shape, trained=trained)
     if not input_grad:  # nothing below the layer is trained: autograd computes no gradients of its inputs
-        inputs = Tally(rates)
+        input_gradients = Tally(rates)
         if not trained and shape.adapter is None:
             recomputed = Tally(rates)
+    counts = _counts(block, shape, trained=trained)
     moe = block.mlp if isinstance(block.mlp, Moe) else None
     return LayerCost(
         forward=forward.seconds,
-        input_gradients=inputs.seconds,
-        weight_gradients=weights.seconds,
+        input_gradients=input_gradients.seconds,
+        weight_gradients=weight_gradients.seconds,
         recomputed=recomputed.seconds,
         flops=forward.flops,
-        backward_flops=inputs.flops + weights.flops,
+        backward_flops=input_gradients.flops + weight_gradients.flops,
         recomputed_flops=recomputed.flops,
-        attention_recompute_flops=0.5 * core.flops if input_grad and shape.attention != "eager" else 0.0,
+        attention_recompute_flops=_attention_recompute_flops(core, shape) if input_grad else 0.0,
         attention_seconds=core.seconds,
         attention_backward_seconds=core.backward_seconds,
-        dense_parameters=dense,
-        trained_dense_parameters=dense_trained,
-        expert_parameters=experts,
-        trained_expert_parameters=experts_trained,
-        exchanges=exchanges,
-        recomputed_exchanges=recomputed_exchanges,
+        dense_parameters=counts.dense,
+        trained_dense_parameters=counts.trained_dense,
+        expert_parameters=counts.experts,
+        trained_expert_parameters=counts.trained_experts,
+        exchanges=_tensor_exchanges(block, shape),
+        recomputed_exchanges=repeated.tensor_exchanges,
         routed_bytes=_routed_bytes(routed_tokens, hidden, shape),
-        recomputed_routed=recomputed_routed,
+        recomputed_routed=repeated.routing,
         recomputed_attention=shape.recompute == "full" or "core_attn" in shape.recompute_modules,
         kv_bytes=_kv_bytes(block, shape),
         experts_per_token=moe.experts_per_token if moe is not None else 0,
         expert_groups=moe.routing.groups[0] if moe is not None else 1,
         chosen_groups=moe.routing.groups[1] if moe is not None else 1,
-        halves=_exchanging_halves(block, shape, linear, rates, operand_bytes),
+        halves=_exchanging_halves(block, shape, linear, rates),
     )
+
+
+def _add_core_attention(core: CoreAttention, forward: Tally, input_gradients: Tally) -> None:
+    """Add the work of core attention to the forward pass, and that of its backward to the gradients of inputs."""
+    forward.arithmetic += core.seconds
+    forward.bytes(core.forward_bytes)
+    forward.flops += core.flops
+    input_gradients.arithmetic += core.backward_seconds
+    input_gradients.bytes(core.backward_bytes)
+    input_gradients.flops += 2.0 * core.flops  # each of the two products has two gradients
+
+
+def _attention_recompute_flops(core: CoreAttention, shape: Shape) -> float:
+    """Return the FLOPs of the scores, one of attention's two products, which fused kernels compute again in
+    backward.
+    """
+    return 0.0 if shape.attention == "eager" else core.flops / 2
+
+
+def _operand_bytes(shape: Shape) -> int:
+    """Return the bytes per element of the operands of matrix products: 1 in fp8, else those of the activations."""
+    return 1 if shape.fp8 else shape.item_bytes
 
 
 def _residual_tokens(shape: Shape) -> int:
@@ -200,8 +222,10 @@ def _routed_bytes(routed_tokens: int, hidden: int, shape: Shape) -> float:
     return float(shape.item_bytes * routed_tokens * hidden * imbalance) if routed_tokens else 0.0
 
 
-def _elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, forward: Tally, inputs: Tally) -> None:
-    """Add the bytes that a layer's element-wise operations move to ``forward`` and to ``inputs`` (backward).
+def _elementwise(
+    block: Block, hidden: int, shape: Shape, routed_tokens: int, forward: Tally, input_gradients: Tally
+) -> None:
+    """Add the bytes that a layer's element-wise operations move in the forward pass and for the gradients of inputs.
 
     ``routed_tokens``: rows that the local experts get.
     """
@@ -209,10 +233,10 @@ def _elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, fo
     traffic = block_traffic(block, hidden, fused=shape.fused, fused_norms=shape.fused_norms, item_bytes=stream_bytes)
     scale = shape.item_bytes / 2  # `Traffic` counts the inner operations at two bytes an element
     tokens = shape.batch * shape.sequence
-    for tally, direction in ((forward, 0), (inputs, 1)):
-        tally.bytes(traffic.stream[direction] * _residual_tokens(shape))
-        inner = traffic.inner[direction] * tokens / shape.tensor_parallel
-        tally.bytes(scale * (inner + traffic.experts[direction] * routed_tokens))
+    passes = zip((forward, input_gradients), traffic.stream, traffic.inner, traffic.experts, strict=True)
+    for tally, stream, inner, experts in passes:
+        tally.bytes(stream * _residual_tokens(shape))
+        tally.bytes(scale * (inner * tokens / shape.tensor_parallel + experts * routed_tokens))
 
 
 def _recomputed_elementwise(block: Block, hidden: int, shape: Shape, routed_tokens: int, recomputed: Tally) -> None:
@@ -223,29 +247,29 @@ def _recomputed_elementwise(block: Block, hidden: int, shape: Shape, routed_toke
     traffic = recomputed_traffic(block, hidden, shape.recompute_modules, fused=shape.fused)
     tokens = shape.batch * shape.sequence
     moved = (
-        traffic.stream[0] * _residual_tokens(shape)
-        + traffic.inner[0] * tokens / shape.tensor_parallel
-        + traffic.experts[0] * routed_tokens
+        traffic.stream.forward * _residual_tokens(shape)
+        + traffic.inner.forward * tokens / shape.tensor_parallel
+        + traffic.experts.forward * routed_tokens
     )
     recomputed.bytes(shape.item_bytes / 2 * moved)  # `Traffic` counts two bytes an element
 
 
-def _context_and_heads(block: Block, shape: Shape, forward: Tally, inputs: Tally) -> None:
-    """Add bytes to ``forward`` and ``inputs`` (backward): for repeating keys and values, and for merging ring
-    attention.
+def _context_and_heads(block: Block, shape: Shape, forward: Tally, input_gradients: Tally) -> None:
+    """Add the bytes moved around core attention by repeated keys and values, and by ring attention.
 
-    Some frameworks repeat keys and values for every query head. A ring merges the outputs of its steps.
+    Some frameworks repeat keys and values for every query head. A ring of context-parallel ranks merges the outputs of
+    its steps.
     """
     tokens = shape.batch * shape.sequence
-    mixer: Any = (
-        block.mixer
-    )  # not of a tower: :func:`memcheck.timing.towers.tower_kinds` describes their layers as text's
+    # a tower's layers are described as layers of text (memcheck.timing.towers.tower_kinds), so that mypy's other types
+    # of mixers do not occur
+    mixer: Any = block.mixer
     if shape.repeats_kv_heads:
         repeated = repeat_traffic(mixer, tensor=shape.tensor_parallel, item_bytes=shape.item_bytes) * tokens
         forward.bytes(repeated)
-        inputs.bytes(repeated)
+        input_gradients.bytes(repeated)
     if shape.context_parallel > 1:
-        merge_forward, merge_backward = merge_traffic(
+        merged = merge_traffic(
             shape.context_kind,
             mixer,
             shape.context_parallel,
@@ -253,86 +277,93 @@ def _context_and_heads(block: Block, shape: Shape, forward: Tally, inputs: Tally
             fused=shape.fused,
             repeats_kv_heads=shape.repeats_kv_heads,
         )
-        forward.bytes(merge_forward * tokens)
-        inputs.bytes(merge_backward * tokens)
+        forward.bytes(merged.forward * tokens)
+        input_gradients.bytes(merged.backward * tokens)
 
 
-def _exchanging_halves(
-    block: Block, shape: Shape, linear: list[Product], rates: Rates, operand_bytes: int
-) -> tuple[Half, ...]:
+def _exchanging_halves(block: Block, shape: Shape, linear: list[Product], rates: Rates) -> tuple[Half, ...]:
     """Return the halves of a layer, attention and MLP, before and after which tensor ranks exchange hidden states.
 
     ``linear``: the layer's matrix products. Empty without tensor parallelism.
     """
     if shape.tensor_parallel == 1:
         return ()
-    return halves(linear, rates, operand_bytes, dense=_has_dense(block, shape), latent=_latent(block, shape))
+    return halves(
+        linear, rates, _operand_bytes(shape), dense=_mlp_exchanges(block, shape), latent=_latent(block, shape)
+    )
 
 
 def _latent(block: Block, shape: Shape) -> str:
     """Return :attr:`Half.latent` of the attention half: whether tensor ranks exchange latents, not hidden states."""
     if not isinstance(block.mixer, LatentAttention) or shape.latent_inputs != "exchanged":
         return ""
-    return AGAIN if shape.recompute == "selective" and "mla_up_proj" in shape.recompute_modules else KEPT
+    recomputed_alone = shape.recompute == "selective" and "mla_up_proj" in shape.recompute_modules
+    return AGAIN if recomputed_alone else KEPT
 
 
-def _linear(product: Product, shape: Shape, item_bytes: int, forward: Tally, inputs: Tally, weights: Tally) -> None:
-    """Add one linear layer's work to ``forward``, and its backward's to ``inputs`` (dX) and ``weights`` (dW).
+def _linear(product: Product, shape: Shape, forward: Tally, input_gradients: Tally, weight_gradients: Tally) -> None:
+    """Add the work of one linear layer: its product in forward, and the two products of its gradients.
 
     In addition to ``product`` this counts the bytes of casts to fp8 or by autocast, of dequantised weights, and the
-    products of adapters. ``item_bytes``: bytes per element of the operands.
+    products of adapters.
     """
-    forward.product(product.tokens, product.outputs, product.inputs, batch=product.batch, item_bytes=item_bytes)
-    inputs.product(product.tokens, product.inputs, product.outputs, batch=product.batch, item_bytes=item_bytes)
+    tokens, outputs, inputs, batch = product.tokens, product.outputs, product.inputs, product.batch
+    item_bytes = _operand_bytes(shape)
+    forward.product(tokens, outputs, inputs, batch=batch, item_bytes=item_bytes)
+    input_gradients.product(tokens, inputs, outputs, batch=batch, item_bytes=item_bytes)
     if product.trained:
-        weights.product(product.outputs, product.inputs, product.tokens, batch=product.batch, item_bytes=item_bytes)
-    input_elements = product.tokens * product.inputs * product.batch
-    if shape.fp8:  # a maximum (read) and a cast (read, write) of both operands, compiled into two kernels
-        forward.bytes(5.0 * (product.cast_input_elements + product.parameters))
-        inputs.bytes(5.0 * product.cast_output_elements)
+        weight_gradients.product(outputs, inputs, tokens, batch=batch, item_bytes=item_bytes)
+    if shape.fp8:
+        forward.bytes(FP8_CAST_BYTES * (product.cast_input_elements + product.parameters))
+        input_gradients.bytes(FP8_CAST_BYTES * product.cast_output_elements)
         if shape.float8_tensors:
-            _transposed_copies(product, inputs, weights)
-    if shape.autocast:  # casts of input and weight read 4 and write 2; those of the gradients read 2 and write 4
-        forward.bytes(6.0 * (input_elements + product.parameters))
-        inputs.bytes(6.0 * input_elements)
+            _transposed_copies(product, input_gradients, weight_gradients)
+    if shape.autocast:  # input and weight are cast to 16 bits, and their gradients to fp32
+        input_elements = tokens * inputs * batch
+        forward.bytes(CAST * (input_elements + product.parameters))
+        input_gradients.bytes(CAST * input_elements)
         if product.trained:
-            weights.bytes(6.0 * product.parameters)
-    if shape.adapter is not None and shape.adapter.quantized and product.adapted:
-        forward.bytes(2.5 * product.parameters)  # half a byte read, two written
-        inputs.bytes(2.5 * product.parameters)
-    if product.adapted and shape.adapter is not None:
-        rank = shape.adapter.rank
-        for tally in (forward, inputs, weights):
-            tally.product(product.tokens, rank, product.inputs, batch=product.batch)
-            tally.product(product.tokens, product.outputs, rank, batch=product.batch)
+            weight_gradients.bytes(CAST * product.parameters)
+    if shape.adapter is None or not product.adapted:
+        return
+    if shape.adapter.quantized:
+        forward.bytes(DEQUANTISE_BYTES * product.parameters)
+        input_gradients.bytes(DEQUANTISE_BYTES * product.parameters)
+    rank = shape.adapter.rank
+    for tally in (forward, input_gradients, weight_gradients):  # the gradients' products are as large as the forward's
+        tally.product(tokens, rank, inputs, batch=batch)
+        tally.product(tokens, outputs, rank, batch=batch)
 
 
-def _transposed_copies(product: Product, inputs: Tally, weights: Tally) -> None:
-    """Add the transposed copies that torchao's fp8 products need, at 2 bytes per element (read 1, write 1).
+def _transposed_copies(product: Product, input_gradients: Tally, weight_gradients: Tally) -> None:
+    """Add the transposed copies that torchao's fp8 products need.
 
     An fp8 product takes a row-major and a column-major operand, and any other layout is copied. The input's gradient
     needs a copy of the weight. The weight's gradient needs copies of the output's gradient and of the input; products
     that read the same input share its copy. Source: torchao ``float8_ops.py``, preprocess_addmm.
     """
-    inputs.bytes(2.0 * product.parameters)
+    input_gradients.bytes(FP8_TRANSPOSE_BYTES * product.parameters)
     if product.trained:
         copied_columns = product.outputs if product.shares_input else product.outputs + product.inputs
-        weights.bytes(2.0 * product.batch * product.tokens * copied_columns)
+        weight_gradients.bytes(FP8_TRANSPOSE_BYTES * product.batch * product.tokens * copied_columns)
 
 
 def _shared_input_gradient_bytes(linear: list[Product], shape: Shape) -> float:
     """Return the bytes moved to add up the gradients of inputs that several products read (q, k and v; gate and up).
 
-    Each addition reads two tensors and writes one. A compiled kernel reads all of them and writes one.
+    Each addition reads two tensors and writes one. A compiled kernel reads all of them and writes one. Products that
+    the framework runs as one have one gradient, and nothing is added.
     """
     if shape.fused_products == "all":
         return 0.0
     bytes_moved = 0.0
-    readers = 1
+    readers = 1  # products so far that read the current input
     for product, following in zip(linear, [*linear[1:], None], strict=True):
         readers = readers + 1 if product.shares_input else 1
-        if readers > 1 and (following is None or not following.shares_input) and shape.fused_products != product.group:
-            accesses = readers + 1 if shape.fused else 3 * (readers - 1)
+        last_reader = following is None or not following.shares_input
+        if readers > 1 and last_reader and shape.fused_products != product.group:
+            additions = readers - 1
+            accesses = readers + 1 if shape.fused else 3 * additions
             bytes_moved += float(accesses * shape.item_bytes * product.tokens * product.inputs)
     return bytes_moved
 
@@ -361,8 +392,8 @@ def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
     of all keys and also moves them through memory, in backward twice as much as in forward.
     """
     mixer = block.mixer
-    length = shape.sequence * shape.context_parallel
-    if isinstance(mixer, Attention):
+    length = shape.sequence * shape.context_parallel  # tokens of the whole sequence
+    if isinstance(mixer, Attention):  # `width`: the inner dimension of scores, and the columns of the weighted values
         width, heads, window = 2 * mixer.head_dim, mixer.heads, mixer.window
     elif isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim
@@ -370,14 +401,12 @@ def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
     else:
         return CoreAttention()
     heads = ceil_div(heads, shape.tensor_parallel)
-    keys = length / 2  # the mean number of keys that a query sees
-    if window is not None and window < length:
-        keys = window - window * window / (2 * length)
     queries = shape.batch * shape.sequence
-    flops = 2.0 * queries * keys * heads * width
+    flops_per_key = 2.0 * queries * heads * width
+    flops = flops_per_key * _mean_keys(length, window)
     if shape.attention == "eager":
         bytes_moved = EAGER_SCORE_BYTES * queries * length * heads
-        seconds = 2.0 * queries * length * heads * width / rates.matmul_flops
+        seconds = flops_per_key * length / rates.matmul_flops
         return CoreAttention(
             seconds=seconds,
             backward_seconds=BACKWARD_PRODUCTS * seconds,
@@ -386,36 +415,61 @@ def _attention(block: Block, shape: Shape, rates: Rates) -> CoreAttention:
             backward_bytes=2 * bytes_moved,
         )
     return CoreAttention(
-        flops / rates.attention_flops, BACKWARD_PRODUCTS * flops / rates.attention_backward_flops, flops
+        seconds=flops / rates.attention_flops,
+        backward_seconds=BACKWARD_PRODUCTS * flops / rates.attention_backward_flops,
+        flops=flops,
     )
+
+
+def _mean_keys(length: int, window: int | None) -> float:
+    """Return the mean number of keys that a query of ``length`` tokens sees, causally or within a sliding window.
+
+    The first ``window`` queries see fewer keys than the window: half of it on average.
+    """
+    if window is None or window >= length:
+        return length / 2
+    return window - window * window / (2 * length)
+
+
+class Repeated(Record):
+    """The exchanges that activation checkpointing repeats in backward."""
+
+    tensor_exchanges: int = 0
+    """Gather and reduce-scatter pairs of tensor parallelism."""
+    routing: bool = False
+    """The all-to-alls to the experts and back."""
+
+
+def _tensor_exchanges(block: Block, shape: Shape) -> int:
+    """Count the gather and reduce-scatter pairs of a forward pass: one for attention, one for the MLP."""
+    if shape.tensor_parallel == 1:
+        return 0
+    attention_exchanges = block.mixer is not None
+    return [attention_exchanges, _mlp_exchanges(block, shape)].count(True)
 
 
 def _recompute(
     block: Block, shape: Shape, linear: list[Product], forward: Tally, core: CoreAttention, recomputed: Tally
-) -> tuple[int, int, bool]:
-    """Add to ``recomputed`` the work that activation checkpointing repeats in backward.
+) -> Repeated:
+    """Add to ``recomputed`` the work that activation checkpointing repeats in backward, and return its exchanges.
 
     ``linear``: the layer's matrix products. ``forward``, ``core``: the work of its forward and of its core attention.
-    Returns the tensor-parallel exchanges of the forward pass, those of the recompute, and whether the recompute repeats
-    the all-to-alls to the experts.
     """
-    parallel_halves = int(block.mixer is not None) + int(_has_dense(block, shape))
-    exchanges = parallel_halves if shape.tensor_parallel > 1 else 0
     if shape.recompute == "full":
         recomputed.arithmetic, recomputed.memory, recomputed.flops = forward.arithmetic, forward.memory, forward.flops
-        return exchanges, exchanges, True
+        return Repeated(_tensor_exchanges(block, shape), routing=True)
     if shape.recompute != "selective":
-        return exchanges, 0, False
-    if shape.by_operators:
-        # every operation but the kept ones: every second matrix product and attention (activation_checkpoint.py)
-        recomputed.memory = forward.memory
-        kept = False
-        for product in projections(linear):
-            kept = not kept
-            if not kept or product.group == "experts":
-                recomputed.product(product.tokens, product.outputs, product.inputs, batch=product.batch)
-        return exchanges, 0, False
-    return exchanges, _recompute_modules(shape, linear, core, recomputed), "moe" in shape.recompute_modules
+        return Repeated()
+    if not shape.by_operators:
+        return Repeated(_recompute_modules(shape, linear, core, recomputed), routing="moe" in shape.recompute_modules)
+    # all operations but attention and every second matrix product, whose results are saved (torchtitan
+    # distributed/activation_checkpoint.py)
+    recomputed.memory = forward.memory
+    for index, product in enumerate(projections(linear)):
+        is_saved = index % 2 == 0 and product.group != "experts"
+        if not is_saved:
+            recomputed.product(product.tokens, product.outputs, product.inputs, batch=product.batch)
+    return Repeated()
 
 
 def _recompute_modules(shape: Shape, linear: list[Product], core: CoreAttention, recomputed: Tally) -> int:
@@ -424,35 +478,40 @@ def _recompute_modules(shape: Shape, linear: list[Product], core: CoreAttention,
     ``linear``: the layer's matrix products. ``core``: the work of its core attention. Returns the number of
     tensor-parallel exchanges that the recompute repeats.
     """
+    modules = shape.recompute_modules
     exchanges = 0
-    if "core_attn" in shape.recompute_modules:
+    if "core_attn" in modules:
         recomputed.arithmetic += core.seconds
         recomputed.flops += core.flops
         recomputed.bytes(core.forward_bytes)
-    groups: set[str] = set()
-    if "mlp" in shape.recompute_modules:
-        groups.add("mlp")
-    if "moe" in shape.recompute_modules:
-        groups |= {"experts", "shared_experts", "router"}
-    if "shared_experts" in shape.recompute_modules:
-        groups.add("shared_experts")
+    groups = {group for module in modules for group in PRODUCT_GROUPS.get(module, ())}
     for product in linear:
-        is_up_projection = "mla_up_proj" in shape.recompute_modules and product.name.endswith(("q_b_proj", "kv_b_proj"))
-        if product.group in groups or is_up_projection:
-            recomputed.product(
-                product.tokens,
-                product.outputs,
-                product.inputs,
-                batch=product.batch,
-                item_bytes=1 if shape.fp8 else shape.item_bytes,
-            )
-            if shape.fp8:
-                recomputed.bytes(5.0 * product.cast_input_elements)
-            exchanges = 1 if shape.tensor_parallel > 1 and product.group in ("mlp", "shared_experts") else exchanges
+        is_up_projection = "mla_up_proj" in modules and product.name.endswith(("q_b_proj", "kv_b_proj"))
+        if product.group not in groups and not is_up_projection:
+            continue
+        recomputed.product(
+            product.tokens,
+            product.outputs,
+            product.inputs,
+            batch=product.batch,
+            item_bytes=_operand_bytes(shape),
+        )
+        if shape.fp8:
+            recomputed.bytes(FP8_CAST_BYTES * product.cast_input_elements)
+        if shape.tensor_parallel > 1 and product.group in ("mlp", "shared_experts"):
+            exchanges = 1
     return exchanges
 
 
-def _has_dense(block: Block, shape: Shape) -> bool:
+PRODUCT_GROUPS = {
+    "mlp": ("mlp",),
+    "moe": ("experts", "shared_experts", "router"),
+    "shared_experts": ("shared_experts",),
+}
+"""Groups of matrix products (:attr:`Product.group`) that one of Megatron's ``recompute_modules`` runs again."""
+
+
+def _mlp_exchanges(block: Block, shape: Shape) -> bool:
     """Say whether the feed-forward half exchanges hidden states over the tensor ranks."""
     mlp = block.mlp
     if isinstance(mlp, Moe) and shape.own_expert_groups:
@@ -469,26 +528,22 @@ def _kv_bytes(block: Block, shape: Shape) -> float:
     if shape.context_parallel == 1:
         return 0.0
     tokens = shape.batch * shape.sequence
-    mixer = block.mixer
-    if isinstance(mixer, Attention):
-        width = (
-            2
-            * ceil_div(mixer.heads if shape.repeats_kv_heads else mixer.kv_heads, shape.tensor_parallel)
-            * mixer.head_dim
-        )
-    elif isinstance(mixer, LatentAttention):
-        heads = ceil_div(mixer.heads, shape.tensor_parallel)
-        width = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
-    else:
-        return 0.0
+    width = kv_width(block.mixer, tensor=shape.tensor_parallel, repeats_kv_heads=shape.repeats_kv_heads)
     return float(shape.item_bytes * tokens * width)
 
 
-def _counts(block: Block, shape: Shape, *, trained: bool) -> tuple[int, int, int, int]:
-    """Count a layer's parameters on this rank, adapters included: dense, trained dense, expert, trained expert.
+class ParameterCounts(Record):
+    """Parameters of one layer on one rank, adapters included."""
 
-    ``trained``: the base weights get gradients.
-    """
+    dense: int
+    """Parameters outside routed experts."""
+    trained_dense: int
+    experts: int
+    trained_experts: int
+
+
+def _counts(block: Block, shape: Shape, *, trained: bool) -> ParameterCounts:
+    """Count a layer's parameters on this rank, adapters included. ``trained``: the base weights get gradients."""
     dense = trained_dense = experts = trained_experts = 0
     tensors_of_modules: list[tuple[ParameterTensor, object]] = []
     for module in (block.mixer, block.second_mixer, block.mlp):
@@ -509,4 +564,4 @@ def _counts(block: Block, shape: Shape, *, trained: bool) -> tuple[int, int, int
             experts, trained_experts = experts + numel, trained_experts + trained_numel
         else:
             dense, trained_dense = dense + numel, trained_dense + trained_numel
-    return dense, trained_dense, experts, trained_experts
+    return ParameterCounts(dense, trained_dense, experts, trained_experts)

@@ -11,10 +11,11 @@ from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 from memcheck.timing.exchanges import context_kind
-from memcheck.timing.layer import LayerCost, RooflineSeconds, Tally, block_cost
+from memcheck.timing.layer import LayerCost, Tally, block_cost
 from memcheck.timing.rates import Rates
 from memcheck.timing.shape import Shape
 from memcheck.timing.traffic import loss_traffic
+from memcheck.timing.types import RooflineSeconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Stage(Record):
     """The layers, embedding and head of a pipeline rank, and how many ranks hold the same."""
 
     layers: tuple[int, ...]
-    """Number of layers of each kind."""
+    """Number of layers of each run of equal layers (:func:`kinds`), and of each kind of tower layer."""
     embedding: bool
     """The ranks hold the embedding."""
     head: bool
@@ -92,7 +93,7 @@ def shape_of(job: TrainingJob) -> Shape:
         tensor_parallel=layout.tensor,
         sequence_parallel=layout.sequence and layout.tensor > 1,
         expert_parallel=layout.expert,
-        expert_tensor_parallel=expert_slices(layout, job.framework.own_engine),
+        expert_tensor_parallel=expert_slices(layout, own_degree=job.framework.own_engine),
         item_bytes=DTYPE_BYTES[compute],
         autocast=recipe.autocast and compute != "fp32",
         fp8=recipe.recipe == "fp8-mixed",
@@ -181,13 +182,14 @@ def _layers_of(architecture: Architecture, shape: Shape, rates: Rates) -> tuple[
     if cached is not None and cached[0] is architecture:
         return cached[1]
     hidden = architecture.hidden_size
-    known: dict[tuple[Block, bool, bool], LayerCost] = {}  # windows alternate: as many runs as layers, of two kinds
+    # layers with and without a window may alternate: then there are as many runs as layers, of two kinds
+    known: dict[tuple[Block, bool, bool], LayerCost] = {}
     costs: tuple[LayerCost, ...] = ()
-    for block, trained, input_grad, _ in kinds(architecture, shape.frozen_modules):
-        kind = (block, trained, input_grad)
+    for run in kinds(architecture, shape.frozen_modules):
+        kind = (run.block, run.trained, run.input_grad)
         if kind not in known:
-            trains = shape.base_trained and trained
-            known[kind] = block_cost(block, hidden, shape, rates, trained=trains, input_grad=input_grad)
+            trained = shape.base_trained and run.trained
+            known[kind] = block_cost(run.block, hidden, shape, rates, trained=trained, input_grad=run.input_grad)
         costs += (known[kind],)
     if shape.tower is not None:
         costs += _tower_costs(architecture, shape, rates)
@@ -217,29 +219,40 @@ def _frozen_layers(freeze: tuple[str, ...]) -> set[int]:
 
     frozen: set[int] = set()
     for pattern in freeze:
-        if match := re.fullmatch(r"layers:(\d+)-(\d+)", pattern):
+        match = re.fullmatch(r"layers:(\d+)-(\d+)", pattern)
+        if match:
             frozen.update(range(int(match[1]), int(match[2])))
     return frozen
 
 
-def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[tuple[Block, bool, bool, int]]:
-    """List the runs of equal layers in order: block, whether it is trained, whether its input gets a gradient, count.
+class LayerRun(Record):
+    """Consecutive layers that take the same time."""
 
-    ``freeze``: the patterns of the plan. An input gets a gradient if the embedding or a layer below is trained.
-    """
+    block: Block
+    trained: bool
+    """Their base weights get gradients."""
+    input_grad: bool
+    """Their input gets a gradient, because the embedding or a layer below is trained."""
+    layers: int
+    """How many layers."""
+
+
+def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[LayerRun]:
+    """List the runs of equal layers, first layer first. ``freeze``: the plan's patterns of frozen parameters."""
     frozen = _frozen_layers(freeze) if freeze else set()
-    below = "embed" not in freeze
     if not frozen:
-        return [(block, True, True, count) for block, count in architecture.blocks]
-    runs: list[tuple[Block, bool, bool, int]] = []
+        return [LayerRun(block, True, True, count) for block, count in architecture.blocks]
+    runs: list[LayerRun] = []
+    trained_below = "embed" not in freeze
     for index, block in enumerate(architecture.layers()):
-        trained = index not in frozen
+        layer = LayerRun(block, trained=index not in frozen, input_grad=trained_below, layers=1)
         last = runs[-1] if runs else None
-        if last is not None and last[0] is block and last[1] == trained and last[2] == below:
-            runs[-1] = (*last[:3], last[3] + 1)
+        continues = last is not None and last.block is block and last[1:3] == layer[1:3]
+        if last is not None and continues:
+            runs[-1] = last._replace(layers=last.layers + 1)
         else:
-            runs.append((block, trained, below, 1))
-        below = below or trained
+            runs.append(layer)
+        trained_below = trained_below or layer.trained
     return runs
 
 
@@ -254,29 +267,32 @@ def stages_of(architecture: Architecture, job: TrainingJob, pipeline: int) -> tu
     cached = _stages.get(key)
     if cached is not None and cached[0] is architecture:
         return cached[1]
-    runs = [count for _, _, _, count in kinds(architecture, freeze)]
     tower_counts: list[int] = []
     if _tower(job) is not None:
         from memcheck.timing.towers import side_kinds
 
-        tower_counts = [n for _, n, _ in side_kinds(architecture)]
-    distinct: dict[tuple[tuple[int, ...], bool, bool, int], int] = {}
+        tower_counts = [count for _, count, _ in side_kinds(architecture)]
+    distinct: dict[Stage, int] = {}  # number of ranks by content, for which every stage is written as that of one rank
     for pieces in timing_of(job.framework).ranks(architecture.num_layers, job, pipeline):
         layers, start = [], 0
-        for count in runs:  # how many of these equal consecutive layers are on the rank
-            end = start + count
-            layers.append(sum(max(0, min(part.last, end) - max(part.first, start)) for part, _ in pieces))
+        for run in kinds(architecture, freeze):
+            end = start + run.layers
+            layers_on_rank = 0
+            for piece, _ in pieces:
+                layers_on_rank += max(0, min(piece.last, end) - max(piece.first, start))
+            layers.append(layers_on_rank)
             start = end
         predictions = sum(mtp_layers for _, mtp_layers in pieces)
         layers[-1] += predictions
-        layers += tower_counts
-        ends = any(part.embedding for part, _ in pieces), any(part.head for part, _ in pieces)
-        content = (tuple(layers), *ends, predictions)
+        content = Stage(
+            layers=(*layers, *tower_counts),
+            embedding=any(piece.embedding for piece, _ in pieces),
+            head=any(piece.head for piece, _ in pieces),
+            ranks=1,
+            predictions=predictions,
+        )
         distinct[content] = distinct.get(content, 0) + 1
-    answer = tuple(
-        Stage(layers=layers, embedding=embedding, head=head, ranks=ranks, predictions=predictions)
-        for (layers, embedding, head, predictions), ranks in distinct.items()
-    )
+    answer = tuple(content._replace(ranks=ranks) for content, ranks in distinct.items())
     if len(_stages) >= REMEMBERED:
         _stages.clear()
     _stages[key] = (architecture, answer)
@@ -300,18 +316,17 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
         backward.product(tokens, width, vocabulary)
         if shape.base_trained and not frozen_head:
             backward.product(vocabulary, width, tokens)
-        forward_bytes, backward_bytes = loss_traffic(shape.loss_kind, fused=shape.fused_loss, upcast=shape.upcast)
-        forward.bytes(forward_bytes * tokens * vocabulary)
-        backward.bytes(backward_bytes * tokens * vocabulary)
-        if shape.loss_kind == "chunked":
+        per_logit = loss_traffic(shape.loss_kind, fused=shape.fused_loss, upcast=shape.upcast)
+        forward.bytes(per_logit.forward * tokens * vocabulary)
+        backward.bytes(per_logit.backward * tokens * vocabulary)
+        if shape.loss_kind == "chunked":  # the logits of each chunk are computed again in backward
             recomputed.product(tokens, vocabulary, width)
-            recomputed.bytes(forward_bytes * tokens * vocabulary)
+            recomputed.bytes(per_logit.forward * tokens * vocabulary)
     # the embedding reads and writes one row per token; its backward does the same with the gradient
     forward.bytes(2.0 * shape.item_bytes * tokens * width)
     backward.bytes(2.0 * shape.item_bytes * tokens * width)
     embedding = sum(t.count for t in outer_tensors(architecture) if t.group in ("embedding", "position"))
     head = sum(t.count for t in outer_tensors(architecture) if t.group == "head")
-    mtp_projection, mtp_projection_parameters = _mtp_projection(architecture.hidden_size, shape, rates)
     return HeadCost(
         forward=forward.seconds,
         backward=backward.seconds,
@@ -322,27 +337,44 @@ def _head(architecture: Architecture, shape: Shape, rates: Rates) -> HeadCost:
         head=head // shape.tensor_parallel,
         embedding_trained=shape.base_trained and "embed" not in shape.frozen_modules,
         head_trained=shape.base_trained and not frozen_head,
-        mtp_projection=mtp_projection,
-        mtp_projection_parameters=mtp_projection_parameters,
+        mtp_projection=_mtp_projection_seconds(architecture.hidden_size, shape, rates),
+        mtp_projection_parameters=_mtp_projection_parameters(architecture.hidden_size, shape),
     )
 
 
-def _mtp_projection(hidden: int, shape: Shape, rates: Rates) -> tuple[RooflineSeconds, int]:
-    """Compute the seconds and the parameters of the projection before a multi-token-prediction layer.
+def _mtp_projection_parameters(hidden: int, shape: Shape) -> int:
+    """Count the parameters on this rank of the projection before a multi-token-prediction layer; 0 without one.
+
+    Its weight has the shape [hidden, 2 * hidden], and is divided over the tensor ranks by rows.
+    """
+    return 2 * hidden * ceil_div(hidden, shape.tensor_parallel) if shape.has_mtp else 0
+
+
+MTP_NORMS = 3
+"""Norms of a multi-token-prediction layer beyond those of its transformer layer: ``enorm``, ``hnorm``,
+``final_layernorm``."""
+MTP_NORM_BYTES = 10.0
+"""Bytes per element of a fused norm on 16 bits: forward reads and writes, backward reads two tensors and writes one."""
+MTP_CONCATENATION_BYTES = 8.0
+"""Bytes per element of either input that is copied into the concatenation, and of its gradient that is copied out."""
+
+
+def _mtp_projection_seconds(hidden: int, shape: Shape, rates: Rates) -> RooflineSeconds:
+    """Compute the seconds of the projection before a multi-token-prediction layer, forward and backward.
 
     It maps [tokens, 2 * hidden], the embedding next to the hidden states, to [tokens, hidden], after norms of both.
     Source: Megatron-core ``transformer/multi_token_prediction.py``, eh_proj.
     """
     if not shape.has_mtp:
-        return RooflineSeconds(0.0, 0.0), 0
+        return RooflineSeconds(0.0, 0.0)
     tokens = shape.batch * shape.sequence
-    outputs = ceil_div(hidden, shape.tensor_parallel)
+    inputs, outputs = 2 * hidden, ceil_div(hidden, shape.tensor_parallel)
     item_bytes = 1 if shape.fp8 else shape.item_bytes
     tally = Tally(rates)
-    tally.product(tokens, outputs, 2 * hidden, item_bytes=item_bytes)  # forward
-    tally.product(tokens, 2 * hidden, outputs, item_bytes=item_bytes)  # gradient of the input
-    tally.product(outputs, 2 * hidden, tokens, item_bytes=item_bytes)  # gradient of the weight
+    tally.product(tokens, outputs, inputs, item_bytes=item_bytes)  # forward
+    tally.product(tokens, inputs, outputs, item_bytes=item_bytes)  # gradient of the input
+    tally.product(outputs, inputs, tokens, item_bytes=item_bytes)  # gradient of the weight
     residual_tokens = tokens // shape.tensor_parallel if shape.sequence_parallel else tokens
-    # three norms 2 + 2 and 3 x 2, both inputs put together 2 + 2 and apart again
-    tally.bytes((3 * 10.0 + 2 * 8.0) * hidden * residual_tokens)
-    return tally.seconds, 2 * hidden * outputs
+    bytes_per_channel = MTP_NORMS * MTP_NORM_BYTES + 2 * MTP_CONCATENATION_BYTES
+    tally.bytes(bytes_per_channel * hidden * residual_tokens)
+    return tally.seconds

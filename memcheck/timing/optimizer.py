@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from memcheck.job.types import DTYPE_BYTES, Assumption, TrainingJob
+from memcheck.record import Record
 from memcheck.timing.rates import GB, Rates
+from memcheck.timing.types import RooflineSeconds
 
 ACCESSES = {
     "adamw": 20,
@@ -55,35 +57,45 @@ TORCH_SLOWER = 5.1
 (``aten/src/ATen/native/cpu/FusedAdamKernel.cpp``), and what Megatron calls (``core/optimizer/__init__.py``)."""
 NVME_GBS = 7.0
 """One PCIe 4 x4 drive per GPU, sequential, one direction."""
+SWAPPED_BYTES = 12
+"""Bytes per parameter on NVMe between steps: fp32 master weight and Adam's two fp32 moments."""
 
 
-def step_seconds(job: TrainingJob, parameters: float, rates: Rates, muon_side: int) -> tuple[float, float]:
-    """Compute the seconds of the optimizer's step that arithmetic bounds, and those that memory traffic bounds.
+def step_seconds(job: TrainingJob, parameters: float, rates: Rates, muon_side: int) -> RooflineSeconds:
+    """Compute the seconds of the optimizer's step on the GPU, with clipping and zeroing of the gradients.
 
     ``parameters``: trained parameters that this rank updates. ``muon_side``: rows of one of Muon's matrices, taken as
-    square. Clipping reads every gradient once for its norm, and reads and writes it to scale it.
+    square.
     """
-    recipe, name = job.recipe, job.optimizer.name
-    gradient = DTYPE_BYTES[recipe.gradients]
-    clip = 3.0 * gradient if job.clip_grad_norm else 0.0
-    zero_grad = float(gradient)
+    name = job.optimizer.name
+    gradient_bytes = DTYPE_BYTES[job.recipe.gradients]
+    # clipping reads every gradient once for its norm, and reads and writes it to scale it; zeroing writes it
+    bytes_per_parameter = 3.0 * gradient_bytes if job.clip_grad_norm else 0.0
+    bytes_per_parameter += gradient_bytes
     if on_host(job):
-        return 0.0, parameters * (clip + zero_grad) / rates.hbm_bandwidth
-    weight = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
-    state = DTYPE_BYTES[recipe.optimizer_states]
-    if name in EIGHT_BIT:
-        # weight and states are read and written, the gradient is read
-        bytes_per_parameter = 2.0 * weight + gradient + 2.0 * EIGHT_BIT[name]
-    else:
-        one_kernel = job.optimizer.implementation == "fused"
-        bytes_per_parameter = float((FUSED if one_kernel else ACCESSES)[name] * max(weight, state))
-    if recipe.master != "none":
-        bytes_per_parameter += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
-    memory = parameters * (bytes_per_parameter + clip + zero_grad) / rates.hbm_bandwidth
+        return RooflineSeconds(arithmetic=0.0, memory=parameters * bytes_per_parameter / rates.hbm_bandwidth)
+    bytes_per_parameter += _update_bytes(job)
+    memory = parameters * bytes_per_parameter / rates.hbm_bandwidth
     if name != "muon":
-        return 0.0, memory
+        return RooflineSeconds(arithmetic=0.0, memory=memory)
     # Newton-Schulz: each product of n x n matrices, n^2 parameters, takes 2 n^3 FLOPs
-    return 2.0 * MUON_PRODUCTS * muon_side * parameters / rates.matmul_flops, memory
+    newton_schulz = 2.0 * MUON_PRODUCTS * muon_side * parameters / rates.matmul_flops
+    return RooflineSeconds(arithmetic=newton_schulz, memory=memory)
+
+
+def _update_bytes(job: TrainingJob) -> float:
+    """Count the bytes per parameter that the optimizer reads and writes to update the weight and its states."""
+    recipe, name = job.recipe, job.optimizer.name
+    weight_bytes = DTYPE_BYTES[recipe.params if recipe.master == "none" else recipe.master]
+    state_bytes = DTYPE_BYTES[recipe.optimizer_states]
+    if name in EIGHT_BIT:  # weight and states are read and written, the gradient is read
+        moved = 2.0 * weight_bytes + DTYPE_BYTES[recipe.gradients] + 2.0 * EIGHT_BIT[name]
+    else:
+        accesses = FUSED[name] if job.optimizer.implementation == "fused" else ACCESSES[name]
+        moved = float(accesses * max(weight_bytes, state_bytes))
+    if recipe.master != "none":
+        moved += DTYPE_BYTES[recipe.params]  # the copy in the working precision is written
+    return moved
 
 
 def on_host(job: TrainingJob) -> bool:
@@ -94,19 +106,24 @@ def on_host(job: TrainingJob) -> bool:
     return job.optimizer.offload != "none" or (sharded and job.parameter_offload != "none")
 
 
-def offload_seconds(
-    job: TrainingJob, parameters: float, shard_bytes: float, fetches: int, rates: Rates
-) -> tuple[float, tuple[Assumption, ...]]:
-    """Compute the seconds per step of offloading: transfers, and an optimizer on the host. Also returns assumptions.
+class OffloadTime(Record):
+    """The time per step of offloading, and the rates that were assumed."""
+
+    seconds: float
+    assumptions: tuple[Assumption, ...]
+
+
+def offload_seconds(job: TrainingJob, parameters: float, shard_bytes: float, fetches: int, rates: Rates) -> OffloadTime:
+    """Compute the seconds per step of offloading: transfers over PCIe and from NVMe, and an optimizer on the host.
 
     ``parameters``: trained parameters that this rank updates; ``shard_bytes``: bytes of this rank's shard of all
     parameters; ``fetches``: how often the shard is copied to the GPU in a step.
     """
     seconds, assumed = 0.0, []
     recipe = job.recipe
-    if on_host(job):
-        moved = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
-        seconds += moved / rates.host_bandwidth
+    if on_host(job):  # gradients go to the host, updated parameters come back
+        transferred = parameters * (DTYPE_BYTES[recipe.gradients] + DTYPE_BYTES[recipe.params])
+        seconds += transferred / rates.host_bandwidth
         one_loop = job.framework.optimizers.own_kernels or job.optimizer.implementation == "fused"
         rate = HOST_ADAM_PER_SECOND if one_loop else HOST_ADAM_PER_SECOND / TORCH_SLOWER
         seconds += parameters * job.layout.gpus_per_node / rate
@@ -116,12 +133,12 @@ def offload_seconds(
         assumed.append(Assumption("the optimizer on the host", f"{rate:.1e} parameters/s a node", why))
     if job.parameter_offload != "none":
         seconds += shard_bytes * fetches / rates.host_bandwidth
-    nvme = 0.0
+    nvme_bytes = 0.0
     if job.optimizer.offload == "nvme":
-        nvme += 2.0 * parameters * 12
+        nvme_bytes += 2.0 * parameters * SWAPPED_BYTES  # read and written
     if job.parameter_offload == "nvme":
-        nvme += shard_bytes * fetches
-    if nvme:
-        seconds += nvme / (NVME_GBS * GB)
+        nvme_bytes += shard_bytes * fetches
+    if nvme_bytes:
+        seconds += nvme_bytes / (NVME_GBS * GB)
         assumed.append(Assumption("NVMe drives", f"{NVME_GBS} GB/s per GPU", "one PCIe 4 drive per GPU"))
-    return seconds, tuple(assumed)
+    return OffloadTime(seconds, tuple(assumed))

@@ -93,7 +93,7 @@ class Rates(Record):
 
 
 @lru_cache(maxsize=256)
-def rates_of(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_attention: bool = False) -> Rates:
+def rates_of(gpu: Gpu, compute: str, gpus_per_node: int, *, fp8: bool, engine_attention: bool = False) -> Rates:
     """Return the FLOPs and bytes per second that a GPU and its links achieve, with the assumptions that were made.
 
     ``compute``: dtype of activations, ``bf16`` | ``fp16`` | ``fp32``. ``fp8``: matrix products take fp8 inputs.
@@ -106,7 +106,8 @@ def rates_of(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_atten
     peak = _peak(gpu, compute, assumed)
     if gpu.hbm_gbs is None:
         raise _missing(gpu, "hbm_gbs", "memory bandwidth")
-    nvlink = (gpu.nvlink_gbs or 0) / 2 * NVLINK.get(gpu.arch or "", NVLINK_OTHER)
+    arch = gpu.arch or ""
+    nvlink_one_way = gpu.nvlink_gbs / 2 if gpu.nvlink_gbs else 0.0  # datasheets add up both directions
     if gpu.nvlink_gbs is None and gpus_per_node > 1:
         assumed.append(Assumption("hardware.gpu.nvlink_gbs", 0, "not known: GPUs of a node are linked by PCIe"))
     pcie = gpu.pcie_gbs
@@ -118,14 +119,17 @@ def rates_of(gpu: Gpu, compute: str, fp8: bool, gpus_per_node: int, engine_atten
         network = NETWORK_UNKNOWN_GBS / gpus_per_node
         why = "not stated: one 100 Gb/s adapter per node, NCCL's default"
         assumed.append(Assumption("hardware.gpu.network_gbs", round(network, 2), why))
-    flash = 1.0 if compute == "fp32" else _flash(gpu, engine_attention, assumed)
+    forward_share = backward_share = 1.0  # no flash attention in fp32
+    if compute != "fp32":
+        forward_share = _flash(gpu, assumed, engine=engine_attention)
+        backward_share = _flash_backward(gpu, forward_share, engine=engine_attention)
     return Rates(
-        matmul_flops=_linear(gpu, compute, peak, fp8, assumed),
-        attention_flops=peak * flash,
-        attention_backward_flops=peak if compute == "fp32" else peak * _flash_backward(gpu, engine_attention, flash),
+        matmul_flops=_linear(gpu, compute, peak, assumed, fp8=fp8),
+        attention_flops=peak * forward_share,
+        attention_backward_flops=peak * backward_share,
         peak_flops=peak,
-        hbm_bandwidth=gpu.hbm_gbs * GB * HBM.get(gpu.arch or "", HBM_OTHER),
-        nvlink_bandwidth=nvlink * GB,
+        hbm_bandwidth=gpu.hbm_gbs * GB * HBM.get(arch, HBM_OTHER),
+        nvlink_bandwidth=nvlink_one_way * NVLINK.get(arch, NVLINK_OTHER) * GB,
         nvlink_gpus=gpu.nvlink_gpus or gpus_per_node,
         pcie_bandwidth=pcie * PCIE_COLLECTIVE * GB,
         host_bandwidth=pcie * PCIE_COPY * GB,
@@ -149,7 +153,7 @@ def _peak(gpu: Gpu, compute: str, assumed: list[Assumption]) -> float:
     return tflops * TERA
 
 
-def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assumption]) -> float:
+def _linear(gpu: Gpu, compute: str, peak: float, assumed: list[Assumption], *, fp8: bool) -> float:
     """Return the FLOPs per second that large matrix products achieve: a measured or assumed share of the peak.
 
     ``compute``: dtype of the operands; ``fp8``: they are fp8 instead. ``peak``: datasheet FLOPs per second of
@@ -173,9 +177,10 @@ def _linear(gpu: Gpu, compute: str, peak: float, fp8: bool, assumed: list[Assump
     return gpu.fp8_tflops * TERA * share
 
 
-def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
-    """Return the share of the datasheet rate that attention's forward reaches. ``engine``: Transformer Engine's kernels
-    run.
+def _flash(gpu: Gpu, assumed: list[Assumption], *, engine: bool) -> float:
+    """Return the share of the datasheet rate that attention's forward reaches, 0 to 1.
+
+    ``engine``: Transformer Engine's kernels run. A guess is added to ``assumed``.
     """
     if gpu.arch == "sm_90" and engine:
         return FLASH_HOPPER
@@ -187,14 +192,14 @@ def _flash(gpu: Gpu, engine: bool, assumed: list[Assumption]) -> float:
     return share
 
 
-def _flash_backward(gpu: Gpu, engine: bool, forward: float) -> float:
-    """Return the share of the peak FLOPs that attention's backward achieves, 0 to 1.
+def _flash_backward(gpu: Gpu, forward_share: float, *, engine: bool) -> float:
+    """Return the share of the datasheet rate that attention's backward reaches, 0 to 1.
 
-    It is known on Hopper alone; elsewhere the share of the ``forward`` is taken. ``engine``: Transformer Engine's
-    kernels run.
+    It is published for Hopper alone; on other GPUs it is that of the forward. ``engine``: Transformer Engine's kernels
+    run.
     """
     if gpu.arch != "sm_90":
-        return forward
+        return forward_share
     return FLASH_HOPPER_BACKWARD if engine else FLASH_BACKWARD
 
 
@@ -208,41 +213,54 @@ def _missing(gpu: Gpu, field: str, what: str) -> MissingRateError:
 
 
 TILES = ((256, 128), (128, 256), (128, 128))
-INNER = 512
-"""A slice along the inner dimension is no shorter: below that its sum costs more than it gains."""
+"""Rows and columns of a result that one multiprocessor computes at a time."""
+SHORTEST_SLICE = 512
+"""Fewest elements of the inner dimension in a slice: in shorter ones, adding up costs more than slicing gains."""
 
 
-def filled(m: int, n: int, k: int, batch: int, multiprocessors: int) -> float:
+def filled(rows: int, columns: int, inner: int, batch: int, multiprocessors: int) -> float:
     """Compute the share of the multiprocessors' time that a matrix product spends on elements of its result, 0 to 1.
 
-    The product is [m, k] x [k, n], ``batch`` times. The rest of the time is lost to partly filled tiles, and to
-    multiprocessors without a tile in the last wave. The best tile size is taken.
+    The product is [rows, inner] x [inner, columns], ``batch`` times. The rest of the time is lost to partly filled
+    tiles, and to multiprocessors without a tile in the last wave. The best tile size is taken. Products with fewer
+    tiles than multiprocessors are sliced along the inner dimension.
     """
     if not multiprocessors:
         return 1.0
     best = 0.0
-    for rows, columns in TILES:
-        tiles = ceil_div(m, rows) * ceil_div(n, columns) * batch
-        useful = m * n * batch / (tiles * rows * columns)
+    for tile_rows, tile_columns in TILES:
+        tiles = ceil_div(rows, tile_rows) * ceil_div(columns, tile_columns) * batch
+        share_of_tiles = rows * columns * batch / (tiles * tile_rows * tile_columns)
         if tiles < multiprocessors:
-            slices = max(1, min(multiprocessors // tiles, k // INNER))
-            share = tiles * slices / multiprocessors
+            slices = max(1, min(multiprocessors // tiles, inner // SHORTEST_SLICE))
+            share_of_multiprocessors = tiles * slices / multiprocessors
         else:
-            share = tiles / (round_up(tiles, multiprocessors))
-        best = max(best, useful * share)
+            share_of_multiprocessors = tiles / round_up(tiles, multiprocessors)
+        best = max(best, share_of_tiles * share_of_multiprocessors)
     return best
 
 
+class MatmulTime(Record):
+    """The time of a matrix product, and what bounds it."""
+
+    seconds: float
+    by_memory: bool
+    """Memory bandwidth bounds the product; else arithmetic does."""
+
+
 @lru_cache(maxsize=16384)
-def matmul(m: int, n: int, k: int, rates: Rates, batch: int = 1, item_bytes: int = 2) -> tuple[float, bool]:
-    """Compute the seconds of ``batch`` products ``[m, k] x [k, n]``, and whether memory bandwidth bounds them.
+def matmul(rows: int, columns: int, inner: int, rates: Rates, batch: int = 1, item_bytes: int = 2) -> MatmulTime:
+    """Compute the time of ``batch`` matrix products ``[rows, inner] x [inner, columns]``.
 
     ``item_bytes``: bytes per element of the operands. Results of fp8 products are written in 16 bits.
     """
-    if m <= 0 or n <= 0 or k <= 0:
-        return 0.0, False
-    achieved_flops = rates.matmul_flops * filled(m, n, k, batch, rates.multiprocessors)
-    arithmetic = 2.0 * m * n * k * batch / achieved_flops
-    bytes_moved = float(item_bytes * (m * k + k * n) + max(2, item_bytes) * m * n) * batch
-    memory = bytes_moved / rates.hbm_bandwidth
-    return (memory, True) if memory > arithmetic else (arithmetic, False)
+    if rows <= 0 or columns <= 0 or inner <= 0:
+        return MatmulTime(0.0, by_memory=False)
+    achieved_flops = rates.matmul_flops * filled(rows, columns, inner, batch, rates.multiprocessors)
+    arithmetic_seconds = 2.0 * rows * columns * inner * batch / achieved_flops
+    operand_bytes = item_bytes * (rows * inner + inner * columns)
+    result_bytes = max(2, item_bytes) * rows * columns
+    memory_seconds = float(operand_bytes + result_bytes) * batch / rates.hbm_bandwidth
+    if memory_seconds > arithmetic_seconds:
+        return MatmulTime(memory_seconds, by_memory=True)
+    return MatmulTime(arithmetic_seconds, by_memory=False)

@@ -27,30 +27,46 @@ class SecondPasses(Record):
 NONE = SecondPasses()
 
 
-def passes_of(job: TrainingJob) -> tuple[int, int]:
-    """Count the forward passes without gradients in a micro-batch: of the model itself, and of another model."""
+class PassCounts(Record):
+    """Forward passes without gradients in one micro-batch."""
+
+    own: int
+    """Passes of the trained model itself."""
+    other: int
+    """Passes of a reference or teacher that is a model of its own."""
+
+
+def passes_of(job: TrainingJob) -> PassCounts:
+    """Count the forward passes without gradients in a micro-batch.
+
+    Objectives that compare with a reference run it once. KTO also runs the mismatched pairs of prompt and completion
+    that estimate a divergence, through the model and through its reference. Without a copy of its own, the reference
+    is the trained model, with its adapters switched off.
+    """
     objective = job.objective
     if objective.name not in COMPARED:
-        return 0, len(job.auxiliary_models)
+        return PassCounts(own=0, other=len(job.auxiliary_models))
     mismatched = 1 if objective.name == "kto" else 0
-    compared = (1 + mismatched) if objective.reference in SECOND_PASSES else 0
-    return (mismatched, compared) if job.auxiliary_models else (mismatched + compared, 0)
+    of_reference = (1 + mismatched) if objective.reference in SECOND_PASSES else 0
+    if job.auxiliary_models:
+        return PassCounts(own=mismatched, other=of_reference)
+    return PassCounts(own=mismatched + of_reference, other=0)
 
 
 def second_passes(job: TrainingJob, architecture: Architecture, rates: Rates, sharing: Sharing) -> SecondPasses:
     """Compute the seconds per micro-batch of all forward passes without gradients (:func:`passes_of`)."""
-    own_passes, other_passes = passes_of(job)
+    counts = passes_of(job)
     passes = NONE
-    if own_passes:
-        passes = _forward(job, architecture, rates, own_passes)
-    if other_passes and job.auxiliary_models:
+    if counts.own:
+        passes = _forward(job, architecture, rates, counts.own)
+    if counts.other and job.auxiliary_models:
         companion = job.auxiliary_models[0]
         plain = job._replace(method="full", lora=None, architecture=companion.architecture)
-        other_model = _forward(plain, companion.architecture, rates, other_passes)
+        other_model = _forward(plain, companion.architecture, rates, counts.other)
         data = 0.0
         if sharing.precision.stage == 3:
             parameters = _parameters(plain, companion.architecture, rates)
-            data = other_passes * gather_seconds(sharing.dense, parameters, sharing.precision)
+            data = counts.other * gather_seconds(sharing.dense, parameters, sharing.precision)
         passes = SecondPasses(passes.arithmetic + other_model.arithmetic, passes.memory + other_model.memory, data)
     return passes
 

@@ -10,6 +10,8 @@ counted. Quantised weights are read as they are stored and multiplied in 16 bits
 
 from __future__ import annotations
 
+from math import prod
+
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
 from memcheck.autograd.tensor import ceil_div
 from memcheck.catalog.names import Gpu
@@ -49,7 +51,7 @@ def decode_time(job: InferenceJob, gpu: Gpu) -> StepTime:
             "a rough model has no layers to time", "name a model or write its architecture", "/model/rough"
         )
     compute = job.weights if job.weights in ("fp32", "fp16") else "bf16"
-    rates = rates_of(gpu, compute, False, layout.gpus_per_node)
+    rates = rates_of(gpu, compute, layout.gpus_per_node, fp8=False)
     layers = {id(block): _layer(job, architecture, block, rates) for block, _ in architecture.blocks}
     passes = [layers[id(block)] for block in architecture.layers()] + [_head(job, architecture, rates)]
     exchanges = _exchanges(job, architecture, rates, job.batch_size, DTYPE_BYTES[compute])
@@ -90,18 +92,18 @@ def _layer(job: InferenceJob, architecture: Architecture, block: Block, rates: R
     layout, batch = job.layout, job.batch_size
     bytes_moved = flops = 0.0
     for tensor, component in block_component_tensors(block):
-        elements = 1
-        for size in local_tensor(tensor, component, layout.tensor, layout.expert, expert_slices(layout)):
-            elements *= size
-        share_read, share_used = 1.0, 1.0
+        elements = prod(local_tensor(tensor, component, layout.tensor, layout.expert, expert_slices(layout)))
+        share_read = share_used = 1.0
         if tensor.group == "experts" and isinstance(component, Moe) and not isinstance(component, DenseDispatchMoe):
             choices = batch * _batches(layout) * component.experts_per_token
-            share_read = 1 - (1 - 1 / component.experts) ** choices
+            not_chosen = (1 - 1 / component.experts) ** choices
+            share_read = 1 - not_chosen
             share_used = _batches(layout) * component.experts_per_token / component.experts
         bytes_moved += share_read * weight_bytes(tensor, elements, job.weights)
-        flops += 2.0 * share_used * elements * batch
+        flops += 2.0 * share_used * elements * batch  # a multiplication and an addition per element
     cache = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
-    bytes_moved += batch * cache * (2 if isinstance(block.mixer, Mixer) else 1)  # a state is written back
+    accesses = 2 if isinstance(block.mixer, Mixer) else 1  # a recurrent state is written back
+    bytes_moved += batch * cache * accesses
     flops += batch * _attention_flops(block, job.context_length, layout.tensor)
     return _roofline(flops, bytes_moved, rates)
 
@@ -123,10 +125,13 @@ def _attention_flops(block: Block, context: int, tensor: int) -> float:
     mixer = block.mixer
     if isinstance(mixer, Attention):
         keys = min(context, mixer.window) if mixer.window else context
-        return 4.0 * ceil_div(mixer.heads, tensor) * mixer.head_dim * keys
-    if isinstance(mixer, LatentAttention):
-        return 2.0 * ceil_div(mixer.heads, tensor) * (2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim) * context
-    return 0.0
+        score_width = value_width = mixer.head_dim
+    elif isinstance(mixer, LatentAttention):
+        keys = context
+        score_width, value_width = mixer.kv_lora_rank + mixer.qk_rope_head_dim, mixer.kv_lora_rank
+    else:
+        return 0.0
+    return 2.0 * ceil_div(mixer.heads, tensor) * (score_width + value_width) * keys
 
 
 LOGIT_BYTES = 2.0 + 4.0
@@ -156,16 +161,18 @@ def _exchanges(job: InferenceJob, architecture: Architecture, rates: Rates, toke
     experts and back. Pipeline stages send the hidden states on.
     """
     layout = job.layout
-    hidden = float(tokens * architecture.hidden_size * item_bytes)
-    tensor = all_reduce(group(rates, layout.tensor, 1), hidden)
-    experts = group(rates, layout.expert if _batches(layout) > 1 else 1, layout.expert_tensor)
-    reduced = routed = 0.0
+    hidden_bytes = float(tokens * architecture.hidden_size * item_bytes)
+    reduce = all_reduce(group(rates, layout.tensor, 1), hidden_bytes)
+    expert_ranks = layout.expert if _batches(layout) > 1 else 1  # ranks that have the same tokens send each other none
+    expert_links = group(rates, expert_ranks, layout.expert_tensor)
+    tensor = expert = 0.0
     for block, count in architecture.blocks:
-        reduced += count * tensor * ((block.mixer is not None) + (block.mlp is not None))
-        if isinstance(block.mlp, Moe):
-            routed += 2 * count * all_to_all(experts, hidden * block.mlp.experts_per_token)
+        halves = [half for half in (block.mixer, block.mlp) if half is not None]
+        tensor += count * reduce * len(halves)
+        if isinstance(block.mlp, Moe):  # to the experts, and back
+            expert += 2 * count * all_to_all(expert_links, hidden_bytes * block.mlp.experts_per_token)
     stages = group(rates, layout.pipeline, layout.world_size // layout.pipeline)
-    return Exchanges(tensor=reduced, expert=routed, pipeline=(layout.pipeline - 1) * send(stages, hidden))
+    return Exchanges(tensor=tensor, expert=expert, pipeline=(layout.pipeline - 1) * send(stages, hidden_bytes))
 
 
 def _prefill(job: InferenceJob, architecture: Architecture, rates: Rates, item_bytes: int) -> float:

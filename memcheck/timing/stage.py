@@ -30,6 +30,11 @@ ROUTING = 20
 """
 
 
+PREDICTION_PAIRS = 4
+"""Gather and reduce-scatter pairs of a multi-token-prediction layer in tensor parallelism, in addition to those of its
+transformer layer: two for the input of twice the width, one for the result, one for the logits."""
+
+
 class Layer(Record):
     """Seconds of one layer and micro-batch on one rank, with the exchanges that no computation hides."""
 
@@ -121,25 +126,21 @@ def layer_time(
     if layout.tensor > 1:
         tensor = tensor_seconds(wires.tensor, cost.halves, cost.exchanges, recomputed_share * cost.recomputed_exchanges)
     if layout.context > 1:
-        exchange_forward, exchange_backward = context_seconds(job, cost, wires.context, rates)
-        context = exchange_forward * (1 + (recomputed_share if cost.recomputed_attention else 0.0)) + exchange_backward
+        exchange = context_seconds(job, cost, wires.context, rates)
+        forward_passes = 1 + (recomputed_share if cost.recomputed_attention else 0.0)
+        context = exchange.forward * forward_passes + exchange.backward
     if layout.expert * layout.expert_tensor > 1 and cost.routed_bytes:
-        # to the experts and back, in forward, in backward, and in the recompute if that repeats them
-        exchanges = 4 + (2 * recomputed_share if cost.recomputed_routed else 0.0)
-        expert = expert_seconds(job, cost, rates) * exchanges
+        # each pass routes tokens to the experts and back: forward, backward, and the recompute if that routes again
+        passes = 2 + (recomputed_share if cost.recomputed_routed else 0.0)
+        expert = expert_seconds(job, cost, rates) * 2 * passes
         if wires.overlaps_routing:
             expert = exposed(expert, arithmetic + memory, ROUTING * rates.collective_sm_share / CHANNELS)
-    data = last = 0.0
+    fsdp = ExposedFsdp()
     if sharing.precision.stage == 3:
-        parameters = cost.dense_parameters + cost.expert_parameters * sharing.padding
-        trained = cost.trained_dense_parameters + cost.trained_expert_parameters * sharing.padding
-        copies = 2 if sharing.reshards else 1  # out of the gathered buffer, in forward and again in backward
-        bytes_moved = FSDP_COPY_BYTES * copies * parameters * sharing.gathers
-        bytes_moved += FSDP_REDUCE_BYTES * trained * sharing.reduces
-        memory += bytes_moved / rates.hbm_bandwidth
+        memory += _fsdp_copy_bytes(cost, sharing) / rates.hbm_bandwidth
         forward = cost.forward.arithmetic + cost.forward.memory
         backward = arithmetic + memory - forward
-        data, last = _exposed_fsdp(cost, forward, backward, sharing, rates.collective_sm_share)
+        fsdp = _exposed_fsdp(cost, forward, backward, sharing, rates.collective_sm_share)
     return Layer(
         arithmetic=arithmetic,
         memory=memory,
@@ -147,19 +148,44 @@ def layer_time(
         tensor=tensor,
         context=context,
         expert=expert,
-        data=data,
-        last_data=last,
+        data=fsdp.every,
+        last_data=fsdp.last,
     )
+
+
+def _fsdp_copy_bytes(cost: LayerCost, sharing: Sharing) -> float:
+    """Count the bytes that FSDP moves on one GPU around its collectives, for one layer and micro-batch.
+
+    Gathered parameters are copied out of a flat buffer, and gradients into one.
+    """
+    bytes_moved = 0.0
+    if sharing.gathers:
+        parameters = cost.dense_parameters + cost.expert_parameters * sharing.padding
+        copies = 2 if sharing.reshards else 1  # in forward, and again in backward
+        bytes_moved += FSDP_COPY_BYTES * copies * parameters
+    if sharing.reduces:
+        trained = cost.trained_dense_parameters + cost.trained_expert_parameters * sharing.padding
+        bytes_moved += FSDP_REDUCE_BYTES * trained
+    return bytes_moved
+
+
+class ExposedFsdp(Record):
+    """Seconds of one layer's gathers and reductions that no computation hides."""
+
+    every: float = 0.0
+    """In every micro-batch."""
+    last: float = 0.0
+    """In addition, in the last micro-batch, where that alone reduces gradients."""
 
 
 def _exposed_fsdp(
     cost: LayerCost, forward: float, backward: float, sharing: Sharing, collective_sm_share: float
-) -> tuple[float, float]:
+) -> ExposedFsdp:
     """Compute the seconds of FSDP's gathers and reductions of one layer that no computation hides.
 
     FSDP gathers the next layer while one computes: only what takes longer than the computation is exposed. ``forward``,
     ``backward``: seconds of the layer's computation. ``collective_sm_share``: share of the multiprocessors that NCCL
-    uses. Returns the seconds of every micro-batch, and those in addition of the one that reduces, if only one does.
+    uses.
     """
     gather = gather_seconds(sharing.dense, cost.dense_parameters, sharing.precision)
     gather += gather_seconds(sharing.experts, cost.expert_parameters * sharing.padding, sharing.precision)
@@ -170,8 +196,8 @@ def _exposed_fsdp(
     without_reduce = exposed(regather, backward, collective_sm_share)
     with_reduce = exposed(regather + reduce, backward, collective_sm_share)
     if sharing.reduces:
-        return in_forward + with_reduce, 0.0
-    return in_forward + without_reduce, with_reduce - without_reduce
+        return ExposedFsdp(every=in_forward + with_reduce)
+    return ExposedFsdp(every=in_forward + without_reduce, last=with_reduce - without_reduce)
 
 
 def stage_time(
@@ -211,19 +237,21 @@ def stage_time(
         work = (head.forward, head.backward, head.recomputed, head.mtp_projection)
         arithmetic += predictions * sum([tally.arithmetic for tally in work])
         memory += predictions * sum([tally.memory for tally in work])
-        # four gather-and-scatter pairs: two for the input of twice the width, one for the result, one for the logits
-        tensor += predictions * 4 * wires.tensor.pair
+        tensor += predictions * PREDICTION_PAIRS * wires.tensor.pair
         dense += predictions * head.mtp_projection_parameters
         dense_trained += predictions * head.mtp_projection_parameters
     if stage.embedding or stage.predictions:  # prediction needs the embedding where it runs
         ends += head.embedding
         ends_trained += head.embedding if head.embedding_trained else 0
     if ends:
-        tensor += wires.tensor.pair * (stage.head + stage.embedding)
+        tensor += wires.tensor.pair * [stage.head, stage.embedding].count(True)
         if sharing.precision.stage == 3:  # no computation overlaps the first gather and the last reduction
             data += gather_seconds(sharing.dense, ends, sharing.precision) if sharing.gathers else 0.0
             reduce = reduce_seconds(sharing.dense, ends_trained, sharing.precision)
-            data, last = (data + reduce, last) if sharing.reduces else (data, last + reduce)
+            if sharing.reduces:
+                data += reduce
+            else:
+                last += reduce
     return StageTime(
         arithmetic=arithmetic,
         memory=memory,
@@ -258,12 +286,14 @@ def bubble_seconds(
     if schedule == "interleaved-1f1b":
         return other_ranks / layout.virtual_stages
     if schedule == "dualpipe" and micro_batches >= 2 * ranks:
-        # two ends feed the ranks, so that half of the bubbles remain, each less three weight-gradient passes
-        # (DeepSeek-V3 report, table 2)
-        per_rank = other_ranks / (ranks - 1) - 3 * slowest.weights
-        return max(0.0, (ranks - 1) / 2 * per_rank)
+        # (p - 1) / 2 bubbles of F&B + B - 3 W: the last row of the table in the README of deepseek-ai/DualPipe
+        bubbles = (ranks - 1) / 2
+        mean_other_rank = other_ranks / (ranks - 1)
+        return max(0.0, bubbles * (mean_other_rank - 3 * slowest.weights))
     if schedule in ("zero-bubble", "dualpipe"):
-        return max(0.0, other_ranks - min(2 * (ranks - 1), micro_batches) * slowest.weights)
+        # ZB-H1, (p - 1)(F + B - 2 W): at most two weight gradients fill the bubble of each other rank
+        filling = min(2 * (ranks - 1), micro_batches)
+        return max(0.0, other_ranks - filling * slowest.weights)
     return other_ranks
 
 
@@ -275,7 +305,8 @@ def pipeline_seconds(layout: Layout, micro_batches: int, send: float) -> float:
     """
     if layout.pipeline == 1:
         return 0.0
-    fill = 2 * send * (layout.pipeline - 1)
+    both_ways = 2 * send  # hidden states in forward, their gradients in backward
+    first_and_last = both_ways * (layout.pipeline - 1)
     if layout.pipeline_schedule in ("gpipe", "1f1b"):
-        return fill + 2 * send * micro_batches
-    return fill
+        return first_and_last + both_ways * micro_batches
+    return first_and_last

@@ -9,6 +9,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Moe, Rough
+from memcheck.record import Record
 from memcheck.timing.collectives import all_reduce, exposed
 from memcheck.timing.data_parallel import (
     dense_copies,
@@ -43,7 +44,13 @@ def step_time(job: TrainingJob, gpu: Gpu) -> StepTime:
         )
     layout = job.layout
     shape = shape_of(job)
-    rates = rates_of(gpu, job.recipe.compute, shape.fp8, layout.gpus_per_node, job.framework.transformer_engine)
+    rates = rates_of(
+        gpu,
+        job.recipe.compute,
+        layout.gpus_per_node,
+        fp8=shape.fp8,
+        engine_attention=job.framework.transformer_engine,
+    )
     model_cost = parts_of(architecture, shape, rates)
     wires = wires_of(job, architecture.hidden_size, shape.item_bytes, rates)
     sharing = _sharing(job, architecture, rates)
@@ -105,17 +112,19 @@ def _whole_step(
     shards = sharing.dense.shard.ranks if layout.zero_stage else 1
     expert_shards = sharing.experts.shard.ranks if layout.zero_stage else 1
     parameters = slowest.dense_trained / shards + slowest.experts_trained / expert_shards
-    optimizer_compute, optimizer_memory = step_seconds(job, parameters, rates, architecture.hidden_size)
+    update = step_seconds(job, parameters, rates, architecture.hidden_size)
     shard_bytes = (slowest.dense + slowest.experts) * DTYPE_BYTES[job.recipe.params] / shards
     # an offloaded shard is copied to the GPU for each forward, and for each backward unless FSDP keeps it gathered
-    fetches = micro_batches if layout.zero_stage == 3 and not sharing.reshards else 2 * micro_batches
-    offload, assumed = offload_seconds(job, parameters, shard_bytes, fetches, rates)
+    stays_gathered = layout.zero_stage == 3 and not sharing.reshards
+    fetches = micro_batches if stays_gathered else 2 * micro_batches
+    transfers = offload_seconds(job, parameters, shard_bytes, fetches, rates)
+    offload = transfers.seconds
     if job.checkpointing.offload != "none":
         offload += _activation_offload(job, architecture, slowest, rates) * micro_batches
     forward_only = second_passes(job, architecture, rates, sharing) if job.objective.code else NONE
-    compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + optimizer_compute
-    accumulation = _accumulation(job, slowest) / rates.hbm_bandwidth
-    hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + optimizer_memory
+    compute = micro_batches * (slowest.arithmetic + forward_only.arithmetic) + update.arithmetic
+    accumulation = _accumulation_bytes(job, slowest) / rates.hbm_bandwidth
+    hbm = micro_batches * (slowest.memory + forward_only.memory + accumulation) + update.memory
     data = micro_batches * (slowest.data + forward_only.data) + slowest.last_data
     data += _after_backward(job, slowest, sharing, rates)
     exchanges = Exchanges(
@@ -127,9 +136,11 @@ def _whole_step(
     )
     bubble = bubble_seconds(layout, micro_batches, stages, stage_times, slowest)
     seconds = compute + hbm + exchanges.seconds + bubble + offload
-    tokens = job.rows * job.head.columns * job.sequence_length * micro_batches * layout.data / layout.world_size
-    model, recompute, kernels = _flops(job, architecture, rates, recomputed_share)
-    model_rate, hardware_rate = model * tokens / seconds, (model + recompute + kernels) * tokens / seconds
+    sequences = job.rows * job.head.columns * micro_batches * layout.data
+    tokens_per_gpu = sequences * job.sequence_length / layout.world_size
+    flops = _flops(job, architecture, rates, recomputed_share)
+    model_rate = flops.model * tokens_per_gpu / seconds
+    hardware_rate = (flops.model + flops.recompute + flops.attention_recompute) * tokens_per_gpu / seconds
     return StepTime(
         seconds=seconds,
         compute_seconds=compute,
@@ -137,23 +148,31 @@ def _whole_step(
         exposed_communication_seconds=exchanges.seconds,
         bubble_seconds=bubble,
         offload_seconds=offload,
-        tokens_per_second_per_gpu=tokens / seconds,
+        tokens_per_second_per_gpu=tokens_per_gpu / seconds,
         model_tflops_per_gpu=model_rate / TERA,
         hardware_tflops_per_gpu=hardware_rate / TERA,
         model_flops_share=model_rate / rates.peak_flops,
-        recompute_share=recompute / model,
+        recompute_share=flops.recompute / flops.model,
         exchanges=exchanges,
-        assumptions=rates.assumptions + assumed,
+        assumptions=rates.assumptions + transfers.assumptions,
     )
 
 
-def _flops(
-    job: TrainingJob, architecture: Architecture, rates: Rates, recomputed_share: float
-) -> tuple[float, float, float]:
-    """Return the FLOPs per token of the whole model: of its math, of recompute, and of attention kernels, cached.
+class TokenFlops(Record):
+    """FLOPs per token of the whole model, forward and backward."""
 
-    ``recomputed_share``: the share of the layers that are recomputed. Attention kernels compute the scores again in
-    backward, which does not count as the model's math.
+    model: float
+    """The model's math, which MFU counts."""
+    recompute: float
+    """What activation checkpointing computes again."""
+    attention_recompute: float
+    """The scores that attention kernels compute again in backward."""
+
+
+def _flops(job: TrainingJob, architecture: Architecture, rates: Rates, recomputed_share: float) -> TokenFlops:
+    """Return the FLOPs per token of the whole model; the count is cached.
+
+    ``recomputed_share``: the share of the layers that are recomputed.
     """
     key = (
         id(architecture),
@@ -172,17 +191,21 @@ def _flops(
     if entry is None or entry[0] is not architecture:
         if len(_counted) >= REMEMBERED:
             _counted.clear()
-        entry = _counted[key] = (architecture, *_count(job, architecture, rates))
-    _, model, recompute, kernels = entry
-    return model, recompute * recomputed_share, kernels
+        entry = _counted[key] = (architecture, _count(job, architecture, rates))
+    _, flops = entry
+    return flops._replace(recompute=flops.recompute * recomputed_share)
 
 
-_counted: dict[tuple[object, ...], tuple[Architecture, float, float, float]] = {}
+_counted: dict[tuple[object, ...], tuple[Architecture, TokenFlops]] = {}
+"""The FLOPs of a model as :func:`_count` returns them. An entry holds its architecture, so that the ``id`` in its key
+stays unique."""
+TRAINED_PARAMETER_FLOPS = 6.0
+"""FLOPs per parameter and token of a trained matrix: two for each of the product, dX and dW."""
 
 
-def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> tuple[float, float, float]:
-    """Count the FLOPs per token on one rank: of the model, of recompute in every layer, of attention kernels."""
-    single_rank = shape_of(job)._replace(
+def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> TokenFlops:
+    """Count the FLOPs per token of the whole model, with recompute in every layer."""
+    whole_model = shape_of(job)._replace(
         batch=1,
         sequence=job.sequence_length,
         context_parallel=1,
@@ -193,27 +216,28 @@ def _count(job: TrainingJob, architecture: Architecture, rates: Rates) -> tuple[
         expert_imbalance=1.0,
         head_sharded=False,
     )
-    model_cost: ModelCost = parts_of(architecture, single_rank, rates)
+    tokens = job.sequence_length
+    model_cost: ModelCost = parts_of(architecture, whole_model, rates)
     stage = stages_of(architecture, job, 1)[0]
-    mtp_projection = 6.0 * job.sequence_length * model_cost.head.mtp_projection_parameters
+    mtp_projection = TRAINED_PARAMETER_FLOPS * tokens * model_cost.head.mtp_projection_parameters
     head = model_cost.head.flops + model_cost.head.backward_flops
     model = head * (1 + stage.predictions) + mtp_projection * stage.predictions
-    recompute = kernels = 0.0
+    recompute = attention_recompute = 0.0
     for count, cost in zip(stage.layers, model_cost.costs, strict=True):
         model += count * (cost.flops + cost.backward_flops)
         recompute += count * cost.recomputed_flops
-        kernels += count * cost.attention_recompute_flops
-    tokens = job.sequence_length
-    return model / tokens, recompute / tokens, kernels / tokens
+        attention_recompute += count * cost.attention_recompute_flops
+    return TokenFlops(model / tokens, recompute / tokens, attention_recompute / tokens)
 
 
-def _accumulation(job: TrainingJob, slowest: StageTime) -> float:
-    """Compute the bytes moved to add the gradients of one micro-batch to those of earlier ones."""
-    if job.framework.own_gradients:  # the product accumulates in the main gradient: read 4, write 4
-        return 2.0 * DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
+def _accumulation_bytes(job: TrainingJob, slowest: StageTime) -> float:
+    """Compute the bytes moved to add the gradients of one micro-batch to those of earlier ones, on the slowest rank."""
+    gradient_bytes = DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
+    if job.framework.own_gradients:  # the matrix product itself adds to the main gradient: a read and a write
+        return 2.0 * gradient_bytes
     if job.gradient_accumulation_steps == 1 or job.layout.zero_stage == 3:
         return 0.0
-    return 3.0 * DTYPE_BYTES[job.recipe.gradients] * (slowest.dense_trained + slowest.experts_trained)
+    return 3.0 * gradient_bytes  # both terms are read, the sum is written
 
 
 def _after_backward(job: TrainingJob, slowest: StageTime, sharing: Sharing, rates: Rates) -> float:
@@ -230,13 +254,14 @@ def _after_backward(job: TrainingJob, slowest: StageTime, sharing: Sharing, rate
     if zero_stage == 1 and not job.framework.own_engine:  # DDP reduces, ZeroRedundancyOptimizer sends
         reduce = all_reduce(sharing.dense.shard, slowest.dense_trained * item_bytes.reduced)
     hides_reduce, hides_gather = overlaps(job)
-    backward = (slowest.arithmetic + slowest.memory) * 2 / 3  # of a micro-batch's time
+    backward = (slowest.arithmetic + slowest.memory) * 2 / 3  # of a micro-batch: backward has twice the products
+    forward = backward / 2
     seconds = exposed(reduce, backward, rates.collective_sm_share) if hides_reduce else reduce
     seconds *= job.gradient_accumulation_steps if sharing.reduces else 1
-    if zero_stage:  # ranks update only their shards
+    if zero_stage:  # ranks update only their shards, and gather the parameters during the next forward
         gather = gather_seconds(sharing.dense, slowest.dense_trained, item_bytes)
         gather += gather_seconds(sharing.experts, slowest.experts_trained, item_bytes)
-        seconds += exposed(gather, backward / 2, rates.collective_sm_share) if hides_gather else gather
+        seconds += exposed(gather, forward, rates.collective_sm_share) if hides_gather else gather
     return seconds
 
 

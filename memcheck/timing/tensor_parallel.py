@@ -60,16 +60,19 @@ class TensorWires(Record):
     """Seconds of the exchanges of one micro-batch's hidden states."""
 
     ways: int = 1
+    """Tensor-parallel ranks."""
     gather: float = 0.0
+    """All-gather of the hidden states; 0 without sequence parallelism."""
     scatter: float = 0.0
+    """Reduce-scatter of partial sums of the hidden states; without sequence parallelism an all-reduce."""
     copies: tuple[float, float] = (0.0, 0.0)
     """Seconds to copy what was gathered, and what is to be scattered, where no chunked product does it."""
     hides: str = ""
     """The library whose chunked products hide the exchanges: ``torch`` | ``engine``."""
     placed: float = 0.0
-    """The rank's own chunk into the buffer."""
+    """Copying the rank's own chunk into the buffer."""
     summed: float = 0.0
-    """Partial sums of all ranks."""
+    """Adding up the partial sums of all ranks."""
     gathers_input_twice: bool = False
     """Inputs are gathered once more for the gradients of the weights."""
     collective_sm_share: float = 0.0
@@ -95,22 +98,26 @@ def tensor_wires(job: TrainingJob, size: float, item_bytes: int, rates: Rates) -
     links = group(rates, ranks, 1)
     latents = size * _latent_share(job) if timing.latent_inputs == "exchanged" else size
     if not layout.sequence:
-        return TensorWires(ranks, 0.0, all_reduce(links, size), latent=all_reduce(links, latents))
-    narrow = size / item_bytes if timing.float8_tensors and job.recipe.recipe == "fp8-mixed" else size
-    moved = 2.0 / rates.hbm_bandwidth if timing.copies_gathered(job) else 0.0
-    hides = ""  # whose code overlaps the exchanges with products
+        return TensorWires(ranks, scatter=all_reduce(links, size), latent=all_reduce(links, latents))
+    gathers_fp8 = timing.float8_tensors and job.recipe.recipe == "fp8-mixed"
+    gathered = size / item_bytes if gathers_fp8 else size
+    copy_per_byte = 2.0 / rates.hbm_bandwidth if timing.copies_gathered(job) else 0.0  # a read and a write
+    hides = ""
+    placed = summed = 0.0
     if job.option("enable_async_tensor_parallel"):
         hides = TORCH
+        placed = 2.0 * gathered / ranks / rates.hbm_bandwidth
+        summed = size * (1 + 1 / ranks) / rates.hbm_bandwidth  # all partial sums are read, one shard is written
     elif job.option("tp_comm_overlap"):
         hides = ENGINE
     return TensorWires(
         ways=ranks,
-        gather=gather(links, narrow),
+        gather=gather(links, gathered),
         scatter=gather(links, size),
-        copies=(moved * narrow, moved * size),
+        copies=(copy_per_byte * gathered, copy_per_byte * size),
         hides=hides,
-        placed=2.0 * narrow / ranks / rates.hbm_bandwidth if hides == TORCH else 0.0,
-        summed=size * (1 + 1 / ranks) / rates.hbm_bandwidth if hides == TORCH else 0.0,
+        placed=placed,
+        summed=summed,
         gathers_input_twice=timing.gathers_twice and not hides,
         collective_sm_share=rates.collective_sm_share,
         latent=gather(links, latents),
@@ -154,18 +161,18 @@ def _half(products: list[Product], rates: Rates, item_bytes: int) -> Half:
     column = column_inputs = column_weights = row = row_inputs = 0.0
     readers = 0
     for product in products:
-        forward, _ = matmul(product.tokens, product.outputs, product.inputs, rates, product.batch, item_bytes)
-        inputs, _ = matmul(product.tokens, product.inputs, product.outputs, rates, product.batch, item_bytes)
+        tokens, outputs, inputs = product.tokens, product.outputs, product.inputs
+        forward = matmul(tokens, outputs, inputs, rates, product.batch, item_bytes).seconds
+        input_gradient = matmul(tokens, inputs, outputs, rates, product.batch, item_bytes).seconds
         if product.shard == "column":
             column += forward
-            column_inputs += inputs
+            column_inputs += input_gradient
             readers += 1
             if product.trained:
-                weights, _ = matmul(product.outputs, product.inputs, product.tokens, rates, product.batch, item_bytes)
-                column_weights += weights
+                column_weights += matmul(outputs, inputs, tokens, rates, product.batch, item_bytes).seconds
         elif product.shard == "row":
             row += forward
-            row_inputs += inputs
+            row_inputs += input_gradient
     return Half(
         column=column,
         column_inputs=column_inputs,
@@ -182,33 +189,44 @@ def tensor_seconds(wires: TensorWires, halves: tuple[Half, ...], exchanges: int,
     ``wires``: seconds of single exchanges. ``halves``: attention and MLP, with the seconds of their products.
     ``exchanges``: gather and reduce-scatter pairs of a forward pass. ``recomputed``: those that the recompute repeats.
     """
-    if not wires.hides:
-        total = wires.pair * (2 * exchanges + recomputed)
-        for half in halves:
-            if wires.gathers_input_twice:  # once more in backward, for dW, while dX is computed
-                gather = wires.latent if half.latent else wires.gather
-                total += exposed(gather, half.column_inputs, wires.collective_sm_share)
-            if half.latent:
-                total -= _narrower(wires, half, recomputed / exchanges)
-        return total
+    if wires.hides:
+        return _overlapped_seconds(wires, halves, recomputed / exchanges if exchanges else 0.0)
+    total = wires.pair * (2 * exchanges + recomputed)  # as many in backward as in forward
+    for half in halves:
+        if wires.gathers_input_twice:  # once more in backward, for dW, while dX is computed
+            gather = wires.latent if half.latent else wires.gather
+            total += exposed(gather, half.column_inputs, wires.collective_sm_share)
+        if half.latent:
+            total -= _saved_by_latents(wires, half, recomputed / exchanges)
+    return total
+
+
+def _overlapped_seconds(wires: TensorWires, halves: tuple[Half, ...], recomputed_share: float) -> float:
+    """Compute the seconds of one layer's exchanges, forward and backward, that chunked products do not hide.
+
+    ``recomputed_share``: the share of the forward's exchanges that the recompute repeats.
+    """
     forward = backward = 0.0
     for half in halves:
         gathered = wires.latent if half.latent else wires.gather
         forward += (
-            wires.placed + _waits(wires, gathered, half.column) + _waits(wires, wires.scatter, half.row) + wires.summed
+            wires.placed
+            + _exposed_by_chunks(wires, gathered, half.column)
+            + _exposed_by_chunks(wires, wires.scatter, half.row)
+            + wires.summed
         )
-        backward += wires.placed + _waits(wires, wires.gather, half.row_inputs)
+        backward += wires.placed + _exposed_by_chunks(wires, wires.gather, half.row_inputs)
         if wires.hides == ENGINE:  # TE scatters the input's gradient while it computes dW
             backward += max(0.0, (wires.latent if half.latent else wires.scatter) - half.column_weights)
         elif half.readers == 1:
-            backward += _waits(wires, wires.scatter, half.column_inputs) + wires.summed
+            backward += _exposed_by_chunks(wires, wires.scatter, half.column_inputs) + wires.summed
         else:  # torch fuses no scatter with several products whose gradients are added
-            backward += wires.scatter + wires.copies[1]
-    repeats = 1 + recomputed / exchanges if exchanges else 1
-    return forward * repeats + backward
+            _, copied_to_scatter = wires.copies
+            backward += wires.scatter + copied_to_scatter
+    return forward * (1 + recomputed_share) + backward
 
 
-def _narrower(wires: TensorWires, half: Half, recomputed: float) -> float:
+def _saved_by_latents(wires: TensorWires, half: Half, recomputed: float) -> float:
     """Compute the seconds that attention saves by exchanging latents instead of hidden states.
 
     Latents are gathered in forward, and their gradients are summed in backward. ``half``: attention. ``recomputed``:
@@ -222,6 +240,9 @@ def _narrower(wires: TensorWires, half: Half, recomputed: float) -> float:
     return saved + (wires.gather - wires.latent) * (1 + recomputed)
 
 
-def _waits(wires: TensorWires, exchange: float, products: float) -> float:
-    """Compute the seconds that an exchange takes longer than the products of all chunks but the rank's own."""
+def _exposed_by_chunks(wires: TensorWires, exchange: float, products: float) -> float:
+    """Compute the seconds that an exchange takes longer than the products of all chunks but the rank's own.
+
+    ``exchange``, ``products``: seconds of each. One chunk per rank.
+    """
     return max(0.0, exchange - products * (wires.ways - 1) / wires.ways)

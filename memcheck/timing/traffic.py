@@ -14,20 +14,52 @@ from memcheck.autograd.tensor import ceil_div
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 from memcheck.record import Record
 
+HALF = 2.0
+"""Bytes of one read or write of a 16-bit element."""
+FULL = 4.0
+"""Bytes of one read or write of an fp32 element."""
+CAST = HALF + FULL
+"""Bytes per element of a cast between 16 bits and fp32: one read, one write."""
 UNFUSED_NORM = 36
 """transformers' RMSNorm, bytes per element: float 2 + 4, pow 4 + 4, mean 4, product 4 + 4, cast 4 + 2, weight 2 + 2."""
 UNFUSED_NORM_FP32 = 28
 """Bytes per element of transformers' RMSNorm on an fp32 stream, where the two casts are no operations."""
+FUSED_ROTARY = 2 * HALF
+"""Bytes per rotated element in one kernel: one read, one write."""
+UNFUSED_ROTARY = 9 * HALF
+"""Bytes per rotated element in separate operations: product with cos (2 accesses), swapped halves (2), product with sin
+(2), sum (3)."""
+NEW_GELU_OPERATORS = 8
+"""Element-wise operators of transformers' ``NewGELUActivation``."""
+SOFTMAX_ACCESSES = 5
+"""Reads and writes of an fp32 copy of the logits by the vocabulary-parallel loss: maximum, difference, exponential and
+sum."""
+ROUTING = 4 * HALF
+"""Bytes per element of a routed token: gathered for its expert, then weighted and summed; a read and a write each."""
+
+
+class PassBytes(Record):
+    """Bytes that a forward pass and its backward pass read and write, per token or per logit."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def plus(self, other: PassBytes) -> PassBytes:
+        """Return the sum of both, pass by pass."""
+        return PassBytes(self.forward + other.forward, self.backward + other.backward)
+
+
+NOTHING = PassBytes()
 
 
 class Traffic(Record):
-    """Bytes of one pass over one token."""
+    """Bytes that the element-wise operations of one layer move per token."""
 
-    stream: tuple[float, float]
-    """On the residual stream, forward and backward: divided by the tensor ranks under sequence parallelism."""
-    inner: tuple[float, float]
+    stream: PassBytes
+    """On the residual stream: divided by the tensor ranks under sequence parallelism."""
+    inner: PassBytes
     """Inside attention and feed-forward, whole model: divided by the tensor ranks."""
-    experts: tuple[float, float] = (0.0, 0.0)
+    experts: PassBytes = NOTHING
     """Per token and chosen expert."""
 
 
@@ -38,79 +70,86 @@ def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, 
     ``item_bytes``: bytes per element of the residual stream.
     """
     one_kernel = fused or fused_norms
-    norms = [_norm(n, hidden, item_bytes, one_kernel=one_kernel) for n in block.norms]
-    halves = (block.mixer is not None) + (block.mlp is not None)
-    # a residual addition reads two tensors and writes one; fused, the next norm reads the sum in the same kernel
-    add = 2 * item_bytes if fused else 3 * item_bytes
-    forward = sum(norm_forward for norm_forward, _ in norms) + halves * add * hidden
-    backward = sum(norm_backward for _, norm_backward in norms) + halves * 3 * item_bytes * hidden
-    inner_forward, inner_backward = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
-    experts = (0.0, 0.0)
-    if isinstance(block.mlp, Mlp):
-        activation_forward, activation_backward = _activation(block.mlp, block.mlp.width, fused=fused)
-        inner_forward, inner_backward = inner_forward + activation_forward, inner_backward + activation_backward
-    elif isinstance(block.mlp, Moe):
-        activation_forward, activation_backward = _activation(block.mlp, block.mlp.width, fused=fused)
-        moved = 4.0 * hidden * 2  # gathered for the experts, then weighted and summed: each reads 2 and writes 2
-        experts = (activation_forward + moved, activation_backward + moved)
-        if block.mlp.shared.width:
-            activation_forward, activation_backward = _activation(block.mlp, block.mlp.shared.width, fused=fused)
-            inner_forward, inner_backward = inner_forward + activation_forward, inner_backward + activation_backward
-    return Traffic((forward, backward), (inner_forward, inner_backward), experts)
+    stream = _residual_additions(block, hidden, item_bytes, fused=fused)
+    for norm in block.norms:
+        stream = stream.plus(_norm(norm, hidden, item_bytes, one_kernel=one_kernel))
+    inner = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
+    mlp = block.mlp
+    if isinstance(mlp, Mlp):
+        inner = inner.plus(_activation(mlp, mlp.width, fused=fused))
+    if not isinstance(mlp, Moe):
+        return Traffic(stream, inner)
+    if mlp.shared.width:
+        inner = inner.plus(_activation(mlp, mlp.shared.width, fused=fused))
+    routing = PassBytes(ROUTING * hidden, ROUTING * hidden)
+    return Traffic(stream, inner, experts=_activation(mlp, mlp.width, fused=fused).plus(routing))
 
 
-def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> tuple[float, float]:
-    """Compute the bytes per token that a norm reads and writes, forward and backward.
+def _residual_additions(block: Block, hidden: int, item_bytes: int, *, fused: bool) -> PassBytes:
+    """Compute the bytes per token of adding the outputs of attention and of the MLP to the residual stream.
+
+    An addition reads two tensors and writes one. ``fused``: the next norm reads the sum in the same kernel.
+    """
+    additions = len([half for half in (block.mixer, block.mlp) if half is not None])
+    accesses = 2 if fused else 3
+    return PassBytes(
+        forward=float(additions * accesses * item_bytes * hidden), backward=float(additions * 3 * item_bytes * hidden)
+    )
+
+
+def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> PassBytes:
+    """Compute the bytes per token that a norm reads and writes.
 
     ``one_kernel``: the norm is one kernel, not separate operations. ``item_bytes``: bytes per element of the stream.
     """
     size = norm.size * norm.rows if norm.rows > 1 else norm.size
     width = max(hidden, size)
-    if one_kernel or norm.kind == "layernorm":
-        return 2.0 * item_bytes * width, 3.0 * item_bytes * width
-    forward = (UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width
-    return forward, 2.0 * forward
+    if one_kernel or norm.kind == "layernorm":  # one read and one write; backward reads input and gradient, writes one
+        return PassBytes(forward=2.0 * item_bytes * width, backward=3.0 * item_bytes * width)
+    forward = float((UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width)
+    return PassBytes(forward=forward, backward=2 * forward)
 
 
-def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> tuple[float, float]:
-    """Compute the bytes per token, forward and backward, of rotary embedding and norms of queries and keys.
+def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> PassBytes:
+    """Compute the bytes per token of rotary embedding and of the norms of queries and keys.
 
-    Bytes per rotated element: 4 in one kernel (read 2, write 2), else 18 (product with cos 2 + 2, swapped halves 2 + 2,
-    product with sin 2 + 2, sum 2 + 2 + 2). Queries and keys that are concatenated are read and written once more. A
-    recurrent mixer is estimated as two reads and two writes per element of its width, and twice that in backward.
+    Latent attention concatenates queries and keys from two parts, which reads and writes them once more. A recurrent
+    mixer is estimated as two reads and two writes per element of its width, and twice that in backward. ``one_kernel``:
+    a norm is one kernel.
     """
+    rotary_bytes = FUSED_ROTARY if fused else UNFUSED_ROTARY
     if isinstance(mixer, LatentAttention):
-        rotated = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim
-        copied = 2 * mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)  # q and k are put together
-        moved = (4 if fused else 18) * rotated + 4 * copied
-        return float(moved), float(moved)
+        rotated = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim  # of queries, and of the shared key
+        queries_and_keys = 2 * mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
+        both_ways = rotary_bytes * rotated + 2 * HALF * queries_and_keys
+        return PassBytes(both_ways, both_ways)
     if isinstance(mixer, Mixer):
-        return 8.0 * mixer.width, 16.0 * mixer.width
+        return PassBytes(forward=4 * HALF * mixer.width, backward=8 * HALF * mixer.width)
     if mixer is None:
-        return 0.0, 0.0
+        return NOTHING
     width = (mixer.heads + mixer.kv_heads) * mixer.head_dim
-    forward = backward = 0.0
+    moved = NOTHING
     if mixer.rotary_dim:
-        forward = backward = float((4 if fused else 18) * width)
-    if mixer.query_norm is not None:
-        forward += (4 if one_kernel else UNFUSED_NORM) * width
-        backward += (6 if one_kernel else 2 * UNFUSED_NORM) * width
-    return forward, backward
+        moved = PassBytes(rotary_bytes * width, rotary_bytes * width)
+    if mixer.query_norm is not None and one_kernel:  # a read and a write; backward reads two tensors and writes one
+        moved = moved.plus(PassBytes(forward=2 * HALF * width, backward=3 * HALF * width))
+    elif mixer.query_norm is not None:
+        moved = moved.plus(PassBytes(forward=float(UNFUSED_NORM * width), backward=2.0 * UNFUSED_NORM * width))
+    return moved
 
 
-def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> tuple[float, float]:
-    """Compute the bytes per token, forward and backward, of ``act(gate) * up``, or of ``act(up)`` without a gate.
+def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> PassBytes:
+    """Compute the bytes per token of ``act(gate) * up``, or of ``act(up)`` without a gate, on 16-bit elements.
 
-    ``width``: elements per token of the up product. Elements have two bytes.
+    ``width``: elements per token of the up product. ``fused``: activation and product are one kernel.
     """
-    if mlp.gated:
-        # fused: reads gate and up, writes the product; backward reads these and the gradient, writes two gradients;
-        # each of these accesses is 2 bytes per element.
-        # Else the activation reads and writes, and the product reads two tensors and writes one; so does backward.
-        return (6.0 * width, 10.0 * width) if fused else (10.0 * width, 16.0 * width)
-    operators = 8 if mlp.activation == "gelu_new" and not fused else 1  # NewGELUActivation's elementwise operators
-    # each operator reads 2 and writes 2; its backward reads the gradient and the saved input, and writes one gradient
-    return 4.0 * width * operators, 6.0 * width * operators
+    if mlp.gated and fused:  # reads gate and up, writes the product; backward reads these and the gradient, writes two
+        return PassBytes(forward=3 * HALF * width, backward=5 * HALF * width)
+    if mlp.gated:  # the activation reads and writes, the product reads two tensors and writes one; backward 3 and 5
+        return PassBytes(forward=5 * HALF * width, backward=8 * HALF * width)
+    operators = NEW_GELU_OPERATORS if mlp.activation == "gelu_new" and not fused else 1
+    # each operator reads and writes; its backward reads the gradient and the saved input, and writes one gradient
+    return PassBytes(forward=2 * HALF * width * operators, backward=3 * HALF * width * operators)
 
 
 def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
@@ -128,23 +167,28 @@ def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, f
             separate_norms.append(block.input_norm)
         if not fused or isinstance(mlp, Moe):
             separate_norms.append(block.mlp_norm)
-        stream = sum(_norm(norm, hidden, 2, one_kernel=True)[0] for norm in separate_norms if norm is not None)
+        for norm in separate_norms:
+            if norm is not None:
+                stream += _norm(norm, hidden, 2, one_kernel=True).forward
     if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
-        inner += _mixer(mixer, fused=fused, one_kernel=True)[0]
+        inner += _mixer(mixer, fused=fused, one_kernel=True).forward
     if isinstance(mlp, Mlp) and "mlp" in modules:
-        inner += _activation(mlp, mlp.width, fused=fused)[0]
+        inner += _activation(mlp, mlp.width, fused=fused).forward
     if isinstance(mlp, Moe):
         if mlp.shared.width and ("moe" in modules or "shared_experts" in modules):
-            inner += _activation(mlp, mlp.shared.width, fused=fused)[0]
+            inner += _activation(mlp, mlp.shared.width, fused=fused).forward
         if "moe" in modules or "moe_act" in modules:
-            experts += _activation(mlp, mlp.width, fused=fused)[0]
+            experts += _activation(mlp, mlp.width, fused=fused).forward
         if "moe" in modules:
-            experts += 4.0 * hidden * 2  # dispatch and combine: each reads and writes the token
-    return Traffic((stream, 0.0), (inner, 0.0), (experts, 0.0))
+            experts += ROUTING * hidden
+    return Traffic(PassBytes(stream), PassBytes(inner), PassBytes(experts))
 
 
-def kept_width(block: Block) -> int:
-    """Return the elements per token of the input of a layer's activation function, routed experts left out."""
+def activation_input_width(block: Block) -> int:
+    """Count the elements per token of the input of a layer's activation function, routed experts left out.
+
+    Gate and up are both inputs of a gated activation.
+    """
     mlp = block.mlp
     width = 0
     if isinstance(mlp, Mlp):
@@ -154,12 +198,28 @@ def kept_width(block: Block) -> int:
     return 2 * width if mlp is not None and mlp.gated else width
 
 
-def kept_expert_width(block: Block) -> int:
-    """Return the elements of the activation function's input in a routed expert, per token that it gets; 0 without
+def expert_activation_input_width(block: Block) -> int:
+    """Count the elements of the activation function's input in a routed expert, per token that it gets; 0 without
     experts.
     """
     mlp = block.mlp
-    return (2 if mlp.gated else 1) * mlp.width if isinstance(mlp, Moe) else 0
+    if not isinstance(mlp, Moe):
+        return 0
+    return 2 * mlp.width if mlp.gated else mlp.width
+
+
+def kv_width(mixer: object, *, tensor: int, repeats_kv_heads: bool) -> int:
+    """Count the elements of one token's keys and values on one tensor-parallel rank; 0 where ``mixer`` has none.
+
+    ``repeats_kv_heads``: keys and values are repeated for every query head.
+    """
+    if isinstance(mixer, Attention):
+        heads = mixer.heads if repeats_kv_heads else mixer.kv_heads
+        return 2 * ceil_div(heads, tensor) * mixer.head_dim
+    if isinstance(mixer, LatentAttention):
+        key_width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+        return ceil_div(mixer.heads, tensor) * (key_width + mixer.v_head_dim)
+    return 0
 
 
 def merge_traffic(
@@ -170,40 +230,62 @@ def merge_traffic(
     tensor: int,
     fused: bool,
     repeats_kv_heads: bool,
-) -> tuple[float, float]:
-    """Compute the bytes per token, forward and backward, of merging the outputs of ring attention's ``ranks`` steps.
+) -> PassBytes:
+    """Compute the bytes per token of merging the outputs of ring attention's ``ranks`` steps.
 
-    ``kind``: whose ring runs, ``engine`` (Transformer Engine) or ``torch``. Numbers are bytes read + written per
-    element.
-
-    Transformer Engine (``dot_product_attention/context_parallel.py``): keys and values are concatenated 2 + 2, the
-    first output is scaled 2 + 2, each other one scaled and added 2 + 2 + 2; in backward they are copied once more, and
-    each step's gradients of queries, keys and values are copied 2 + 2 or added 2 + 2 + 2. Under the causal mask half of
-    the other steps have only half of the queries, the other half only half of the keys.
-
-    torch (``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger): an output is cast to
-    fp32 2 + 4, subtracted 8 + 4, scaled 4 + 4 and subtracted 8 + 4; with half of the queries, half of that, and both
-    halves are concatenated 4 + 4. Compiled, one kernel reads 2 + 4 and writes 4. In backward gradients are summed in
-    fp32, of queries 4 + 2 + 4 (or half, and concatenated 4 + 4), of keys and values 4 + 2 + 4 and, to be sent, 4 + 4.
+    ``kind``: whose ring runs, ``engine`` (Transformer Engine) or ``torch``; others merge nothing. ``tensor``: degree of
+    tensor parallelism. ``repeats_kv_heads``: keys and values are repeated for every query head.
     """
     if isinstance(mixer, Attention):
-        queries = ceil_div(mixer.heads, tensor) * mixer.head_dim
-        keys_values = 2 * ceil_div(mixer.heads if repeats_kv_heads else mixer.kv_heads, tensor) * mixer.head_dim
+        output_width = ceil_div(mixer.heads, tensor) * mixer.head_dim
     elif isinstance(mixer, LatentAttention):
-        heads = ceil_div(mixer.heads, tensor)
-        queries = heads * mixer.v_head_dim
-        keys_values = heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim)
+        output_width = ceil_div(mixer.heads, tensor) * mixer.v_head_dim
     else:
-        return 0.0, 0.0
+        return NOTHING
+    keys_values = kv_width(mixer, tensor=tensor, repeats_kv_heads=repeats_kv_heads)
     if kind == "engine":
-        merged = 6.0 * 0.75 * (ranks - 1)
-        of_queries = queries * (4.0 + merged)
-        return keys_values * 4.0 + of_queries, keys_values * (4.0 + 6.0 + merged) + of_queries
-    if kind != "torch":
-        return 0.0, 0.0
-    forward = 10.0 if fused else (38 + 19 + 8) / 2
-    other_blocks = ranks - 1
-    return queries * (12.0 + other_blocks * forward), (queries * (10 + 5 + 8) / 2 + keys_values * 18.0) * other_blocks
+        return _engine_merge(output_width, keys_values, ranks)
+    if kind == "torch":
+        return _torch_merge(output_width, keys_values, ranks, fused=fused)
+    return NOTHING
+
+
+def _engine_merge(output_width: int, keys_values: int, ranks: int) -> PassBytes:
+    """Compute the bytes per token that Transformer Engine's ring moves to merge its steps.
+
+    Forward: keys and values are concatenated, the first output is scaled, each other one scaled and added. Backward:
+    they are copied once more, and each step's gradients of queries, keys and values are copied or added. Under the
+    causal mask half of the other steps have half of the queries, and half of them half of the keys: three quarters of
+    the elements on average. Widths are elements per token. Source: ``dot_product_attention/context_parallel.py``.
+    """
+    copy, add = 2 * HALF, 3 * HALF  # one read and one write; two reads and one write
+    causal_share = 0.75
+    added = add * causal_share * (ranks - 1)
+    of_outputs = output_width * (copy + added)
+    return PassBytes(forward=keys_values * copy + of_outputs, backward=keys_values * (copy + add + added) + of_outputs)
+
+
+def _torch_merge(output_width: int, keys_values: int, ranks: int, *, fused: bool) -> PassBytes:
+    """Compute the bytes per token that torch's ring moves to merge its steps. Widths are elements per token.
+
+    Forward: the first output is cast to fp32, and the merged one back. Each other one is cast, subtracted, scaled and
+    subtracted again; with half of the queries, half of that, and both halves are concatenated. ``fused``: one kernel
+    reads the output and the sum, and writes the sum. Backward: gradients of queries, keys and values are summed in
+    fp32, those of half of the queries concatenated, those of keys and values also copied to be sent. Source:
+    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger.
+    """
+    add = CAST + FULL  # reads a 16-bit tensor and the fp32 sum, and writes the sum
+    copy = 2 * FULL
+    casts = 2 * CAST
+    subtract = 3 * FULL
+    whole = CAST + subtract + copy + subtract
+    other_steps = ranks - 1
+    merged = add if fused else (whole + whole / 2 + copy) / 2  # the mean of a whole step and a half one
+    query_gradients = (add + add / 2 + copy) / 2
+    return PassBytes(
+        forward=output_width * (casts + other_steps * merged),
+        backward=(output_width * query_gradients + keys_values * (add + copy)) * other_steps,
+    )
 
 
 def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item_bytes: int) -> float:
@@ -212,23 +294,25 @@ def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor:
     """
     if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
         return 0.0
-    few, many = ceil_div(mixer.kv_heads, tensor), ceil_div(mixer.heads, tensor)
-    return 2.0 * item_bytes * (few + many) * mixer.head_dim if many > few else 0.0
+    kv_heads, query_heads = ceil_div(mixer.kv_heads, tensor), ceil_div(mixer.heads, tensor)
+    if query_heads <= kv_heads:
+        return 0.0
+    return 2.0 * item_bytes * (kv_heads + query_heads) * mixer.head_dim  # of keys, and of values
 
 
-def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> tuple[float, float]:
-    """Return the bytes per logit that the loss reads and writes, forward and backward.
+def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> PassBytes:
+    """Compute the bytes per logit that the loss reads and writes.
 
-    ``kind``: the plan's loss. ``fused``: one kernel (Liger, Transformer Engine, compiled) writes logits 2, reads them
-    2, and in backward reads them 2 and writes the gradient 2. The standard loss writes logits 2, ``float()`` 2 + 4
-    (``upcast``), log-softmax 4 + 4, its gradient 4 + 4 + 4, the one-hot gradient 4, and casts back 4 + 2.
+    ``kind``: the plan's loss. ``fused``: one kernel (Liger, Transformer Engine, compiled) writes and reads the logits,
+    and in backward reads them and writes the gradient. ``upcast``: logits are cast to fp32 before the loss.
     """
+    logits_written = HALF
     if fused or kind in ("fused-linear", "in-place"):
-        return 2.0 + 2.0, 2.0 + 2.0
-    if kind == "vocab-parallel":
-        # forward: logits written 2, cast 2 + 4, then about five 4-byte reads and writes of the fp32 copy by maximum,
-        # difference, exponential and sum. Backward: three for softmax minus one-hot and its scaling; cast back 4 + 2
-        return 2.0 + 6.0 + 4.0 * 5, 4.0 * 3 + 6.0
-    if upcast:  # logits 2, float() 2 + 4, log-softmax 4 + 4; backward 12 and one-hot 4, then the cast back 4 + 2
-        return 2.0 + 6.0 + 8.0, 16.0 + 6.0
-    return 2.0 + 4.0, 8.0  # without casts the same operations on two bytes each: half of 8, half of 16
+        return PassBytes(forward=logits_written + HALF, backward=2 * HALF)
+    if kind == "vocab-parallel":  # backward: softmax minus one-hot, and its scaling
+        return PassBytes(forward=logits_written + CAST + SOFTMAX_ACCESSES * FULL, backward=3 * FULL + CAST)
+    item = FULL if upcast else HALF
+    casts = CAST if upcast else 0.0
+    log_softmax = 2 * item
+    gradients = 4 * item  # of log-softmax: two reads and a write; of the one-hot target: a write
+    return PassBytes(forward=logits_written + casts + log_softmax, backward=gradients + casts)

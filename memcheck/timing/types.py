@@ -11,6 +11,15 @@ class MissingRateError(UnsupportedError):
     """A GPU whose record lacks a rate that decides the answer; there is no default for it."""
 
 
+class RooflineSeconds(Record):
+    """Seconds of a pass, by what bounds its operations."""
+
+    arithmetic: float
+    """Seconds of the operations that arithmetic bounds."""
+    memory: float
+    """Seconds of the operations that memory traffic bounds."""
+
+
 class Exchanges(Record):
     """Seconds of a step that the slowest rank spends in communication which nothing hides."""
 

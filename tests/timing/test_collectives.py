@@ -15,7 +15,7 @@ GB = 10**9
 
 def h100(nodes_of: int = 8) -> Rates:
     """An H100's rates."""
-    return rates_of(find_gpu("h100-80gb"), "bf16", False, nodes_of)
+    return rates_of(find_gpu("h100-80gb"), "bf16", nodes_of, fp8=False)
 
 
 def test_a_ring_inside_a_node() -> None:
@@ -56,13 +56,13 @@ def test_all_to_all_waits_for_the_network() -> None:
 
 def test_bridges_join_pairs() -> None:
     """H100 NVL: NVLink inside a pair, PCIe beyond."""
-    nvl = rates_of(find_gpu("h100-nvl-94gb"), "bf16", False, 8)
+    nvl = rates_of(find_gpu("h100-nvl-94gb"), "bf16", 8, fp8=False)
     assert group(nvl, 2, 1).near > 4 * group(nvl, 4, 1).near
 
 
 def test_racks_join_nodes() -> None:
     """GB200 NVL72: 18 trays of four are one NVLink domain."""
-    rack = rates_of(find_gpu("gb200"), "bf16", False, 4)
+    rack = rates_of(find_gpu("gb200"), "bf16", 4, fp8=False)
     assert group(rack, 64, 1).bandwidth == pytest.approx(721.8 * GB, rel=1e-3)
     assert group(rack, 144, 1).bandwidth < group(rack, 64, 1).bandwidth * 10
     assert group(rack, 144, 1).local == 72
@@ -90,7 +90,7 @@ def test_rates_never_exceed_the_datasheet() -> None:
     timed = 0
     for name in gpu_names():
         try:
-            r = rates_of(find_gpu(name), "bf16", False, 8)
+            r = rates_of(find_gpu(name), "bf16", 8, fp8=False)
         except MissingRateError:
             continue
         timed += 1
@@ -107,25 +107,25 @@ def test_device_memory_reaches_what_was_measured() -> None:
     for name in ("h100-80gb", "a100-80gb", "b300"):
         gpu = find_gpu(name)
         assert gpu.hbm_gbs is not None
-        shares[name] = rates_of(gpu, "bf16", False, 8).hbm_bandwidth / (gpu.hbm_gbs * 1e9)
+        shares[name] = rates_of(gpu, "bf16", 8, fp8=False).hbm_bandwidth / (gpu.hbm_gbs * 1e9)
     assert shares == {"h100-80gb": 0.92, "a100-80gb": 0.92, "b300": 0.84}
 
 
 def test_attention_goes_back_at_its_own_rate() -> None:
     """On an H100 FlashAttention-2 does 322 TFLOPS backward, FlashAttention-3 561; elsewhere the forward rate counts."""
     h100, a100 = find_gpu("h100-80gb"), find_gpu("a100-80gb")
-    two, three = (rates_of(h100, "bf16", False, 8, engine) for engine in (False, True))
+    two, three = (rates_of(h100, "bf16", 8, fp8=False, engine_attention=engine) for engine in (False, True))
     assert (two.attention_backward_flops, three.attention_backward_flops) == pytest.approx((322e12, 561e12))
     assert two.attention_flops < three.attention_flops
-    other = rates_of(a100, "bf16", False, 8, engine_attention=True)
+    other = rates_of(a100, "bf16", 8, engine_attention=True, fp8=False)
     assert other.attention_backward_flops == other.attention_flops
-    single = rates_of(h100, "fp32", False, 8)
+    single = rates_of(h100, "fp32", 8, fp8=False)
     assert single.attention_backward_flops == single.attention_flops == single.peak_flops
 
 
 def test_two_rates_tell_a100_and_h100_apart() -> None:
     """The measured best matrix products: 271 TFLOPS on an A100, 794 on an H100."""
-    a100 = rates_of(find_gpu("a100-80gb"), "bf16", False, 8)
+    a100 = rates_of(find_gpu("a100-80gb"), "bf16", 8, fp8=False)
     assert a100.matmul_flops == pytest.approx(271.2e12, rel=1e-3)
     assert h100().matmul_flops == pytest.approx(794.5e12, rel=1e-3)
 

@@ -20,7 +20,7 @@ LONG = {"sequence_length": 131072, "context": 4}
 
 def parts(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of a layer, and the rates it was made with."""
-    r = rates_of(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.transformer_engine)
+    r = rates_of(find_gpu("h100-80gb"), "bf16", 8, fp8=False, engine_attention=one.framework.transformer_engine)
     assert isinstance(one.architecture, Architecture)
     return parts_of(one.architecture, shape_of(one), r).costs[0], r
 

@@ -22,7 +22,7 @@ from tests.timing.plans import job, timed
 
 def last(one: TrainingJob) -> tuple[LayerCost, Rates]:
     """The cost of the last kind of layer, and the rates it was made with."""
-    r = rates_of(find_gpu("h100-80gb"), "bf16", False, 8, one.framework.transformer_engine)
+    r = rates_of(find_gpu("h100-80gb"), "bf16", 8, fp8=False, engine_attention=one.framework.transformer_engine)
     assert isinstance(one.architecture, Architecture)
     return parts_of(one.architecture, shape_of(one), r).costs[-1], r
 
@@ -62,7 +62,7 @@ def test_tensor_ranks_of_megatron_exchange_latents() -> None:
     """Forward gathers 1536 + 512 + 64 of 7168 channels, backward scatters their gradients; results are whole."""
     one = deepseek(tensor=2)
     size = 4096.0 * 7168 * 2
-    r = rates_of(find_gpu("h100-80gb"), "bf16", False, 8, engine_attention=True)
+    r = rates_of(find_gpu("h100-80gb"), "bf16", 8, engine_attention=True, fp8=False)
     w = tensor_wires(one, size, 2, r)
     assert w.latent == gather(group(r, 2, 1), size * (1536 + 512 + 64) / 7168)
     assert tensor_wires(deepseek("torchtitan", tensor=2), size, 2, r).latent == w.gather

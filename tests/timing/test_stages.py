@@ -58,7 +58,7 @@ def test_a_prediction_layer_costs_a_layer_and_a_head() -> None:
     one, more = (timed(framework="megatron", options=o, **keys) for o in ({}, {"mtp_num_layers": 1}))
     plain = job(framework="megatron", options={"mtp_num_layers": 1}, **keys)
     assert isinstance(plain.architecture, Architecture)
-    r = rates_of(find_gpu("h100-80gb"), "bf16", False, 8, engine_attention=True)
+    r = rates_of(find_gpu("h100-80gb"), "bf16", 8, engine_attention=True, fp8=False)
     parts = parts_of(plain.architecture, shape_of(plain), r)
     (cost,), head = parts.costs, parts.head
     layer = cost.forward.arithmetic + cost.input_gradients.arithmetic + cost.weight_gradients.arithmetic

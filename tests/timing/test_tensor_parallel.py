@@ -13,7 +13,7 @@ from memcheck.timing.rates import matmul, rates_of
 from memcheck.timing.tensor_parallel import ENGINE, TORCH, Half, TensorWires, tensor_seconds, tensor_wires
 from tests.timing.plans import job, timed
 
-H100 = rates_of(find_gpu("h100-80gb"), "bf16", False, 8)
+H100 = rates_of(find_gpu("h100-80gb"), "bf16", 8, fp8=False)
 ASYNC = {"enable_async_tensor_parallel": True}
 
 
@@ -113,7 +113,7 @@ def test_torchao_transposes_what_fp8_multiplies() -> None:
     """The gradients of weights need copies of both operands: as many bytes as fp8 tensors are read and written."""
     titan = job("llama-3.1-8b", 8, zero_stage=3, compile=True, precision="fp8-mixed")
     frozen = job("llama-3.1-8b", 8, zero_stage=3, compile=True, precision="fp8-mixed", freeze=["layers:0-32"])
-    fp8 = rates_of(find_gpu("h100-80gb"), "bf16", True, 8)
+    fp8 = rates_of(find_gpu("h100-80gb"), "bf16", 8, fp8=True)
     trained, untrained = (parts_of(j.architecture, shape_of(j), fp8).costs[0] for j in (titan, frozen))  # type: ignore[arg-type]
     outputs = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
     inputs = 4096 + 4096 + 4096 + 14336

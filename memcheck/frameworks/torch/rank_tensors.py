@@ -231,7 +231,7 @@ def placement_of(job: TrainingJob, part: str = "language") -> TensorPlacement:
     if part != "language":
         return TensorPlacement(trained=trained, adapter=adapter)
     layout = job.layout
-    expert_tensor = expert_slices(layout, job.framework.own_engine)
+    expert_tensor = expert_slices(layout, own_degree=job.framework.own_engine)
     return TensorPlacement(
         tensor=layout.tensor,
         expert=layout.expert,
