@@ -37,7 +37,7 @@ def layer_bytes(job: InferenceJob, a: Architecture, first: int, last: int) -> di
         weights="fp32" if job.kv_cache == "fp32" else "bf16",
     )
     try:
-        layers, _ = layer_caches(a, settings, version, ARCH)
+        layers = layer_caches(a, settings, version, ARCH).layers
         groups = on_rank(grouped(layers, version), first, last)
     except UnsupportedError:
         return None

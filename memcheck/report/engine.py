@@ -39,8 +39,8 @@ def engine_record(answer: EngineAnswer) -> dict[str, object]:
             "kv_cache": settings.kv_cache,
             "enforce_eager": settings.eager,
             "prefix_caching": settings.prefix_caching,
-            "cudagraph_sizes": answer.captures[0],
-            "largest_cudagraph": answer.captures[1],
+            "cudagraph_sizes": answer.captures.sizes,
+            "largest_cudagraph": answer.captures.largest,
         },
     }
 

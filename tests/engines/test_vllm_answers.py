@@ -58,7 +58,7 @@ def test_planner(row: dict) -> None:
     """Groups, blocks, tokens, concurrency, automatic length and errors are equal to the engine's own."""
     version, settings, a = enclosing(row["vllm"])[0], settings_of(row), model(row["model"])
     gpu = find_gpu(NAMES.get(row["gpu"], row["gpu"]))
-    layers, _ = layer_caches(a, settings, version, gpu.arch)
+    layers = layer_caches(a, settings, version, gpu.arch).layers
     groups = grouped(layers, version)
     ranks = [on_rank(groups, first, last) for first, last in stages(len(layers), row["pipeline"])]
     mine = [

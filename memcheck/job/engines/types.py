@@ -123,6 +123,14 @@ GRAPHS_USUAL_BYTES = 4.2 * 2**30
 """What CUDA graphs took in public logs; sources in ``docs/internals/engines.md``."""
 
 
+class Captures(Record):
+    """The batch sizes for which an engine captures CUDA graphs."""
+
+    sizes: int = 0
+    """How many sizes."""
+    largest: int = 0
+
+
 class EngineAnswer(Record):
     """The engine's answer to a plan, for the rank that decides."""
 
@@ -150,8 +158,7 @@ class EngineAnswer(Record):
     """Tokens of the longest request that fits into the expected pool."""
     share_needed: float | None = None
     """The smallest share with which the expected terms leave one request's bytes; None: none below 1."""
-    captures: tuple[int, int] = (0, 0)
-    """Batch sizes for which CUDA graphs are captured, and the largest of them."""
+    captures: Captures = Captures()
     demand_pages: int = 0
     """Blocks that the demand of the plan takes at once."""
     enclosing: tuple[tuple[str, str], ...] = ()

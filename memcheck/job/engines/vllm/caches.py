@@ -15,8 +15,15 @@ from memcheck.job.engines.types import Cache, EngineSettings
 from memcheck.job.engines.vllm.versions import Version
 from memcheck.models.module_types import Attention, Compressed, Indexer, LatentAttention, Mixer, ReusingAttention
 from memcheck.models.types import Architecture, Block
+from memcheck.record import Record
 
 DEFAULT_BLOCK = 16
+LATENT_BLOCK = 128
+"""Tokens to whose multiple the blocks of latent attention are enlarged in a model with recurrent states."""
+INDEX_SCALE_ELEMENTS = 128
+"""Elements of an indexer's key that share a scale."""
+BF16, FP32 = 2, 4
+"""Bytes of one element."""
 SPARSE_BLOCK = 64
 """DeepSeek V3.2's indexer, and each sparse backend on NVIDIA GPUs, take blocks of 64 tokens."""
 INDEX_SCALE = 4
@@ -34,50 +41,84 @@ OWN_DTYPE = ("falcon",)
 """Model types that keep their cache in the weights' dtype, whatever ``kv_cache`` says."""
 
 
+class PageSizes(Record):
+    """The sizes that all layers of a model share in vLLM's pool."""
+
+    block: int
+    """Tokens of a block of attention."""
+    state_page_bytes: int
+    """Bytes of one block of attention, to which the page of a smaller recurrent state is padded; 0: no padding."""
+    caches_state_prefixes: bool
+    """Prefix caching keeps recurrent states, too."""
+
+
+class LayerCaches(Record):
+    """The caches of all layers of a model on one tensor-parallel rank."""
+
+    layers: tuple[tuple[Cache, ...], ...]
+    """The caches of each layer, first layer first; a layer may have none or several."""
+    block: int
+    """Tokens of a block of attention."""
+
+
 def layer_caches(
     architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None
-) -> tuple[tuple[tuple[Cache, ...], ...], int]:
-    """Return the caches of every layer on one tensor-parallel rank, and the tokens of a block of attention.
+) -> LayerCaches:
+    """Return the caches of every layer on one tensor-parallel rank.
 
-    ``arch``: the compute architecture of the GPU, such as ``sm_90``. A layer without a cache has an empty tuple.
+    ``arch``: the compute architecture of the GPU, such as ``sm_90``.
 
     Raises:
         UnsupportedError: memcheck does not know how vLLM keeps what a layer remembers.
+    """
+    sizes = _page_sizes(architecture, settings, version, arch)
+    caches: dict[Block, tuple[Cache, ...]] = {}
+    for layer, _ in architecture.blocks:
+        if layer not in caches:
+            caches[layer] = _of_layer(layer, architecture, sizes, settings, version, arch)
+    return LayerCaches(tuple([caches[layer] for layer in architecture.layers()]), sizes.block)
+
+
+def _page_sizes(architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> PageSizes:
+    """Return the size of blocks, which is larger than usual in a model with attention and recurrent states.
+
+    A block of attention then has enough tokens to take as many bytes as the largest state
+    (``_align_hybrid_block_size``).
     """
     block = settings.block or preferred_block(architecture, settings, version, arch)
     mixers = [mixer for layer, _ in architecture.blocks for mixer in (layer.mixer, layer.second_mixer)]
     attention = next((mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention)), None)
     states = [mixer for mixer in mixers if isinstance(mixer, Mixer)]
-    page, cached = 0, attention is not None and settings.prefix_caching
-    if states and attention is not None:
-        largest = max(_state_bytes(mixer, architecture, settings) for mixer in states)
-        token_bytes = _cache(attention, 1, settings, version, arch, architecture.model_type).page_bytes
-        step = block
-        if isinstance(attention, LatentAttention):
-            step = max(step, 128)
-        if cached and _exports(states, arch) and version.exports_states:
-            step = lcm(step, GDN_ALIGNMENT)
-        block = max(block, step * ceil_div(largest, step * token_bytes))
-        page = block * token_bytes
-    found: dict[Block, tuple[Cache, ...]] = {}
-    for layer, _ in architecture.blocks:
-        if layer not in found:
-            found[layer] = _of_layer(layer, architecture, (block, page, cached), settings, version, arch)
-    return tuple([found[layer] for layer in architecture.layers()]), block
+    cached = attention is not None and settings.prefix_caching
+    if attention is None or not states:
+        return PageSizes(block=block, state_page_bytes=0, caches_state_prefixes=cached)
+    largest_state = max(_state_bytes(mixer, architecture, settings) for mixer in states)
+    token_bytes = _cache(attention, 1, settings, version, arch, architecture.model_type).page_bytes
+    multiple = block  # the block is enlarged to a multiple of this
+    if isinstance(attention, LatentAttention):
+        multiple = max(multiple, LATENT_BLOCK)
+    if cached and version.exports_states and _exports(states, arch):
+        multiple = lcm(multiple, GDN_ALIGNMENT)
+    block = max(block, multiple * ceil_div(largest_state, multiple * token_bytes))
+    return PageSizes(block=block, state_page_bytes=block * token_bytes, caches_state_prefixes=cached)
 
 
 def _of_layer(
     layer: Block,
     architecture: Architecture,
-    sizes: tuple[int, int, bool],
+    sizes: PageSizes,
     settings: EngineSettings,
     version: Version,
     arch: str | None,
 ) -> tuple[Cache, ...]:
-    """Return the caches of one layer. ``sizes``: tokens of a block, bytes of a state's page (0: its own), whether
-    prefixes of states are cached.
+    """Return the caches of one layer: of its mixers, of an indexer, and of cross attention.
+
+    Layers that reuse an earlier layer's keys and values have none of their own.
+
+    Raises:
+        UnsupportedError: memcheck does not know how vLLM keeps what the layer remembers.
     """
-    block = sizes[0]
+    block = sizes.block
     caches = []
     for mixer in (layer.mixer, layer.second_mixer):
         if isinstance(mixer, ReusingAttention) or mixer is None:
@@ -122,32 +163,18 @@ def _cache(
     model_type: str = "",
 ) -> Cache:
     """Return the cache of one attention: keys and values of each KV head, or one latent of all heads."""
-    item = item_bytes(settings)
-    if isinstance(mixer, LatentAttention) and model_type in AS_HEADS:
-        heads = kv_heads(mixer.heads, settings.tensor)
-        head_dim = mixer.qk_rope_head_dim + (mixer.qk_nope_head_dim if model_type == "minicpm3" else 0)
-        page = 2 * block * heads * head_dim * item
-        return Cache(
-            kind="FullAttentionSpec", block=block, page_bytes=page, heads=heads, head_dim=head_dim, item_bytes=item
-        )
     if isinstance(mixer, LatentAttention):
-        width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
-        token = width * item
-        if isinstance(mixer.extension, Indexer):
-            token = _sparse_token_bytes(width, settings, version, arch)
-        return Cache(
-            kind="MLAAttentionSpec", block=block, page_bytes=block * token, heads=1, head_dim=width, item_bytes=item
-        )
+        return _latent_cache(mixer, block, settings, version, arch, model_type)
     if isinstance(mixer.extension, Compressed):
         raise UnsupportedError(
             "memcheck has no model of vLLM's cache of DeepSeek V4, which keeps compressed keys and those of a window",
             "size another model, or exclude the plan",
             "/model",
         )
-    if model_type in OWN_DTYPE:
-        item = item_bytes(settings._replace(kv_cache="auto"))
+    item = item_bytes(settings._replace(kv_cache="auto") if model_type in OWN_DTYPE else settings)
     heads = kv_heads(mixer.kv_heads, settings.tensor)
-    page = block * heads * (mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)) * item
+    value_dim = mixer.v_head_dim or mixer.head_dim
+    page = block * heads * (mixer.head_dim + value_dim) * item
     kind = "FullAttentionSpec"
     if mixer.window:
         kind = "ChunkedLocalAttentionSpec" if mixer.chunked_window else "SlidingWindowSpec"
@@ -162,22 +189,46 @@ def _cache(
     )
 
 
+def _latent_cache(
+    mixer: LatentAttention, block: int, settings: EngineSettings, version: Version, arch: str | None, model_type: str
+) -> Cache:
+    """Return the cache of one latent attention: one latent of all heads, or keys and values head by head."""
+    item = item_bytes(settings)
+    if model_type in AS_HEADS:
+        heads = kv_heads(mixer.heads, settings.tensor)
+        head_dim = mixer.qk_rope_head_dim + (mixer.qk_nope_head_dim if model_type == "minicpm3" else 0)
+        page = 2 * block * heads * head_dim * item  # keys and values
+        return Cache(
+            kind="FullAttentionSpec", block=block, page_bytes=page, heads=heads, head_dim=head_dim, item_bytes=item
+        )
+    width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+    token_bytes = width * item
+    if isinstance(mixer.extension, Indexer):
+        token_bytes = _sparse_token_bytes(width, settings, version, arch)
+    page = block * token_bytes
+    return Cache(kind="MLAAttentionSpec", block=block, page_bytes=page, heads=1, head_dim=width, item_bytes=item)
+
+
 def _sparse_token_bytes(width: int, settings: EngineSettings, version: Version, arch: str | None) -> int:
-    """Return the bytes per token of a latent that a sparse backend reads (DeepSeek V3.2, GLM 5).
+    """Return the bytes per token of a latent of ``width`` elements that a sparse backend reads (DeepSeek V3.2, GLM 5).
 
     In fp8, Hopper's FlashMLA has a layout of its own, and Blackwell's FlashInfer plain codes; 0.33 takes the latter by
     itself on Blackwell.
     """
-    blackwell = generation(arch) >= 100
+    blackwell = generation(arch) >= BLACKWELL
     if settings.kv_cache == "auto":
-        return width if blackwell and version.pads_pages else 2 * width
+        return width if blackwell and version.pads_pages else BF16 * width
     return width if blackwell else SPARSE_FP8_BYTES
 
 
 def _index_cache(own: Indexer, block: int) -> Cache:
     """Return the fp8 keys of the indexer, with an fp32 scale each 128 elements (``mla/indexer.py``)."""
-    token = own.head_dim + own.head_dim // 128 * INDEX_SCALE
+    token = own.head_dim + own.head_dim // INDEX_SCALE_ELEMENTS * INDEX_SCALE
     return Cache(kind="MLAAttentionSpec", block=block, page_bytes=block * token, heads=1, head_dim=token, item_bytes=1)
+
+
+HOPPER, BLACKWELL, CONSUMER_BLACKWELL = 90, 100, 120
+"""The first compute architectures of these generations, as numbers."""
 
 
 def generation(arch: str | None) -> int:
@@ -188,25 +239,30 @@ def generation(arch: str | None) -> int:
 
 def _exports(states: list[Mixer], arch: str | None) -> bool:
     """Whether all states are delta nets whose kernel exports them in the middle of a prefill."""
-    return all(mixer.kind == "gated-delta-net" for mixer in states) and generation(arch) >= 90
+    return all(mixer.kind == "gated-delta-net" for mixer in states) and generation(arch) >= HOPPER
 
 
 def _state(
     mixer: Mixer,
     architecture: Architecture,
-    sizes: tuple[int, int, bool],
+    sizes: PageSizes,
     settings: EngineSettings,
     version: Version,
     arch: str | None,
 ) -> Cache:
-    """Return the state of one recurrent layer: one page per request, several where prefixes are cached."""
-    block, page, cached = sizes
-    size = _state_bytes(mixer, architecture, settings)
-    pages = 1
-    if cached:
-        pages = 3 if version.exports_states and (mixer.kind == "mamba2" or _exports([mixer], arch)) else 2
-    tokens = block if cached else settings.longest or settings.length
-    return Cache(kind="MambaSpec", block=tokens, page_bytes=max(page, size), states=pages, head_dim=size)
+    """Return the state of one recurrent layer: one page per request, several where prefixes are cached.
+
+    With prefixes cached a request has the state before its last block and the current one, and a third that a prefill
+    exports in its middle. Without, one state covers a whole request.
+    """
+    state_bytes = _state_bytes(mixer, architecture, settings)
+    if sizes.caches_state_prefixes:
+        exported = version.exports_states and (mixer.kind == "mamba2" or _exports([mixer], arch))
+        pages, tokens = (3 if exported else 2), sizes.block
+    else:
+        pages, tokens = 1, settings.longest or settings.length
+    page_bytes = max(sizes.state_page_bytes, state_bytes)
+    return Cache(kind="MambaSpec", block=tokens, page_bytes=page_bytes, states=pages, head_dim=state_bytes)
 
 
 def _state_bytes(mixer: Mixer, architecture: Architecture, settings: EngineSettings) -> int:
@@ -217,28 +273,27 @@ def _state_bytes(mixer: Mixer, architecture: Architecture, settings: EngineSetti
     Raises:
         UnsupportedError: memcheck does not know the state of this kind of layer.
     """
-    ranks, item = settings.tensor, 4 if settings.weights == "fp32" else 2
-    wide = 4 if architecture.model_type in WIDE_STATES else item
-    columns = max(mixer.kernel - 1, 0)
-    if mixer.kind == "mamba1":
-        return (mixer.heads * columns // ranks) * item + mixer.heads // ranks * mixer.key_dim * wide
+    ranks, item = settings.tensor, FP32 if settings.weights == "fp32" else BF16
+    state_item = FP32 if architecture.model_type in WIDE_STATES else item  # bytes of an element of recurrent states
+    past_tokens = max(mixer.kernel - 1, 0)  # that the convolution still reads
+    heads = mixer.heads // ranks
+    if mixer.kind == "mamba1":  # `heads` are channels
+        return (mixer.heads * past_tokens // ranks) * item + heads * mixer.key_dim * state_item
     if mixer.kind == "mamba2":
-        groups = mixer.groups + extra_groups(mixer.groups, ranks)
-        convolved = mixer.heads * mixer.head_dim + 2 * groups * mixer.key_dim
-        return (
-            ceil_div(convolved, ranks) * columns * item
-            + ceil_div(mixer.heads, ranks) * mixer.head_dim * mixer.key_dim * wide
-        )
-    if mixer.kind == "gated-delta-net":
+        convolved = ceil_div(convolved_columns(mixer) + extra_group_columns(mixer, ranks), ranks)
+        state = ceil_div(mixer.heads, ranks) * mixer.head_dim * mixer.key_dim
+        return convolved * past_tokens * item + state * state_item
+    if mixer.kind == "gated-delta-net":  # the convolution runs over queries, keys and values
         convolved = 2 * (mixer.key_heads or mixer.heads) * mixer.key_dim + mixer.heads * mixer.head_dim
-        return convolved // ranks * columns * item + mixer.heads // ranks * mixer.head_dim * mixer.key_dim * wide
+        state = heads * mixer.head_dim * mixer.key_dim
+        return convolved // ranks * past_tokens * item + state * state_item
     if mixer.kind == "short-convolution":
-        return mixer.heads // ranks * columns * item
+        return heads * past_tokens * item
     if mixer.kind == "lightning":
-        return mixer.heads // ranks * mixer.head_dim * mixer.head_dim * item
-    if mixer.kind == "kimi-delta":
+        return heads * mixer.head_dim * mixer.head_dim * item
+    if mixer.kind == "kimi-delta":  # three convolutions, of queries, keys and values, and a state that is always fp32
         width = mixer.heads * mixer.head_dim
-        return 3 * (width // ranks) * columns * item + mixer.heads // ranks * mixer.head_dim * mixer.head_dim * 4
+        return 3 * (width // ranks) * past_tokens * item + heads * mixer.head_dim * mixer.head_dim * FP32
     raise UnsupportedError(
         f"memcheck does not know the state that vLLM keeps of a {mixer.kind} layer",
         "size the model without an engine",
@@ -251,18 +306,30 @@ def extra_groups(groups: int, tensor: int) -> int:
     return 0 if groups % tensor == 0 else tensor - groups
 
 
+def convolved_columns(mixer: Mixer) -> int:
+    """Count the columns that Mamba 2's convolution runs over: the inputs, and keys and queries (B, C) of each group."""
+    return mixer.heads * mixer.head_dim + 2 * mixer.groups * mixer.key_dim
+
+
+def extra_group_columns(mixer: Mixer, tensor: int) -> int:
+    """Count the columns that Mamba 2's added groups (:func:`extra_groups`) bring on all ``tensor`` ranks together."""
+    return 2 * extra_groups(mixer.groups, tensor) * mixer.key_dim
+
+
 def preferred_block(architecture: Architecture, settings: EngineSettings, version: Version, arch: str | None) -> int:
     """Return the tokens of a block that the attention backend of this model on this GPU prefers."""
     mixers = [mixer for layer, _ in architecture.blocks for mixer in (layer.mixer, layer.second_mixer)]
     latent = next((mixer for mixer in mixers if isinstance(mixer, LatentAttention)), None)
-    number, fp8 = generation(arch), settings.kv_cache != "auto"
+    on_hopper = HOPPER <= generation(arch) < BLACKWELL
+    on_blackwell = BLACKWELL <= generation(arch) < CONSUMER_BLACKWELL
+    fp8 = settings.kv_cache != "auto"
     if latent is not None and architecture.model_type not in AS_HEADS:
         if isinstance(latent.extension, Indexer):
             return SPARSE_BLOCK
-        if 90 <= number < 100:
+        if on_hopper:
             return 64 if fp8 else DEFAULT_BLOCK  # FlashMLA; FlashAttention's MLA
-        return 32 if 100 <= number < 120 else DEFAULT_BLOCK  # FlashInfer's MLA; Triton's
-    widths = {mixer.head_dim for mixer in mixers if isinstance(mixer, Attention)}
-    if fp8 and version.pads_pages and 90 <= number < 100 and 512 in widths:
+        return 32 if on_blackwell else DEFAULT_BLOCK  # FlashInfer's MLA; Triton's
+    head_dims = {mixer.head_dim for mixer in mixers if isinstance(mixer, Attention)}
+    if fp8 and version.pads_pages and on_hopper and 512 in head_dims:
         return 64  # FlashInfer and FlashAttention 4 share no smaller block
     return DEFAULT_BLOCK

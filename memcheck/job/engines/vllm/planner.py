@@ -12,10 +12,21 @@ from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import Cache, CacheGroup, EngineSettings, KvPool, Refusal
 from memcheck.job.engines.vllm.versions import Version
+from memcheck.record import Record
 
 FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 WINDOWS = ("SlidingWindowSpec", "ChunkedLocalAttentionSpec")
 GIB = 2**30
+EVEN_GROUPS = 1.5
+"""Groups of layers are as large as the most frequent kind of cache, if that has less than this times the layers of the
+rarest kind (``_get_kv_cache_groups_uniform_page_size``)."""
+
+
+class LayerCache(Record):
+    """The KV cache of one layer, with the number of the layer in the model."""
+
+    layer: int
+    cache: Cache
 
 
 def request_pages(cache: Cache, length: int, settings: EngineSettings, version: Version) -> int:
@@ -27,9 +38,11 @@ def request_pages(cache: Cache, length: int, settings: EngineSettings, version: 
         return ceil_div(length, cache.block)
     if cache.kind in WINDOWS:
         batches = settings.pipeline + 1 if version.overlapping_batches else 1
-        chunked = cache.kind == "ChunkedLocalAttentionSpec"
-        kept = cache.window + batches * settings.batched_tokens - (0 if chunked else 1)
-        return ceil_div(min(kept, length), cache.block) + (0 if chunked else 1)
+        tokens = cache.window + batches * settings.batched_tokens
+        if cache.kind == "ChunkedLocalAttentionSpec":
+            return ceil_div(min(tokens, length), cache.block)
+        # a sliding window counts the token that attends, and may begin in the middle of a block
+        return ceil_div(min(tokens - 1, length), cache.block) + 1
     if cache.kind == "CrossAttentionSpec":
         return ceil_div(settings.batched_tokens, cache.block)
     return cache.states
@@ -44,69 +57,91 @@ def grouped(layers: Sequence[tuple[Cache, ...]], version: Version) -> tuple[Cach
     Raises:
         UnsupportedError: this version cannot make the pages of all layers equal.
     """
-    flat = [(number, cache) for number, caches in enumerate(layers) for cache in caches]
+    flat: list[LayerCache] = []
+    for number, caches in enumerate(layers):
+        flat += [LayerCache(number, cache) for cache in caches]
     if not flat:
         return ()
-    if len({cache for _, cache in flat}) == 1:
+    if len({entry.cache for entry in flat}) == 1:
         return (_group(flat, mixed=False),)
-    if _same_tokens([cache for _, cache in flat]):
+    if _same_tokens([entry.cache for entry in flat]):
         return (_group(flat, mixed=True),)
-    flat = _equal_pages(flat, version)
-    kinds: dict[Cache, list[tuple[int, Cache]]] = {}
-    for number, cache in flat:
-        kinds.setdefault(cache, []).append((number, cache))
-    counts = [len(found) for found in kinds.values()]
-    size = max(counts) if max(counts) < min(counts) * 1.5 else min(counts)
+    by_cache: dict[Cache, list[LayerCache]] = {}
+    for entry in _equal_pages(flat, version):
+        by_cache.setdefault(entry.cache, []).append(entry)
+    counts = [len(alike) for alike in by_cache.values()]
+    layers_per_group = max(counts) if max(counts) < min(counts) * EVEN_GROUPS else min(counts)
     groups = []
-    for found in kinds.values():
-        number_of_groups = ceil_div(len(found), size)
-        groups += [_group(found[i::number_of_groups], mixed=False) for i in range(number_of_groups)]
+    for alike in by_cache.values():
+        number_of_groups = ceil_div(len(alike), layers_per_group)
+        # layers are dealt out to the groups in turn
+        groups += [_group(alike[start::number_of_groups], mixed=False) for start in range(number_of_groups)]
     return tuple(groups)
 
 
-def _group(found: Sequence[tuple[int, Cache]], *, mixed: bool) -> CacheGroup:
-    return CacheGroup(tuple([n for n, _ in found]), tuple([c for _, c in found]), mixed)
+def _group(entries: Sequence[LayerCache], *, mixed: bool) -> CacheGroup:
+    """Return a group of layers. ``mixed``: their pages differ in size."""
+    layers = tuple([entry.layer for entry in entries])
+    return CacheGroup(layers, tuple([entry.cache for entry in entries]), mixed)
 
 
 def _same_tokens(caches: Sequence[Cache]) -> bool:
     """Say whether all layers need blocks for the same tokens (``UniformTypeKVCacheSpecs.is_uniform_type``)."""
     first = caches[0]
-    if any(c.block != first.block for c in caches):
+    if any(cache.block != first.block for cache in caches):
         return False
     if first.kind in FULL:
-        return all(c.kind in FULL for c in caches)
-    return all(c.kind == first.kind and c.window == first.window and c.states == first.states for c in caches)
+        return all(cache.kind in FULL for cache in caches)
+    tokens_of_first = (first.kind, first.window, first.states)
+    return all((cache.kind, cache.window, cache.states) == tokens_of_first for cache in caches)
 
 
-def _equal_pages(flat: Sequence[tuple[int, Cache]], version: Version) -> list[tuple[int, Cache]]:
-    """Give all layers the largest page, by more tokens in a block or, from 0.33 on, by padding."""
-    page = max(cache.page_bytes for _, cache in flat)
-    found = []
-    for number, cache in flat:
-        if page % cache.page_bytes == 0 and (cache.kind != "MambaSpec" or cache.page_bytes == page):
-            cache = cache._replace(block=cache.block * (page // cache.page_bytes), page_bytes=page)
-        elif version.pads_pages and cache.kind != "MLAAttentionSpec":
-            cache = cache._replace(page_bytes=page)
-        elif page % cache.page_bytes == 0:
-            cache = cache._replace(block=cache.block * (page // cache.page_bytes), page_bytes=page)
+def _equal_pages(entries: Sequence[LayerCache], version: Version) -> list[LayerCache]:
+    """Give all layers the largest page, by more tokens in a block or, from 0.33 on, by padding.
+
+    Versions that pad do so for a recurrent state, which has no tokens to add, and for pages that do not divide the
+    largest, unless they are latent attention's.
+
+    Raises:
+        UnsupportedError: a page does not divide the largest, and the version does not pad it.
+    """
+    page_bytes = max(entry.cache.page_bytes for entry in entries)
+    equal = []
+    for layer, cache in entries:
+        divides = page_bytes % cache.page_bytes == 0
+        is_smaller_state = cache.kind == "MambaSpec" and cache.page_bytes < page_bytes
+        may_pad = version.pads_pages and cache.kind != "MLAAttentionSpec"
+        if may_pad and (is_smaller_state or not divides):
+            resized = cache._replace(page_bytes=page_bytes)
+        elif divides:
+            resized = cache._replace(block=cache.block * (page_bytes // cache.page_bytes), page_bytes=page_bytes)
         else:
             raise UnsupportedError(
                 f"vLLM {version.name} cannot give the {cache.kind} of {cache.page_bytes:,} B per block the page of"
-                f" {page:,} B that other layers have",
+                f" {page_bytes:,} B that other layers have",
                 "choose another `block_size` or `kv_cache`",
                 "/inference",
             )
-        found.append((number, cache))
-    return found
+        equal.append(LayerCache(layer, resized))
+    return equal
 
 
 def on_rank(groups: Sequence[CacheGroup], first: int, last: int) -> tuple[CacheGroup, ...]:
-    """Keep the layers ``first`` to ``last`` (excluded) of each group: those of one pipeline rank."""
-    found = []
+    """Return the groups with the layers ``first`` to ``last`` (excluded) alone: those of one pipeline rank.
+
+    A group without a layer there stays, empty, with the caches of the whole model: it decides how many blocks a request
+    takes.
+    """
+    groups_of_rank = []
     for group in groups:
-        kept = [(n, c) for n, c in zip(group.layers, group.caches, strict=True) if first <= n < last]
-        found.append(CacheGroup(tuple([n for n, _ in kept]), tuple([c for _, c in kept]) or group.caches, group.mixed))
-    return tuple(found)
+        entries = [
+            LayerCache(layer, cache)
+            for layer, cache in zip(group.layers, group.caches, strict=True)
+            if first <= layer < last
+        ]
+        own = _group(entries, mixed=group.mixed)
+        groups_of_rank.append(own if entries else own._replace(caches=group.caches))
+    return tuple(groups_of_rank)
 
 
 def block_bytes(groups: Sequence[CacheGroup]) -> int:
@@ -116,15 +151,20 @@ def block_bytes(groups: Sequence[CacheGroup]) -> int:
 
 def pages_of(groups: Sequence[CacheGroup], length: int, settings: EngineSettings, version: Version) -> int:
     """Return how many blocks of the pool one request of ``length`` tokens takes: each group of layers has its own."""
-    return sum(
-        max(request_pages(cache, length, settings, version) for cache in dict.fromkeys(g.caches)) for g in groups
-    )
+    pages = 0
+    for group in groups:
+        distinct_caches = dict.fromkeys(group.caches)
+        pages += max(request_pages(cache, length, settings, version) for cache in distinct_caches)
+    return pages
 
 
 def longest_length(
     groups: Sequence[CacheGroup], available_bytes: int, most: int, settings: EngineSettings, version: Version
 ) -> int:
-    """Search the tokens of the longest request that fits into ``available_bytes``, ``most`` at most; 0: not one."""
+    """Search the tokens of the longest request whose blocks fit into ``available_bytes``, by bisection.
+
+    ``most``: the longest that is tried. 0: not one token fits.
+    """
     budget = available_bytes // block_bytes(groups)
     if pages_of(groups, 1, settings, version) > budget:
         return 0
@@ -149,34 +189,66 @@ def planned(
     ``ranks``: the groups of each pipeline rank. The rank with the fewest blocks decides for all. From 0.33 on one
     block is held back, so that it does not count for a request.
     """
-    used = [(groups, n) for groups, n in zip(ranks, available_bytes, strict=True) if any(g.layers for g in groups)]
+    pools = [
+        RankPool(groups, available)
+        for groups, available in zip(ranks, available_bytes, strict=True)
+        if has_layers(groups)
+    ]
     length = settings.length or settings.longest
-    if not used:
+    if not pools:
         return KvPool(blocks=1, tokens=length, concurrency=1.0, length=length)
-    checked = [n - block_bytes(groups) * version.null_block for groups, n in used]
     if not settings.length:
-        fits = [longest_length(g, n, length, settings, version) for (g, _), n in zip(used, checked, strict=True)]
-        if min(fits) <= 0:
-            return Refusal(kind="auto", words=version.words["auto"], available_bytes=min(checked), pointer=POINTER)
-        length = min(fits)
-    for (groups, _), n in zip(used, checked, strict=True):
-        if n <= 0:
-            return Refusal(kind="none", words=version.words["none"], available_bytes=n, pointer=POINTER)
-        needed = pages_of(groups, length, settings, version) * block_bytes(groups)
-        if needed > n:
-            longest = longest_length(groups, n, length, settings, version)
-            words = version.too_long(length, gib(needed), gib(n), longest)
-            return Refusal(
-                kind="too-long",
-                words=words,
-                needed_bytes=needed,
-                available_bytes=n,
-                longest=longest,
-                pointer="/inference/max_model_len",
-            )
-    blocks = min(n // block_bytes(groups) for groups, n in used)
-    concurrency = blocks / pages_of(used[0][0], length, settings, version)
+        longest = [longest_length(pool.groups, pool.for_requests(version), length, settings, version) for pool in pools]
+        length = min(longest)
+        if length <= 0:
+            available = min(pool.for_requests(version) for pool in pools)
+            return Refusal(kind="auto", words=version.words["auto"], available_bytes=available, pointer=POINTER)
+    for pool in pools:
+        refusal = _refusal_of_request(pool.groups, pool.for_requests(version), length, settings, version)
+        if refusal is not None:
+            return refusal
+    blocks = min(pool.available_bytes // block_bytes(pool.groups) for pool in pools)
+    concurrency = blocks / pages_of(pools[0].groups, length, settings, version)
     return KvPool(blocks=blocks, tokens=int(concurrency * length), concurrency=concurrency, length=length)
+
+
+class RankPool(Record):
+    """The layers of one pipeline rank, and its bytes for their KV cache."""
+
+    groups: tuple[CacheGroup, ...]
+    available_bytes: int
+
+    def for_requests(self, version: Version) -> int:
+        """Return the bytes that the check of one request counts: those of a block held back are not among them."""
+        return self.available_bytes - (block_bytes(self.groups) if version.null_block else 0)
+
+
+def has_layers(groups: Sequence[CacheGroup]) -> bool:
+    """Say whether a pipeline rank has a layer with a KV cache."""
+    return any(group.layers for group in groups)
+
+
+def _refusal_of_request(
+    groups: tuple[CacheGroup, ...], available_bytes: int, length: int, settings: EngineSettings, version: Version
+) -> Refusal | None:
+    """Return the engine's error if one request of ``length`` tokens does not fit into ``available_bytes``; else None.
+
+    ``groups``: of one pipeline rank.
+    """
+    if available_bytes <= 0:
+        return Refusal(kind="none", words=version.words["none"], available_bytes=available_bytes, pointer=POINTER)
+    needed = pages_of(groups, length, settings, version) * block_bytes(groups)
+    if needed <= available_bytes:
+        return None
+    longest = longest_length(groups, available_bytes, length, settings, version)
+    return Refusal(
+        kind="too-long",
+        words=version.too_long(length, gib(needed), gib(available_bytes), longest),
+        needed_bytes=needed,
+        available_bytes=available_bytes,
+        longest=longest,
+        pointer="/inference/max_model_len",
+    )
 
 
 POINTER = "/inference/gpu_memory_utilization"

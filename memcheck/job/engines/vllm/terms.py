@@ -10,6 +10,7 @@ from memcheck.job.engines.types import GRAPHS_SEEN, EngineSettings, Term
 from memcheck.job.engines.vllm.versions import Version
 from memcheck.job.engines.vllm.weights import RankBytes
 from memcheck.models.types import Architecture
+from memcheck.record import Record
 
 GIB, MIB = 2**30, 2**20
 FIT_TENTHS = 384
@@ -17,25 +18,37 @@ FIT_TENTHS = 384
 copy, sorted values and int64 indices, probabilities and sums. Fitted on four public boots (H100, 1,024 sequences),
 within 0.4 %; two more agree."""
 FIT_ERROR = 0.02
-SAMPLER = (4, 14, 18)
-"""Bytes per sequence and word from 0.20 on, at least, expected and at most: fp32 logits; with the bf16 ones,
-probabilities and noise; with processed log-probabilities. Read in the code, not checked against a log."""
-OUTSIDE_MIB = {1: (100, 134, 310), 2: (200, 563, 1700)}
-"""What the driver sees grow while the model loads and runs once, beyond torch: 0.13 to 0.14 GiB in three boots of one
-GPU, 0.55 in one of two (llm-d-planner's list, vLLM 0.11.0); the upper ends are twice and three times the highest."""
+"""Relative error of the fit, in either direction."""
+
+
+class Interval(Record):
+    """A number that is known up to an interval."""
+
+    low: int
+    expected: int
+    high: int
+
+
+SAMPLER = Interval(low=4, expected=14, high=18)
+"""Bytes per sequence and word from 0.20 on: fp32 logits; with the bf16 ones, probabilities and noise; with processed
+log-probabilities. Read in the code, not checked against a log."""
+OUTSIDE_MIB = Interval(low=100, expected=134, high=310)
+"""What the driver sees grow while the model loads and runs once on one GPU, beyond torch: 0.13 to 0.14 GiB in three
+boots (llm-d-planner's list, vLLM 0.11.0). The upper end is twice the highest."""
+OUTSIDE_SEVERAL_MIB = Interval(low=200, expected=563, high=1700)
+"""The same on each of several GPUs: 0.55 GiB in one boot of two. The upper end is three times that."""
 SEGMENTS_MIB = 512
 """From 0.26 on the driver's view counts segments of the allocator as well (vLLM 49208): split at 20 MiB while loading.
 The size is not published; this is the most that is assumed."""
 
 
-class Transients:
+class Transients(Record):
     """Bytes of the pass that the engine runs to profile, replayed by the memory engine."""
 
-    __slots__ = ("layer", "tower")
-
-    def __init__(self, layer: int, tower: int) -> None:
-        """``layer``: the highest of one layer on the tokens of a pass. ``tower``: of the vision tower on its budget."""
-        self.layer, self.tower = layer, tower
+    layer: int
+    """The peak of one layer on the tokens of a pass."""
+    tower: int
+    """The peak of the vision tower on its budget of pictures; 0 without one."""
 
 
 def terms_of(
@@ -67,39 +80,34 @@ def profile(
     ``pictures``: the tower runs, too. Early versions are a fit to published logs, with its error as the interval.
     """
     logits = settings.sequences * architecture.vocab_size
-    states = 2 * settings.batched_tokens * architecture.hidden_size
+    states_bytes = 2 * settings.batched_tokens * architecture.hidden_size  # the last hidden states, in 16 bits
     if version.profile == "fit":
-        expected = logits * FIT_TENTHS // 10 + states
-        low, high = int(expected * (1 - FIT_ERROR)), int(expected * (1 + FIT_ERROR))
-        high = max(high, seen.layer + states)
+        fitted = logits * FIT_TENTHS // 10 + states_bytes
+        low, expected, high = int(fitted * (1 - FIT_ERROR)), fitted, int(fitted * (1 + FIT_ERROR))
+        high = max(high, seen.layer + states_bytes)
         if pictures:  # the one public boot with a tower, Mistral Small 3.2, shows a layer's pass, and less than the fit
-            low, high, expected = states, max(high, seen.tower + expected), max(seen.layer, seen.tower)
-        return Term(
-            name="profile",
-            low_bytes=low,
-            high_bytes=high,
-            source="vLLM up to 0.11: 38.4 x max_num_seqs x vocabulary + 2 T H",
-            expected_bytes=expected,
-        )
-    body = max(seen.layer, seen.tower)
-    low = states + SAMPLER[0] * logits
-    expected = max(body, states + SAMPLER[1] * logits)
-    high = max(2 * body, states + SAMPLER[2] * logits, expected)
-    source = "one layer on max_num_batched_tokens, or the sampler on max_num_seqs x vocabulary; no log to check it"
-    return Term(name="profile", low_bytes=min(low, expected), high_bytes=high, source=source, expected_bytes=expected)
+            low, expected, high = states_bytes, max(seen.layer, seen.tower), max(high, seen.tower + fitted)
+        source = "vLLM up to 0.11: 38.4 x max_num_seqs x vocabulary + 2 T H"
+    else:
+        model_bytes = max(seen.layer, seen.tower)
+        expected = max(model_bytes, states_bytes + SAMPLER.expected * logits)
+        low = min(states_bytes + SAMPLER.low * logits, expected)
+        high = max(2 * model_bytes, states_bytes + SAMPLER.high * logits, expected)
+        source = "one layer on max_num_batched_tokens, or the sampler on max_num_seqs x vocabulary; no log to check it"
+    return Term(name="profile", low_bytes=low, high_bytes=high, source=source, expected_bytes=expected)
 
 
 def outside(settings: EngineSettings, version: Version) -> Term:
     """Return the memory outside torch's allocator, as the driver sees it: kernels, workspaces, communicators."""
-    low, expected, high = OUTSIDE_MIB[1 if settings.tensor * settings.pipeline == 1 else 2]
-    if version.graphs_in_share:
-        high += SEGMENTS_MIB
+    gpus = settings.tensor * settings.pipeline
+    outside_mib = OUTSIDE_MIB if gpus == 1 else OUTSIDE_SEVERAL_MIB
+    segments_mib = SEGMENTS_MIB if version.graphs_in_share else 0
     return Term(
         name="outside",
-        low_bytes=low * MIB,
-        high_bytes=high * MIB,
+        low_bytes=outside_mib.low * MIB,
+        high_bytes=(outside_mib.high + segments_mib) * MIB,
         source="four public boots of vLLM 0.11.0",
-        expected_bytes=expected * MIB,
+        expected_bytes=outside_mib.expected * MIB,
     )
 
 
