@@ -564,4 +564,4 @@ def _counts(block: Block, shape: Shape, *, trained: bool) -> ParameterCounts:
             experts, trained_experts = experts + numel, trained_experts + trained_numel
         else:
             dense, trained_dense = dense + numel, trained_dense + trained_numel
-    return ParameterCounts(dense, trained_dense, experts, trained_experts)
+    return ParameterCounts(dense=dense, trained_dense=trained_dense, experts=experts, trained_experts=trained_experts)

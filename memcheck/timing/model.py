@@ -241,7 +241,7 @@ def kinds(architecture: Architecture, freeze: tuple[str, ...]) -> list[LayerRun]
     """List the runs of equal layers, first layer first. ``freeze``: the plan's patterns of frozen parameters."""
     frozen = _frozen_layers(freeze) if freeze else set()
     if not frozen:
-        return [LayerRun(block, True, True, count) for block, count in architecture.blocks]
+        return [LayerRun(block, trained=True, input_grad=True, layers=count) for block, count in architecture.blocks]
     runs: list[LayerRun] = []
     trained_below = "embed" not in freeze
     for index, block in enumerate(architecture.layers()):

@@ -35,7 +35,7 @@ BF16, FP32 = 2, 4
 """Bytes of one element."""
 
 
-class Scale(Record):
+class WeightScale(Record):
     """The scale of quantised weights."""
 
     weights: int
@@ -43,7 +43,11 @@ class Scale(Record):
     bits: int
 
 
-SCALES = {"int4": Scale(weights=128, bits=20), "fp4": Scale(weights=16, bits=8), "mxfp4": Scale(weights=32, bits=8)}
+SCALES = {
+    "int4": WeightScale(weights=128, bits=20),
+    "fp4": WeightScale(weights=16, bits=8),
+    "mxfp4": WeightScale(weights=32, bits=8),
+}
 """GPTQ's and AWQ's fp16 scale and 4-bit zero point; NVFP4's fp8 scale; MXFP4's exponent."""
 
 
