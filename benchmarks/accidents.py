@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from memcheck.accounts.estimate import Estimate, Instant
-from memcheck.accounts.segments import segment_size
-from memcheck.plan.load import load_documents
+from memcheck.accounts.state import segment_size
+from memcheck.plan.read import load_documents
 from memcheck.record import Record
 from memcheck.verify.subject import Subject, changed, load_subject
 from memcheck.why.causes import explain

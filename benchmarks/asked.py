@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from memcheck.errors import MemcheckError
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.verify.compare import TRACED, Observation
 from memcheck.verify.observe import Request, observe, runnable
 from memcheck.verify.process import Progress

@@ -62,7 +62,7 @@ def followed(parts: Any, tracer: Any, held: list[Any]) -> dict[str, int]:
 
 def subject_of(plan: dict[str, Any]) -> Any:
     """A plan with its job, as ``memcheck verify`` reads it."""
-    from memcheck.plan.load import load_documents
+    from memcheck.plan.read import load_documents
     from memcheck.verify.subject import Subject, load_subject
 
     (document,) = load_documents("plan.yaml", json.dumps(plan).encode())

@@ -19,7 +19,7 @@ from benchmarks.hostile_draw import schema
 from memcheck.configs.documents import load_plans
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.finding import Finding
 from memcheck.plan.read import read_plan

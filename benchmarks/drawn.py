@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.cases import HERE, Case, load
 from benchmarks.page import write_or_check
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.verify.subject import Subject, load_subject
 
 HIGH, LOW = 0.01, -0.005

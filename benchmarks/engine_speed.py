@@ -19,7 +19,7 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-from memcheck.accounts import ranks, sizes  # noqa: E402
+from memcheck.accounts import program, ranks  # noqa: E402
 from memcheck.frameworks.megatron.ranks import megatron_ranks, remembered_steps  # noqa: E402
 from memcheck.frameworks.registry import FRAMEWORKS  # noqa: E402
 from memcheck.frameworks.torch.ranks import remembered_ranks  # noqa: E402
@@ -103,7 +103,7 @@ def forget() -> None:
     for cache in caches(len(sys.modules)):
         cache.cache_clear()
     ranks.forget()
-    sizes.forget()
+    program.forget()
 
 
 def rate(jobs: list[Resolved], *, cold: bool = False) -> float:

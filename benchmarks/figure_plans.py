@@ -16,8 +16,7 @@ from benchmarks.boundaries import examples, leaves
 from benchmarks.cases import Case
 from benchmarks.figures import Plan, said
 from benchmarks.hostile_draw import KINDS, SMALL, draw_value, schema
-from memcheck.catalog.gpus import gpu_names
-from memcheck.catalog.names import model_names
+from memcheck.catalog.names import gpu_names, model_names
 from memcheck.frameworks.registry import FRAMEWORKS
 
 LONGEST = 900

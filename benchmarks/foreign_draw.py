@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from memcheck.catalog.gpus import gpu_names
+from memcheck.catalog.names import gpu_names
 
 Spoil = Callable[[Random, bytes], bytes]
 LLAMA, QWEN = "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B-Instruct"

@@ -18,8 +18,7 @@ import yaml
 
 from benchmarks.foreign_draw import draw_foreign
 from benchmarks.wrapper_draw import draw_wrapper
-from memcheck.catalog.gpus import gpu_names
-from memcheck.catalog.names import find_model, model_names
+from memcheck.catalog.names import find_model, gpu_names, model_names
 from memcheck.frameworks.registry import FRAMEWORKS
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ import time
 from benchmarks.over_budget import plans
 from memcheck.edge.screen import percent, value
 from memcheck.judge import Gate, check_file
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record
 from memcheck.result import PASSED, PlanResult

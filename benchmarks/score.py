@@ -16,13 +16,11 @@ from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_g
 from memcheck.memory.basis import intervals
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import Intervals, PlanFigures, error_group
-from memcheck.memory.outside import OutsideBytes
-from memcheck.memory.overhead import slack
+from memcheck.memory.overhead import OutsideBytes, slack
 from memcheck.memory.residuals import residuals
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 
 class Row(NamedTuple):

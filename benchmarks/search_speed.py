@@ -18,8 +18,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.record import Record
 from memcheck.rules.run import make_context
 from memcheck.rules.types import RuleContext

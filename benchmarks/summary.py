@@ -13,7 +13,7 @@ from memcheck.accounts.estimate import Pools
 from memcheck.memory.allocator import ADAPTERS
 from memcheck.memory.interval import Kinds, PlanFigures, ends
 from memcheck.memory.neighbours import borrowed
-from memcheck.memory.outside import NOTHING_OUTSIDE
+from memcheck.memory.overhead import NOTHING_OUTSIDE
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 
 COMPILED_APART = ", compiled/"

@@ -20,7 +20,7 @@ sys.path.insert(0, ROOT)
 
 from benchmarks.engine_speed import forget, plan, rate, resolved  # noqa: E402
 from memcheck.judge import Gate  # noqa: E402
-from memcheck.plan.load import load_documents  # noqa: E402
+from memcheck.plan.read import load_documents  # noqa: E402
 from memcheck.what_if.compare import ComparedPlan  # noqa: E402
 from memcheck.what_if.sweep import Sweep, SweepGrid, axis, sweep  # noqa: E402
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.cases import HERE, load
 from memcheck.judge import Gate
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.what_if.points import Evaluator, Point
 
 LEAST = 0.8

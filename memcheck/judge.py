@@ -11,13 +11,13 @@ from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import RUNS, gpu_fit
 from memcheck.memory.fit import UNCERTAIN as UNSETTLED
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import SEVERITIES, Finding, Location, Span
 from memcheck.plan.places import Document

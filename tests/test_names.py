@@ -20,7 +20,6 @@ BY_PLACE = {
 TO_CONVERT = {
     "memcheck/accounts/ranks.py",
     "memcheck/accounts/program.py",
-    "memcheck/accounts/sizes.py",
     "memcheck/frameworks/megatron/inventory.py",
     "memcheck/frameworks/megatron/ranks.py",
     "memcheck/frameworks/megatron/step.py",

@@ -17,8 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from docs.site.models_and_gpus import gpu_index, gpu_page, model_index, model_page, needs_of
-from memcheck.catalog.gpus import gpu_names
-from memcheck.catalog.names import model_names
+from memcheck.catalog.names import gpu_names, model_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("*.md", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "examples/**/*.md", "benchmarks/*.md")

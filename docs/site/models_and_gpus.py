@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 
 from docs.site.needs import GPUS, METHODS, SEQUENCE_LENGTH, Need, Refused, cell, gib, smallest
-from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.catalog.names import find_model
+from memcheck.catalog.names import find_gpu, find_model, gpu_names
 from memcheck.live.link import SharedPlan, write_link
 
 PAGE = "../../page/"

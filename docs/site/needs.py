@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import memcheck
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import find_model
+from memcheck.catalog.names import find_gpu, find_model
 
 GPUS = ("rtx-4090", "l40s", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "mi300x", "b200")
 """GPUs of the tables: one of each size that people rent or own."""

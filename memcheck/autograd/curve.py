@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd import Tape, Value, backward
-from memcheck.autograd.checkpoint import checkpoint
 from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.engine import checkpoint
 from memcheck.autograd.tensor import Entry, Leaf, rounded_bytes
 from memcheck.record import Record
 

@@ -6,7 +6,7 @@ a head. Sources with each function: transformers 5.23, the family's eager_attent
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import Copied, batched, softmax
+from memcheck.autograd.kernels import Copied, batched, softmax
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,
     cast,

@@ -10,7 +10,7 @@ of the layer's quantizers, and stay when the graph has gone.
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import ctx_attribute
+from memcheck.autograd.engine import ctx_attribute
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
@@ -18,7 +18,7 @@ from memcheck.errors import UnsupportedError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.autograd.context import Setting
-    from memcheck.autograd.matrix import Weights
+    from memcheck.autograd.kernels import Weights
 
 
 INT4 = "int8-int4"

@@ -7,7 +7,7 @@ gptqmodel 7.7 ``nn_modules/qlinear/__init__.py`` (dequantize_weight), ``torch.py
 
 from __future__ import annotations
 
-from memcheck.autograd.checkpoint import ctx_attribute, with_ctx_attributes
+from memcheck.autograd.engine import ctx_attribute, with_ctx_attributes
 from memcheck.autograd.operator import cast, operator
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memcheck.autograd.matrix import Weights
+    from memcheck.autograd.kernels import Weights
 
     Run = Callable[[Storage], list[Storage | None]]
 

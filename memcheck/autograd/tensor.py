@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memcheck.autograd.checkpoint import CheckpointFrame, KeptOutputs
+    from memcheck.autograd.engine import CheckpointFrame, KeptOutputs
 
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "bool": 1, "int64": 8, "int32": 4, "fp64": 8}

@@ -12,8 +12,7 @@ import json
 import os
 import sys
 
-from memcheck.catalog.gpus import SIZES, GpuSize, find_gpu
-from memcheck.catalog.names import DATA, canonical_names, normal, read_record
+from memcheck.catalog.names import DATA, SIZES, GpuSize, canonical_names, find_gpu, normal, read_record
 from memcheck.edge.screen import put
 from memcheck.errors import ConfigurationError
 

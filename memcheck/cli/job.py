@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from memcheck.catalog.config_file import ConfigFileError, read_config
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import UnknownNameError, find_model
+from memcheck.catalog.names import UnknownNameError, find_gpu, find_model
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.stated import USUAL_GPUS_PER_NODE, launch_file
 from memcheck.config.discover import STDIN, PlanFile

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import click
 from click.shell_completion import CompletionItem
 
-from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.catalog.names import find_model, model_names
+from memcheck.catalog.names import find_gpu, find_model, gpu_names, model_names
 from memcheck.cli.parameters import COLOR
 from memcheck.cli.table import table
 from memcheck.cli.write import screen_of, write_stdout
@@ -17,8 +16,7 @@ from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
 from memcheck.edge.screen import gib
 from memcheck.errors import UsageError
-from memcheck.families.registry import FAMILIES, read_architecture
-from memcheck.families.wrappers import WRAPPERS
+from memcheck.families.registry import FAMILIES, WRAPPERS, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import DEFAULT_OPTIMIZER
 from memcheck.memory.unmodelled import unpriced

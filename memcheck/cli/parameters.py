@@ -63,7 +63,7 @@ def rules() -> list[tuple[str, str]]:
 
 def gpus() -> list[tuple[str, str]]:
     """The GPUs of the catalog."""
-    from memcheck.catalog.gpus import gpu_names
+    from memcheck.catalog.names import gpu_names
 
     return [(name, "") for name in gpu_names()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.cli.options import DATA, HARDWARE, STATED, CheckOptions
 from memcheck.config.discover import PlanFile
 from memcheck.configs.syntax import COMMAND

@@ -48,8 +48,7 @@ def selectors(written: str) -> tuple[str, ...]:
 
 def gpu(written: str) -> str:
     """A GPU of the catalog by its name there."""
-    from memcheck.catalog.gpus import find_gpu
-    from memcheck.catalog.names import UnknownNameError
+    from memcheck.catalog.names import UnknownNameError, find_gpu
 
     try:
         return find_gpu(written).name

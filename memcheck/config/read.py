@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import isfinite
 
 from memcheck import __version__
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.config.find import FAIL_ON, LARGEST, UNCERTAIN, ConfigHardware, Files, Settings
 from memcheck.config.gate import known
 from memcheck.edge.closest import closest

@@ -11,7 +11,8 @@ from operator import attrgetter, itemgetter
 from memcheck.edge.closest import closest
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.opener import today
-from memcheck.plan import codes, compose
+from memcheck.plan import compose
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Edit, Finding, Location, Span
 from memcheck.plan.places import Document
 from memcheck.record import Record

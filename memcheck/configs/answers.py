@@ -14,9 +14,9 @@ from memcheck.configs.read_accelerate import MACHINES, PROCESSES
 from memcheck.configs.trainer_parts import release_key
 from memcheck.configs.types import NO_DEFINES, ConfigError, KeyRow, ReadConfig
 from memcheck.edge.opener import Overheard, holds
-from memcheck.job.rows import LONGEST
+from memcheck.job.training import LONGEST
 from memcheck.job.types import UNPACKED, Layout
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document

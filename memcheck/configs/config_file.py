@@ -13,8 +13,8 @@ from memcheck.edge.libyaml import yaml
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.plan.compose import Composed, ComposeError, Composer
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import syntax_finding
 from memcheck.plan.places import Marks, escape
+from memcheck.plan.read import syntax_finding
 from memcheck.plan.text import decode, read_bytes, split_lines
 
 NO_IMAGES: Mapping[str, int] = {}

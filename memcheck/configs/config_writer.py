@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from memcheck.configs.types import KeyRow, Notice
-from memcheck.job.defaults import Defaults
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import Defaults
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.training import resolve_checkpoint, resolve_initialization
 from memcheck.job.types import TRAINERS, Layout, Lora, Recipe, TrainingJob

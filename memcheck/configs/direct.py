@@ -21,9 +21,9 @@ from memcheck.configs.trainer_split import named_files
 from memcheck.configs.types import ConfigError, ElsewhereError
 from memcheck.edge.opener import is_file
 from memcheck.edge.toml import TomlError
-from memcheck.job.rows import LONGEST
+from memcheck.job.training import LONGEST
 from memcheck.job.types import UNPACKED
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Location, Span
 from memcheck.plan.places import Document, Provenance
 from memcheck.plan.sniff import misspells_mark

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from memcheck.config.discover import find_plans
 from memcheck.configs.types import NO_DEFINES, NO_TEXTS
 from memcheck.errors import UsageError
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.result import Unreadable
 
 NOTHING: Mapping[str, object] = {}

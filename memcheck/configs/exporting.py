@@ -10,7 +10,7 @@ from memcheck.configs.formats import export_plan
 from memcheck.configs.types import Written
 from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.finding import Finding
 from memcheck.plan.places import Document

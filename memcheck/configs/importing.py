@@ -18,14 +18,13 @@ from memcheck.configs.trainer_parts import is_known, release_key
 from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting, told_once
 from memcheck.edge.opener import is_inside, real_path, repository
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
-from memcheck.job.rows import LONGEST
+from memcheck.job.training import LONGEST
 from memcheck.job.types import UNPACKED
 from memcheck.plan import types as plan_types
 from memcheck.plan.finding import Location, Span
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.text import read_bytes
 from memcheck.record import Record
 

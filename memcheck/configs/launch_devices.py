@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft
 from memcheck.configs.launch_lines import Command, commands_of, starts, trains

@@ -6,8 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_model
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu, find_model
 from memcheck.plan.foreign import KEY, ForeignKey, instance, meanings
 from memcheck.plan.schema import load_schema
 from memcheck.record import Record

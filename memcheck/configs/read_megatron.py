@@ -17,7 +17,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
-from memcheck.models.parts.recurrent import GATED_DELTA_NET
+from memcheck.models.recurrent import GATED_DELTA_NET
 
 KEYS = key_table("megatron")
 

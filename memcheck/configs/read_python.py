@@ -10,8 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu
 from memcheck.configs import python_unsloth as unsloth
 from memcheck.configs import trainer_arguments as arguments
 from memcheck.configs import trainer_parts as parts

@@ -7,8 +7,7 @@ import json
 import re
 import shlex
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu
 from memcheck.configs.python_code import code_of, place, walked
 from memcheck.job.engines.vllm.defaults import offline_tokens
 from memcheck.record import Record

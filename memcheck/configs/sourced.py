@@ -17,7 +17,7 @@ from memcheck.configs.types import NO_DEFINES, NO_TEXTS, ConfigError, ReadConfig
 from memcheck.edge.opener import real_path, repository
 from memcheck.edge.screen import plural, value
 from memcheck.job.versions import TRANSFORMERS
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Finding, Location
 from memcheck.plan.places import Document, Provenance, escape
 from memcheck.plan.text import read_bytes, shown_path

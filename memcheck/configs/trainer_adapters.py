@@ -9,7 +9,7 @@ from memcheck.configs.trainer_parts import KEYS, architecture_named, on, say, sa
 from memcheck.configs.types import AdapterKeys, KeyRow
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.adapters import reach_of
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.versions import KBIT
 from memcheck.models.module_paths import linear_layers
 from memcheck.models.parameters import block_tensors

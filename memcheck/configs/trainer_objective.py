@@ -14,7 +14,7 @@ from memcheck.errors import MemcheckError
 from memcheck.families.registry import architecture_of
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.transformers.liger import modelled
-from memcheck.job.rows import MASKED
+from memcheck.job.training import MASKED
 from memcheck.models.types import Architecture
 from memcheck.models.variants import maskable, unpaddable
 from memcheck.plan.types import ModelSpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memcheck.edge.imports import import_module
-from memcheck.families.registry import FAMILIES, read_family
-from memcheck.families.wrappers import HEARING, THINKERS, TOWERS, WRAPPERS
+from memcheck.families.registry import FAMILIES, HEARING, THINKERS, TOWERS, WRAPPERS, read_family
 from memcheck.models.reader import ArchitectureError, ConfigReader, shown
 from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Modalities, Qwen2AudioModel
 from memcheck.models.variants import with_names

@@ -1,4 +1,7 @@
-"""From a configuration in Hugging Face's key names, or a plan's ``model``, to an architecture, by its family."""
+"""From a configuration in Hugging Face's key names, or a plan's ``model``, to an architecture, by its family.
+
+A multimodal model names the language model inside it, who reads its tower, and whether it hears or speaks.
+"""
 
 from __future__ import annotations
 
@@ -352,7 +355,6 @@ def part_of(config: Mapping[str, Any], part: str | None) -> Mapping[str, Any]:
     if part != "language":
         return config
     from memcheck.families.multimodal import thinker_of
-    from memcheck.families.wrappers import WRAPPERS
 
     config = thinker_of(config)
     if str(config.get("model_type")) not in WRAPPERS:
@@ -409,8 +411,6 @@ def read_architecture(
         ArchitectureError: an unknown ``model_type``, a missing key, a wrong type, an unread key.
     """
     if str(config.get("model_type")) not in FAMILIES:
-        from memcheck.families.wrappers import MUTE, THINKERS, TOWERS, WRAPPERS
-
         if str(config.get("model_type")) in THINKERS:
             from memcheck.families.multimodal import thinker_of
 
@@ -425,3 +425,165 @@ def read_architecture(
                 return read(config, strict=strict, written=written)
             config = language_model(config)
     return read_family(config, strict=strict, written=written)
+
+
+WRAPPERS: dict[str, str] = {
+    "aria": "aria_text",
+    "audioflamingo3": "qwen2",
+    "aya_vision": "cohere2",
+    "cohere2_vision": "cohere2",
+    "cosmos3_omni": "qwen3",
+    "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
+    "exaone4_5": "exaone4",
+    "fast_vlm": "qwen2",
+    "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+    "glm46v": "glm4v_text",
+    "glm4v": "glm4v_text",
+    "glm4v_moe": "glm4v_moe_text",
+    "glm_ocr": "glm_ocr_text",
+    "glmga": "glm4v_text",
+    "glmasr": "llama",
+    "got_ocr2": "qwen2",
+    "granite_speech": "granite",
+    "granite_speech_plus": "granite",
+    "hyperclovax_vision_v2": "hyperclovax",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
+    "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
+    "lighton_ocr": "qwen3",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "minicpm_ocr": "qwen3_5_text",
+    "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
+    "mistral3": "mistral",
+    "mllama": "mllama_text_model",
+    "molmo2": "molmo2_text",
+    "moss_transcribe_diarize": "qwen3",
+    "muse_glimmer": "muse_glimmer_text",
+    "musicflamingo": "qwen2",
+    "nemotron_h_omni": "nemotron_h",
+    "ovis2": "qwen2",
+    "paddleocr_vl": "paddleocr_vl_text",
+    "paligemma": "gemma",
+    "phi4_multimodal": "phi3",
+    "pp_chart2table": "qwen2",
+    "qianfan_ocr": "qwen3",
+    "qwen2_5_omni_thinker": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_audio": "qwen2",
+    "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_asr": "qwen3",
+    "qwen3_omni_moe_thinker": "qwen3_moe",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "shieldgemma2": "gemma3_text",
+    "smolvlm": "llama",
+    "step3p7": "step3p5",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
+}
+"""Multimodal models: the ``model_type`` of the language model inside; its own says it where that is a family."""
+
+
+THINKERS: dict[str, str] = {
+    "qwen2_5_omni": "qwen2_5_omni_thinker",
+    "qwen3_omni_moe": "qwen3_omni_moe_thinker",
+}
+"""Models that speak: the ``model_type`` of the part in ``thinker_config``, which understands and is trained."""
+
+
+MUTE = "the estimate is of the thinker; a run that loads the talker holds its weights, too"
+
+
+TOWERS: dict[str, str] = {
+    "aria": "aria:read",
+    "audioflamingo3": "audio:read_flamingo",
+    "aya_vision": "cohere:read_aya",
+    "cohere2_vision": "cohere:read_cohere2",
+    "cosmos3_omni": "qwen:read_3",
+    "deepseek_vl": "siglip:read_deepseek",
+    "gemma3": "siglip:read_gemma3",
+    "gemma3n": "gemma3n:read",
+    "gemma4": "gemma4:read",
+    "gemma4_unified": "gemma4:read_unified",
+    "glm46v": "glm4v:read",
+    "glm4v": "glm4v:read",
+    "glm4v_moe": "glm4v:read",
+    "glm_ocr": "glm4v:read_ocr",
+    "glmga": "glm4v:read",
+    "glmasr": "audio:read_glm",
+    "got_ocr2": "got_ocr2:read",
+    "idefics2": "idefics2:read",
+    "idefics3": "siglip:read_idefics3",
+    "internvl": "internvl:read",
+    "kimi_k25": "kimi:read",
+    "lfm2_vl": "lfm2:read",
+    "lighton_ocr": "pixtral:read_lighton",
+    "llama4": "llama4:read",
+    "llava": "llava:read",
+    "llava_next": "llava:read_next",
+    "llava_next_video": "llava:read_next_video",
+    "llava_onevision": "llava:read_onevision",
+    "minicpm_ocr": "minicpm:read_ocr",
+    "minicpmv4_6": "minicpm:read",
+    "minicpmv4_7": "minicpm:read",
+    "minimax_m3_vl": "minimax_m3:read",
+    "mistral3": "pixtral:read_mistral3",
+    "mllama": "mllama:read",
+    "molmo2": "molmo2:read",
+    "moss_transcribe_diarize": "audio:read_moss",
+    "muse_glimmer": "muse_glimmer:read",
+    "musicflamingo": "audio:read_music",
+    "nemotron_h_omni": "radio:read",
+    "ovis2": "ovis2:read",
+    "paddleocr_vl": "paddleocr:read_paddle",
+    "paligemma": "siglip:read_paligemma",
+    "phi4_multimodal": "phi4:read",
+    "pp_chart2table": "got_ocr2:read",
+    "qwen2_5_omni_thinker": "omni:read_2_5",
+    "qwen2_5_vl": "qwen:read_2_5",
+    "qwen2_audio": "audio:read_qwen2",
+    "qwen2_vl": "qwen:read_qwen2",
+    "qwen3_5": "qwen:read_3",
+    "qwen3_5_moe": "qwen:read_3",
+    "qwen3_asr": "audio:read_qwen3",
+    "qwen3_omni_moe_thinker": "omni:read_3",
+    "qwen3_vl": "qwen:read_3",
+    "qwen3_vl_moe": "qwen:read_3",
+    "shieldgemma2": "siglip:read_gemma3",
+    "smolvlm": "siglip:read_idefics3",
+    "step3p7": "step3p7:read",
+    "video_llava": "llava:read_video",
+    "voxtral": "audio:read_voxtral",
+}
+"""Multimodal models whose towers are read -> ``module:function`` in :mod:`memcheck.families.towers`."""
+
+
+HEARING: dict[str, str] = {
+    "audioflamingo3": "audio_config",
+    "glmasr": "audio_config",
+    "moss_transcribe_diarize": "audio_config",
+    "musicflamingo": "audio_config",
+    "qwen2_audio": "audio_config",
+    "qwen3_asr": "audio_config",
+    "voxtral": "audio_config",
+}
+"""Model types with an audio tower, and the config key of the tower's section."""

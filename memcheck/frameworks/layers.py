@@ -11,11 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from memcheck.accounts.ranks import Unit
     from memcheck.accounts.state import LocalTensor
-    from memcheck.accounts.unit import Unit
     from memcheck.autograd.context import Context, Setting
     from memcheck.autograd.curve import Curve, Forward
-    from memcheck.autograd.matrix import Weights
+    from memcheck.autograd.kernels import Weights
     from memcheck.autograd.tensor import Value
     from memcheck.frameworks.transformers.head import Head
     from memcheck.job.types import TrainingJob

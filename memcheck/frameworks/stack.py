@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.process_groups import UsedGroups
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, ParameterTensor
 from memcheck.record import Record

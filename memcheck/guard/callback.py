@@ -263,8 +263,7 @@ def _write_config(folder: str, job: LiveJob) -> None:
 
 
 def _known(name: str) -> bool:
-    from memcheck.catalog.gpus import find_gpu
-    from memcheck.catalog.names import UnknownNameError
+    from memcheck.catalog.names import UnknownNameError, find_gpu
 
     try:
         find_gpu(name)

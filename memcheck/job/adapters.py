@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.job.defaults import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.recipe import UPCAST
 from memcheck.job.types import BITSANDBYTES, Lora, Recipe
 from memcheck.job.versions import TRANSFORMERS

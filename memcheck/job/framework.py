@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from memcheck.autograd.context import Style
-from memcheck.job.families import Families
+from memcheck.job.lookup import Families
 from memcheck.job.types import Layout, Recipe
 from memcheck.job.versions import ENGINE, TRANSFORMERS, is_before
 from memcheck.models.types import Architecture, Rough
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from memcheck.job.defaults import Defaults
+    from memcheck.job.lookup import Defaults
 
     Change = Literal[
         "adapter units", "expert matrices", "FSDP2", "kept exchanges", "non-reentrant", "own loss", "shifted labels"

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
-from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import Defaults, JobProblem, ResolutionError
 from memcheck.job.types import Images, TrainingJob
 from memcheck.job.versions import TRANSFORMERS, is_before
-from memcheck.models.additions import Rough
+from memcheck.models.types import Rough
 from memcheck.models.vision import Vision
 from memcheck.plan import types as plan_types
 from memcheck.record import Record

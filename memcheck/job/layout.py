@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from memcheck.job.defaults import PLAN_DEFAULT, Defaults
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import PLAN_DEFAULT, Defaults
 from memcheck.job.types import Layout
 from memcheck.plan.types import HardwareSpec, ParallelismSpec
 

@@ -1,15 +1,82 @@
-"""From the names in a plan to one accelerator and to architectures, with every problem at its place."""
+"""From the names in a plan to one accelerator and to architectures, with every problem at its place.
+
+Also which models a framework builds, the values that a plan does not state, and errors of plans without an estimate.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from memcheck.catalog.config_file import ConfigFileError
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, Gpu, UnknownNameError
+from memcheck.catalog.names import AmbiguousNameError, Gpu, UnknownNameError, find_gpu
+from memcheck.errors import MemcheckError
 from memcheck.families.registry import architecture_of
-from memcheck.job.defaults import JobProblem, ResolutionError
+from memcheck.job.types import Assumption
 from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan import types as plan_types
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from memcheck.models.types import Block
+
+
+class JobProblem(Record):
+    """One reason, with the key that is responsible."""
+
+    kind: str
+    """Which file rule reports it: ``model`` (MEM020) | ``gpu`` (MEM021) | ``architecture`` (MEM022) | ``config-key``
+    (MEM023) | ``config`` (MEM024) | ``missing`` (MEM012) | ``conflict`` (MEM015) | ``images``, ``base``, ``lora``
+    (MEM014)."""
+    pointer: str
+    message: str
+    help: str = ""
+
+
+class ResolutionError(MemcheckError):
+    """The plan is well-formed, but names something that does not exist or misses what has no default.
+
+    Everything that is merely wrong about a plan (a degree that does not divide, an unknown option) is left to the
+    rules: resolution goes on with the nearest job that can be estimated.
+    """
+
+    exit_code = 1
+
+    def __init__(self, problems: tuple[JobProblem, ...]) -> None:
+        super().__init__("; ".join(p.message for p in problems), problems[0].help)
+        self.problems = problems
+
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+PLAN_DEFAULT = "default"
+
+
+class Defaults:
+    """Hands out stated values, or defaults that it writes down."""
+
+    def __init__(self) -> None:
+        self._taken: list[Assumption] = []
+
+    def take(self, key: str, stated: T | None, default: T, why: str = PLAN_DEFAULT) -> T:
+        """Return ``stated``, or ``default`` with a note under the dotted plan key that it was assumed."""
+        if stated is not None:
+            return stated
+        self.note(key, default, why)
+        return default
+
+    def note(self, key: str, value: object, why: str) -> None:
+        """Write down a value that follows from others."""
+        self._taken.append(Assumption(key, value, why))
+
+    def taken(self) -> tuple[Assumption, ...]:
+        """Every default used so far, in the order in which it was asked for."""
+        return tuple(self._taken)
+
 
 GIB = 2**30
 _RATES = ("bf16_tflops", "fp16_tflops", "fp8_tflops", "hbm_gbs", "nvlink_gbs")
@@ -124,3 +191,92 @@ def resolve_teacher(stated: plan_types.TeacherSpec, base_dir: str) -> Architectu
     except ResolutionError as error:
         problems = tuple(problem._replace(pointer=PLACE + problem.pointer) for problem in error.problems)
         raise ResolutionError(problems) from None
+
+
+class Families(Record):
+    """What a framework builds that has a memory model here. Anything else is refused, never estimated as something
+    near.
+
+    A family is a ``model_type`` of Hugging Face. ``parts`` are fields of the records of
+    :mod:`memcheck.models.types`, as ``Attention.window``: those that the framework's forward pass reads.
+    """
+
+    names: tuple[str, ...]
+    parts: frozenset[str] | None = None
+    """Parts of layers that the framework builds; None: transformers' own code runs, and builds every part."""
+    harmless: frozenset[str] = frozenset()
+    """Parts that the framework does not have, or that take the same memory there; a comment at each entry says why."""
+    own: frozenset[str] = frozenset()
+    """Values of ``model_type`` that no other framework builds."""
+    source: str = ""
+    """Where upstream lists the framework's models."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Names between blanks."""
+    return tuple(text.split())
+
+
+def parts(**fields: str) -> frozenset[str]:
+    """``Attention="heads window"`` as ``{"Attention.heads", "Attention.window"}``."""
+    return frozenset(f"{record}.{field}" for record, words in fields.items() for field in words.split())
+
+
+LATENT = "heads q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim bias tensors"
+EXPERTS = "experts experts_per_token width gated activation router shared tensors"
+NORM = "kind size weight bias"
+
+FORMS = parts(
+    Attention="fused_qkv rotation kernels eager extension",
+    Rotation="form interleaved named",
+    FusedKernels="sdpa flash explicit_mask",
+    EagerScores="scores_fp32 softmax_fp32 returned",
+    LatentAttention="rotary_interleaved",
+    Mlp="fused_gate_up inline adaptable",
+    Moe="routing adaptable",
+    Routing="input_fp32 scores_fp32 normalised groups",
+    Block="dropout_place variables",
+    LayerVariables="norm output mlp_input",
+    PositionTable="positions",
+    Norm="name",
+) | {
+    "BertMlp", "BloomAttention", "ComplexLatentAttention", "ExpandedFalconAttention", "FalconAttention",
+    "Gpt2Attention", "MptAttention", "NormsFirstBlock",
+}  # fmt: skip
+"""How transformers writes a layer, which other code writes its own way. What a router with groups or a correction adds
+to its scores is of [tokens, experts] and gone before the experts run. Fields of the record in ``Attention.extension``
+are parts, too. A variant's name stands for what sets it apart."""
+
+OUTSIDE = words(
+    "embedding_norm learned_positions head_bias final_softcap embedding_scale embedding_dropout extra_tensors "
+    "logit_scale"
+)
+"""Fields of ``Architecture`` that add something to the embedding or the head."""
+
+PARTIAL_ROTARY = "Attention.rotary_dim of a part of each head"
+
+
+def stated(block: Block) -> Iterator[str]:
+    """Return the parts of a block that differ from their default, or from zero without one, as ``Record.field``."""
+    yield from _stated(block)
+    rotary = getattr(block.mixer, "rotary_dim", 0)
+    if rotary and rotary != getattr(block.mixer, "head_dim", rotary):
+        yield PARTIAL_ROTARY
+
+
+def _stated(record: Any) -> Iterator[str]:
+    """Yield ``Record.field`` for each field of a record, and of records inside it, that differs from its default.
+
+    A field is named by the class that declares it, such as ``Attention.window`` for a subclass of ``Attention``; the
+    subclass's name is yielded before. Fields without a default count if they are neither zero nor False.
+    """
+    record_type, defaults = type(record), record._field_defaults
+    declaring_class = next(base.__name__ for base in record_type.__mro__ if "_fields" in vars(base))
+    if record_type.__name__ != declaring_class:
+        yield record_type.__name__
+    for field, value in zip(record._fields, record, strict=True):
+        differs = value != defaults[field] if field in defaults else bool(value)
+        if differs:
+            yield f"{declaring_class}.{field}"
+        if isinstance(value, tuple) and hasattr(value, "_field_defaults"):
+            yield from _stated(value)

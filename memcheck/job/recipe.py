@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.errors import UnsupportedError
-from memcheck.job.defaults import Defaults
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import Defaults
 from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.plan.types import PrecisionSpec, TrainerSpec
 

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.job.defaults import Defaults, JobProblem, ResolutionError
 from memcheck.job.framework import Framework
-from memcheck.job.head import resolve_head, with_head
 from memcheck.job.layout import parameter_offload, resolve_layout
-from memcheck.job.lookup import resolve_gpu, resolve_model
-from memcheck.job.objective import resolve_companions, resolve_objective
+from memcheck.job.lookup import Defaults, JobProblem, ResolutionError, resolve_gpu, resolve_model
+from memcheck.job.objective import resolve_companions, resolve_head, resolve_objective, with_head
 from memcheck.job.recipe import resolve_recipe, with_optimizer
-from memcheck.job.rows import resolve_rows
 from memcheck.job.training import (
     known_options,
     resolve_accumulation,
@@ -26,6 +23,7 @@ from memcheck.job.training import (
     resolve_initialization,
     resolve_loss,
     resolve_optimizer,
+    resolve_rows,
 )
 from memcheck.job.types import (
     LIGER_KERNELS,
@@ -249,7 +247,7 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
     if isinstance(job.architecture, Architecture) and job.architecture.encoder is not None:
-        from memcheck.job.rows import check_length
+        from memcheck.job.training import check_length
 
         check_length(job.architecture, sequence_length)
     job = job._replace(
@@ -472,7 +470,7 @@ def _target(training: plan_types.TrainingSpec, architecture: Architecture | Roug
     """Return the tokens of the labels as the plan states them; 0 for a decoder, which imports no module for them."""
     if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
         return 0
-    from memcheck.job.rows import resolve_target
+    from memcheck.job.training import resolve_target
 
     return resolve_target(training, architecture, defaults)
 

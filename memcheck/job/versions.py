@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memcheck.job.defaults import Defaults
+from memcheck.job.lookup import Defaults
 from memcheck.job.types import BITSANDBYTES, DTYPE_BYTES, TORCH_2_13, TORCH_2_15, Layout, Recipe, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.plan import types as plan_types

@@ -6,8 +6,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck import __version__
-from memcheck.catalog.gpus import gpu_sizes
-from memcheck.catalog.names import find_model, model_names
+from memcheck.catalog.names import find_model, gpu_sizes, model_names
 from memcheck.config.gate import QUICK, Gate
 from memcheck.configs.exporting import exported
 from memcheck.configs.formats import WRITTEN

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.errors import UnsupportedError
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import Resolved, with_batch
 from memcheck.judge import effective_policy
 from memcheck.live.replies import KeyChoice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from memcheck.catalog.gpus import GpuSize, gpu_sizes
+from memcheck.catalog.names import GpuSize, gpu_sizes
 from memcheck.edge.screen import gib
 from memcheck.job.types import Assumption
 from memcheck.live.choices import Choosing, candidates, listed

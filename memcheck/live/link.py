@@ -19,8 +19,8 @@ from memcheck import __version__
 from memcheck.catalog.config_file import read_config
 from memcheck.configs.documents import is_config
 from memcheck.errors import MemcheckError
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import flow_text
 from memcheck.record import Record
 

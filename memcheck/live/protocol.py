@@ -250,7 +250,7 @@ def export(session: Session, number: object, fields: Fields) -> Steps:
 
 def compare(session: Session, number: object, fields: Fields) -> Steps:
     """Compare the plan on GPUs, or with other plans."""
-    from memcheck.catalog.gpus import find_gpu
+    from memcheck.catalog.names import find_gpu
     from memcheck.live import asked
     from memcheck.what_if.compare import ComparedPlan
 

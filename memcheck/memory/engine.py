@@ -10,9 +10,8 @@ from memcheck.job.engines.types import EngineAnswer, EngineSettings, Term
 from memcheck.job.engines.vllm.terms import Transients
 from memcheck.job.engines.vllm.verdict import EngineGpu, verdict
 from memcheck.job.types import InferenceJob
-from memcheck.memory.communicators import communicator_terms
 from memcheck.memory.inference import profile_run
-from memcheck.memory.overhead import context_terms
+from memcheck.memory.overhead import communicator_terms, context_terms
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
 

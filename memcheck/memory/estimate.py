@@ -6,9 +6,9 @@ from memcheck.accounts.estimate import Estimate, HostMoment, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.limits import refuse_extremes
 from memcheck.memory.overhead import Surroundings, slack, surroundings
 from memcheck.memory.residuals import residuals
+from memcheck.memory.unmodelled import refuse_extremes
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
 

@@ -12,11 +12,10 @@ from math import prod
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.program import Timeline
+from memcheck.accounts.ranks import Part
 from memcheck.accounts.state import block_component_tensors, expert_slices, local_tensor
-from memcheck.accounts.unit import Part
 from memcheck.autograd import Tape, Value, rounded
-from memcheck.autograd.completeness import elements, touched_by, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Context, Setting, elements, touched_by, whole
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import stage_parts

@@ -22,7 +22,7 @@ from memcheck.memory.allocator import (
     shares_of,
     what_trains,
 )
-from memcheck.memory.outside import OutsideBytes
+from memcheck.memory.overhead import OutsideBytes
 from memcheck.memory.residuals import COMPILED, ENOUGH, SMALL_BYTES, Residuals, Spread, look_up
 from memcheck.record import Record
 

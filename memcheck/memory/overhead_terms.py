@@ -6,8 +6,7 @@ from memcheck.accounts.estimate import Formula, Pools, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
 from memcheck.memory.allocator import allocator_group, kept, shares
-from memcheck.memory.communicators import communicator_terms
-from memcheck.memory.overhead import NO_POOLS, context_terms, library_terms, room
+from memcheck.memory.overhead import NO_POOLS, communicator_terms, context_terms, library_terms, room
 from memcheck.record import Record
 
 FRAGMENTATION, CACHE = "allocator, fragmentation", "allocator, cache"

@@ -1,4 +1,7 @@
-"""What a framework cannot build, or builds in a way that has no model: an error, never a guess."""
+"""What a framework cannot build, or builds in a way that has no model: an error, never a guess.
+
+Plans that are too large to be walked in a moment are refused as well.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Iterable
 
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.families import FORMS, OUTSIDE, Families, stated
 from memcheck.job.framework import PEFT_VARIANTS, Framework
-from memcheck.job.types import Lora, TrainingJob
+from memcheck.job.lookup import FORMS, OUTSIDE, Families, stated
+from memcheck.job.types import InferenceJob, Lora, TrainingJob
 from memcheck.models.types import Architecture
 
 POINTER = "/training/framework"
@@ -129,3 +132,38 @@ def _others(architecture: Architecture) -> str:
     if not able:
         return "exclude the plan"
     return f"memcheck can estimate this model with `training.framework: {able[0]}`{_or(able[1:])}"
+
+
+PIPELINE = 256
+"""Pipeline ranks. Each one is walked: no two of them hold the same number of micro-batches."""
+NAMES = 256
+"""Names in one list of modules. Each one is compared with every tensor of every unit."""
+
+
+def refuse_extremes(job: TrainingJob | InferenceJob) -> None:
+    """Refuse a job that would take too long to estimate, with more ranks or names than any real plan has.
+
+    Raises:
+        UnsupportedError: there are more pipeline ranks, or longer lists of names, than are walked in a moment.
+    """
+    if job.layout.pipeline > PIPELINE:
+        raise UnsupportedError(
+            f"pipeline {job.layout.pipeline:,} is above {PIPELINE}, up to which pipeline ranks are estimated",
+            f"split the layers over at most {PIPELINE} pipeline ranks",
+            "/parallelism/pipeline",
+        )
+    if isinstance(job, InferenceJob):
+        return
+    targets = job.lora.target_modules if job.lora is not None else ()
+    for what, names, pointer in (
+        ("freeze", job.freeze, "/training/freeze"),
+        ("lora.target_modules", () if isinstance(targets, str) else targets, "/training/lora/target_modules"),
+    ):
+        if len(names) > NAMES:
+            raise UnsupportedError(
+                f"`{what}` has {len(names):,} entries, more than the {NAMES} up to which they are estimated",
+                "join neighbouring layers as layers:FIRST-LAST, and name modules without their layer"
+                if what == "freeze"
+                else "name modules without the path to their layer, or write all-linear",
+                pointer,
+            )

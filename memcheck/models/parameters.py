@@ -5,7 +5,7 @@ The parameter tensors of tables of other tokens than words (Gemma 3n).
 
 from __future__ import annotations
 
-from memcheck.models.parts.modules import linear, norm_tensors
+from memcheck.models.decoder import linear, norm_tensors
 from memcheck.models.types import Architecture, Block, ParameterTensor
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.edge.libyaml import yaml
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.places import Collection, Entry, Via
 from memcheck.record import Record
 

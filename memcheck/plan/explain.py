@@ -10,7 +10,7 @@ from typing import Any
 
 from jsonschema import Draft7Validator
 
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Edit, Finding, Location
 from memcheck.plan.foreign import renamed, rewritten
 from memcheck.plan.mend import described, mend, misspelled, unknown_key

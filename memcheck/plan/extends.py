@@ -8,11 +8,11 @@ from typing import Any
 
 from memcheck.edge.libyaml import yaml
 from memcheck.edge.opener import exists, is_file, real_path, repository
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.compose import MAX_REPEATED, Composed, ComposeError, Composer
 from memcheck.plan.finding import Finding, Location
-from memcheck.plan.load import Inherited, locate, syntax_finding
 from memcheck.plan.places import Collection, Document, Entry, Marks, Via
+from memcheck.plan.read import Inherited, locate, syntax_finding
 from memcheck.plan.text import decode, read_bytes, shown_path, split_lines
 
 MAX_CHAIN = 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memcheck.edge.libyaml import yaml
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.compose import SHALLOW, TOO_DEEP
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.plan.text import split_lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from memcheck.edge.opener import read_start
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Finding, Location, Span
 
 MAX_BYTES = 1_048_576

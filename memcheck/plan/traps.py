@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.compose import LARGEST, ODD_WORDS, WORDS, looks_numeric, number
 from memcheck.plan.finding import Edit, Finding
 from memcheck.plan.mend import plain_number

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from memcheck.edge.own_json import written
 from memcheck.plan.finding import Edit, Span
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.plan.text import unbroken
 
 

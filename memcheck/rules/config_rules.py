@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.plan.codes import (
+from memcheck.plan.finding import (
     CONFIG_DEFAULT,
     CONFIG_DISAGREES,
     CONFIG_KEY_NOT_CARRIED,

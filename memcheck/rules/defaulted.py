@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.torch.fsdp import mixes_adapters
-from memcheck.job.defaults import Defaults
 from memcheck.job.framework import Framework
+from memcheck.job.lookup import Defaults
 from memcheck.job.recipe import resolve_recipe
 from memcheck.job.types import Assumption, Recipe, TrainingJob
 from memcheck.job.versions import FSDP, KBIT, WRAPS

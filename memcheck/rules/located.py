@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcheck.errors import UnsupportedError
-from memcheck.job.defaults import ResolutionError
-from memcheck.plan import codes
+from memcheck.job.lookup import ResolutionError
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Finding, Location, Span
 from memcheck.plan.places import Document
 from memcheck.rules.types import RuleContext, place

@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.plan.finding import Edit, Finding, Span
 from memcheck.plan.places import Document, tokens

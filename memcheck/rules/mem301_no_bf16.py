@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.catalog.gpus import lacks_bf16
+from memcheck.catalog.names import lacks_bf16
 from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import no_bf16

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.catalog.gpus import compute_capability
+from memcheck.catalog.names import compute_capability
 from memcheck.models.types import Attention
 from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext

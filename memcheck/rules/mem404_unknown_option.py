@@ -30,8 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.plan.codes import CONFIG_DISAGREES
-from memcheck.plan.finding import Finding
+from memcheck.plan.finding import CONFIG_DISAGREES, Finding
 from memcheck.plan.foreign import answered
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import unknown_options

@@ -41,7 +41,7 @@ from collections.abc import Iterator
 
 from memcheck.job.framework import Framework
 from memcheck.job.objective import BORROWED, OWN_LOSSES
-from memcheck.job.rows import unmodelled
+from memcheck.job.training import unmodelled
 from memcheck.job.types import COMPARED, DISTILLED, OWN, TrainingJob
 from memcheck.plan.finding import Finding
 from memcheck.plan.types import TrainingSpec

@@ -29,8 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, normal
+from memcheck.catalog.names import AmbiguousNameError, UnknownNameError, find_gpu, normal
 from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext
 from memcheck.rules.when import governed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.plan.codes import (
+from memcheck.plan.finding import (
     CONFLICTING_KEYS,
     INVALID_PLAN,
     INVALID_VALUE,

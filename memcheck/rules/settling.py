@@ -9,7 +9,7 @@ from memcheck.autograd.tensor import ceil_div
 from memcheck.edge.screen import between, value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.memory.basis import interval_basis
 from memcheck.memory.estimate import estimate

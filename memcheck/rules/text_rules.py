@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.plan.codes import (
+from memcheck.plan.finding import (
     BOOLEAN_TRAP,
     BROKEN_EXTENDS,
     DUPLICATE_KEY,

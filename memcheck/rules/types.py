@@ -10,8 +10,7 @@ from memcheck.job.resolve import Resolved
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.memory.fit import host_capacity
 from memcheck.models.types import Architecture, Rough
-from memcheck.plan.codes import Code
-from memcheck.plan.finding import Finding, Location
+from memcheck.plan.finding import Code, Finding, Location
 from memcheck.plan.places import Document
 from memcheck.plan.types import Plan, PolicySpec
 from memcheck.record import Record

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from memcheck.catalog.gpus import lacks_bf16
+from memcheck.catalog.names import lacks_bf16
 from memcheck.edge.imports import import_module
 from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.types import UNPACKED, InferenceJob

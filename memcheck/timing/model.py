@@ -130,7 +130,7 @@ def _tokens(job: TrainingJob) -> int:
     architecture = job.architecture
     if not isinstance(architecture, Architecture) or architecture.encoder is None:
         return job.sequence_length
-    from memcheck.job.rows import target_length
+    from memcheck.job.training import target_length
 
     return target_length(job, architecture.encoder)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from memcheck.autograd.tensor import ceil_div
 from memcheck.job.images import pictures_of
-from memcheck.job.rows import encoder_length
+from memcheck.job.training import encoder_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Block
 from memcheck.models.vision import TowerAttention, Vision

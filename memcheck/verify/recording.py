@@ -15,7 +15,7 @@ from memcheck.edge.json_text import dumps
 from memcheck.edge.opener import read_whole
 from memcheck.edge.screen import Screen, clean, gib, plural, wrap
 from memcheck.errors import MemcheckError, UsageError
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.record import Record
 from memcheck.verify.compare import MEASURED, Observation, RankComparison
 from memcheck.verify.report import share

@@ -12,8 +12,7 @@ from memcheck.catalog.names import Gpu, find_model
 from memcheck.configs.documents import load_one
 from memcheck.errors import UsageError
 from memcheck.families.multimodal import language_model, switched_off, thinker_of
-from memcheck.families.registry import LAYER_COUNTS, merged_config, part_of, with_overrides
-from memcheck.families.wrappers import HEARING, TOWERS
+from memcheck.families.registry import HEARING, LAYER_COUNTS, TOWERS, merged_config, part_of, with_overrides
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import Assumption, InferenceJob, Overhead, TrainingJob

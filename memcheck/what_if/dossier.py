@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memcheck.accounts.dossier import Dossier, OnGpu, RankDevice
 from memcheck.accounts.estimate import CACHE, Estimate
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.judge import Gate
 from memcheck.memory.basis import interval_basis
 from memcheck.memory.fit import on_host

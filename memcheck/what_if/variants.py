@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
-from memcheck.job.lookup import resolve_model
+from memcheck.job.lookup import ResolutionError, resolve_model
 from memcheck.job.resolve import JobFrame, framed
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.estimate import Estimator

@@ -16,7 +16,7 @@ from memcheck.errors import MemcheckError
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.judge import Gate, check_document
 from memcheck.memory.fit import DOES_NOT_FIT, FITS, verdict_in
-from memcheck.models.additions import Rough
+from memcheck.models.types import Rough
 from memcheck.plan.finding import Remedy
 from memcheck.plan.places import Document
 from memcheck.result import PlanResult

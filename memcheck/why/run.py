@@ -6,13 +6,12 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from memcheck.catalog.gpus import gpu_sizes
+from memcheck.catalog.names import gpu_sizes
 from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.screen import one_line
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.families.registry import catalog_architecture
-from memcheck.models.additions import Rough
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, Rough
 from memcheck.why.answer import Diagnosis, Drafted
 from memcheck.why.device_sections import failing
 from memcheck.why.drafting import draft
@@ -207,7 +206,7 @@ def _with_card(result: Diagnosis, message: Message) -> Diagnosis:
 def _card(gpu: str | None) -> tuple[int | None, str]:
     if gpu is None:
         return None, ""
-    from memcheck.catalog.gpus import find_gpu
+    from memcheck.catalog.names import find_gpu
 
     found = find_gpu(gpu)
     return found.memory_bytes, found.name

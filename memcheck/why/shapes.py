@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from math import isqrt, prod
 
 from memcheck.accounts.estimate import TensorGroup
-from memcheck.accounts.segments import LARGE_BUFFER, ROUND_LARGE, SMALL_BUFFER
+from memcheck.accounts.state import LARGE_BUFFER, ROUND_LARGE, SMALL_BUFFER
 from memcheck.autograd.tensor import BLOCK_BYTES, ITEM_BYTES
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.types import Architecture

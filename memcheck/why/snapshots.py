@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from itertools import pairwise
 
-from memcheck.accounts.segments import SMALL_SIZE, segment_size
+from memcheck.accounts.state import SMALL_SIZE, segment_size
 from memcheck.autograd.tensor import BLOCK_BYTES
 from memcheck.edge.screen import gib
 from memcheck.record import Record

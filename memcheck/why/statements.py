@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.accounts.segments import LARGE_BUFFER, SMALL_BUFFER
+from memcheck.accounts.state import LARGE_BUFFER, SMALL_BUFFER
 from memcheck.edge.screen import gib
 from memcheck.record import Record
 from memcheck.why.evidence import (

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memcheck.accounts.segments import MIB, Unfilled, unfilled
+from memcheck.accounts.state import MIB, Unfilled, unfilled
 from memcheck.verify.replay.allocator import Allocator
 
 

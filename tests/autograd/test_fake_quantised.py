@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.autograd.engine import backward
-from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.tensor import Leaf, Parameter, Tape, Value
 
 TOKENS, INPUTS, OUTPUTS = 1024, 1024, 2048

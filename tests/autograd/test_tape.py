@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 from memcheck.autograd import Parameter, Storage, Tape, Value, backward, rounded
-from memcheck.autograd.checkpoint import checkpoint
-from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.engine import checkpoint
+from memcheck.autograd.kernels import Weights, embedding, linear
 from memcheck.autograd.operator import add, cast, divide_rows, dropout, index, mul, power, sum_groups, unary
 from memcheck.autograd.tensor import Leaf, promote
 

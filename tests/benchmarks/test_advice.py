@@ -11,8 +11,8 @@ from benchmarks.over_budget import plans
 from memcheck.cli.review.fix import fix_file
 from memcheck.judge import Gate, check_document, check_file
 from memcheck.plan.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, SEVERITIES, Remedy
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.result import PlanResult
 from memcheck.what_if import with_remedies
 

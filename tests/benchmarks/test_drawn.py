@@ -56,7 +56,7 @@ def test_a_familys_step_follows_from_its_seed() -> None:
 @pytest.mark.parametrize("index", range(40))
 def test_drawn_plans_can_be_read(index: int) -> None:
     """Whatever the dice say is a plan, or is refused with a finding that names the key."""
-    from memcheck.plan.load import load_documents
+    from memcheck.plan.read import load_documents
     from memcheck.verify.subject import Subject, load_subject
 
     plan: dict[str, Any] = draw(11, index)

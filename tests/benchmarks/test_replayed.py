@@ -7,12 +7,12 @@ import pytest
 from benchmarks.cases import load
 from benchmarks.replayed import steps
 from benchmarks.score import as_traced, rank_of, resolved
-from memcheck.accounts.segments import MIB
+from memcheck.accounts.state import MIB
 from memcheck.frameworks.torch.fsdp import uses_flat_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds
-from memcheck.memory.outside import NOTHING_OUTSIDE
+from memcheck.memory.overhead import NOTHING_OUTSIDE
 from memcheck.memory.residuals import ENOUGH, residuals
 
 OFF = 0.00003

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu, gpu_names
-from memcheck.catalog.names import DATA, AmbiguousNameError, read_record
+from memcheck.catalog.names import DATA, AmbiguousNameError, find_gpu, gpu_names, read_record
 from memcheck.job.lookup import resolve_gpu
 from memcheck.judge import Gate, check_file
 from memcheck.plan.types import GpuSpec

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from memcheck.catalog import index as index_module
-from memcheck.catalog.gpus import SIZES, find_gpu
 from memcheck.catalog.index import KINDS, build_index, render_index, render_sizes
-from memcheck.catalog.names import DATA, UnknownNameError, canonical_names, find_model
+from memcheck.catalog.names import DATA, SIZES, UnknownNameError, canonical_names, find_gpu, find_model
 from memcheck.errors import ConfigurationError
 
 

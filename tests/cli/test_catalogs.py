@@ -7,8 +7,7 @@ import json
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.families.registry import FAMILIES
-from memcheck.families.wrappers import WRAPPERS
+from memcheck.families.registry import FAMILIES, WRAPPERS
 from memcheck.rules.registry import RULES
 
 Capture = pytest.CaptureFixture[str]

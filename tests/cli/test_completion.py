@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.catalog.gpus import gpu_names
+from memcheck.catalog.names import gpu_names
 from memcheck.report import FORMATS
 
 pytestmark = pytest.mark.slow  # each test runs processes

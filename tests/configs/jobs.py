@@ -13,9 +13,8 @@ from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.types import Plan
 
 SUFFIXES = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ".txt"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memcheck.configs.documents import load_plans
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.plan.places import Document
 from memcheck.plan.read import read_plan

@@ -25,8 +25,7 @@ from memcheck.configs.key_table import KeyTable, formats, key_table
 from memcheck.configs.types import ConfigError, ReadSetting
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "schemas/plan.schema.json"

@@ -12,8 +12,8 @@ from memcheck.configs.importing import import_config
 from memcheck.configs.key_table import key_table
 from memcheck.configs.types import ReadSetting
 from memcheck.job.types import TrainingJob
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from tests.configs.jobs import FOR, MADE, back, examples, made, peaks, resolved, runs_from, written
 
 CASES = [(name, format) for name in MADE for format in FOR[name.partition("-")[0]]]

@@ -194,7 +194,7 @@ def test_references_that_multiply_are_left_alone() -> None:
 def test_a_plan_that_says_nothing_of_its_gpus_has_one(tmp_path: Path) -> None:
     """Beside `source:` nothing is sharded then, as one GPU is a plan's default."""
     from memcheck.configs.sourced import with_source
-    from memcheck.plan.load import load_documents
+    from memcheck.plan.read import load_documents
 
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     plan = "memcheck: 1\nsource: {torchtune: ./recipe.yaml}\nhardware: {gpu: h100-80gb}\n"

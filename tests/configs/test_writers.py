@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from memcheck.configs.formats import WRITTEN
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from tests.configs.jobs import made, written
 
 PLAN = "memcheck: 1\nmodel: {model}\nhardware: {{gpu: h100-80gb, gpus_per_node: 8}}\n{rest}\n"

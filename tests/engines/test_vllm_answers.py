@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.job.engines.types import EngineSettings, KvPool
 from memcheck.job.engines.vllm.caches import layer_caches
 from memcheck.job.engines.vllm.defaults import batch_defaults, capture_sizes, default_length, default_prefixes

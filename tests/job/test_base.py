@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.score import answer, resolved
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.memory.estimate import estimate
 
 GIB = 2**30

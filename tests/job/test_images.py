@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
 from memcheck.job.images import pictures_of
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

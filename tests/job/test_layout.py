@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import Defaults
 from memcheck.job.layout import resolve_layout
+from memcheck.job.lookup import Defaults
 from memcheck.job.types import Layout
 from memcheck.plan.types import GpuSpec, HardwareSpec, ParallelismSpec
 

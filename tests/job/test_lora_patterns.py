@@ -10,7 +10,7 @@ from memcheck.edge.expressions import Expression, ExpressionError
 from memcheck.families.registry import read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.adapters import reach_of
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.models.module_paths import linear_layers
 from memcheck.plan.read import build_plan

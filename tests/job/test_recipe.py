@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import Defaults
+from memcheck.job.lookup import Defaults
 from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.types import Layout, Optimizer, Recipe
 from memcheck.plan.types import PrecisionSpec

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 HEAD = "memcheck: 1\n"
 TRAIN = "training: {micro_batch_size: 1, sequence_length: 4096}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.types import TrainingJob
 from tests.job.test_resolve import resolved
 

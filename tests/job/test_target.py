@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.verify.subject import Subject, load_subject
 
 

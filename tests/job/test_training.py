@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job import training as t
-from memcheck.job.defaults import Defaults, ResolutionError
+from memcheck.job.lookup import Defaults, ResolutionError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.plan.types import ActivationCheckpointingSpec, LossSpec, OptimizerSpec, TrainingSpec
 from tests.job.test_resolve import resolved

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.errors import UnsupportedError, UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.judge import effective_policy
 from memcheck.live.choices import Choosing
@@ -21,9 +21,8 @@ from memcheck.live.moves import moved
 from memcheck.live.positions import Positions
 from memcheck.live.protocol import Session
 from memcheck.live.spelling import every_key, stated_value
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.value_edits import edited
 from memcheck.result import PlanResult
 from memcheck.rules.run import check_layout, make_context

@@ -11,7 +11,7 @@ from memcheck.config.gate import Gate
 from memcheck.judge import check_file
 from memcheck.live.moves import moved
 from memcheck.live.protocol import Session
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import edited
 from memcheck.report.story.remedies import all_remedies
 from memcheck.what_if import make_dossier, with_remedies

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Layout
-from memcheck.memory.communicators import (
+from memcheck.memory.overhead import (
     CONNECTION_BYTES,
     NET_SHARED_BYTES,
     RECEIVE_BYTES,

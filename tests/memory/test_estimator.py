@@ -12,8 +12,7 @@ from memcheck.job.resolve import framed, resolve, with_batch
 from memcheck.job.types import Overhead, TrainingJob
 from memcheck.judge import Gate
 from memcheck.memory.estimate import Estimator, estimate
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.types import Plan, TrainingSpec
 from memcheck.what_if.points import Evaluator
 from memcheck.what_if.variants import BATCH

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.state import expert_slices
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
-from memcheck.memory.communicators import groups
 from memcheck.memory.estimate import estimate
+from memcheck.memory.overhead import groups
 from tests.timing.plans import job
 
 GPU = find_gpu("b300")

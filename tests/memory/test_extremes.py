@@ -12,7 +12,7 @@ from memcheck.frameworks.megatron.layout_text import MAX_LETTERS, stages_of_layo
 from memcheck.frameworks.torch.resident import fullest_share
 from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate
-from memcheck.memory.limits import NAMES, PIPELINE
+from memcheck.memory.unmodelled import NAMES, PIPELINE
 from tests.memory.jobs import BIG_GPU, job
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.estimate import Pools
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.types import InferenceJob, Layout, Lora, Loss, Optimizer, TrainingJob
 from memcheck.memory.allocator import allocator_group, blocks_group, shares, shares_of
 from memcheck.memory.basis import interval_basis, intervals
 from memcheck.memory.interval import Kinds, PlanFigures, ends, error_group
-from memcheck.memory.outside import NOTHING_OUTSIDE, OutsideBytes
+from memcheck.memory.overhead import NOTHING_OUTSIDE, OutsideBytes
 from memcheck.memory.residuals import ENOUGH, SMALL_BYTES, Residuals, Spread, look_up, residuals
 from tests.memory.jobs import BF16_PURE, llama_8b
 

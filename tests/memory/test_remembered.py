@@ -21,9 +21,8 @@ from memcheck.job.resolve import resolve
 from memcheck.judge import Gate
 from memcheck.memory.estimate import estimate
 from memcheck.plan.changes import with_changes
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.what_if.points import Evaluator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

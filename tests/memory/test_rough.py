@@ -5,8 +5,7 @@ import pytest
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 GIB = 2**30
 ROUGH = "{rough: {parameters: 13896668160, layers: 40, hidden_size: 5120, activation_multiplier: 34}}"

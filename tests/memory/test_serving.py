@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from memcheck.accounts.estimate import LARGEST
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import model_names
+from memcheck.catalog.names import find_gpu, model_names
 from memcheck.errors import UnsupportedError
 from memcheck.families.registry import catalog_architecture
 from memcheck.job.types import InferenceJob, Layout

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from memcheck.autograd.completeness import require_covered
+from memcheck.autograd.context import require_covered
 from memcheck.catalog.names import model_names
 from memcheck.errors import UnsupportedError
 from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.families import FORMS, stated
+from memcheck.job.lookup import FORMS, stated
 from memcheck.job.types import Lora, Recipe
 from memcheck.memory.estimate import estimate
 from memcheck.memory.unmodelled import refuse_model
-from memcheck.models.additions import HyperConnections
 from memcheck.models.module_types import (
     BlockIndexer,
     Compressed,
@@ -39,6 +38,7 @@ from memcheck.models.types import (
     Block,
     CrossAttention,
     Disentangled,
+    HyperConnections,
     LatentAttention,
     LayerVariables,
     Mixer,

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from memcheck.families.wrappers import TOWERS
+from memcheck.families.registry import TOWERS
 
 FACTS = Path(__file__).parent.parent / "data" / "vision"
 

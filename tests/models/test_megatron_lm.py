@@ -7,7 +7,7 @@ import pytest
 from memcheck.configs.write_megatron import differences, dimensions
 from memcheck.families.registry import catalog_architecture, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.defaults import ResolutionError
+from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.models.parameters import count_parameters
 from memcheck.models.reader import ArchitectureError

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.registry import FAMILIES, architecture_of, read_architecture
-from memcheck.families.wrappers import TOWERS, WRAPPERS
+from memcheck.families.registry import FAMILIES, TOWERS, WRAPPERS, architecture_of, read_architecture
 from memcheck.models.parameters import count_parameters, parameters_by_group
 from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture

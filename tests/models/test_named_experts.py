@@ -6,8 +6,7 @@ import pytest
 
 from benchmarks.added import added
 from memcheck.autograd.context import Adapter
-from memcheck.families.registry import FAMILIES, read_architecture
-from memcheck.families.wrappers import TOWERS
+from memcheck.families.registry import FAMILIES, TOWERS, read_architecture
 from memcheck.frameworks.torch.rank_tensors import TensorPlacement, block_tensors
 from memcheck.models.types import Moe
 from memcheck.models.variants import NAMED

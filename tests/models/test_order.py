@@ -40,8 +40,8 @@ def test_loops_are_never_too_low() -> None:
     """For every family's own model, a loop over its parameters takes no more than is said."""
     torch = pytest.importorskip("torch")
     from benchmarks.asked import request_of
+    from memcheck.accounts.ranks import Part
     from memcheck.accounts.state import LocalTensor
-    from memcheck.accounts.unit import Part
     from memcheck.frameworks.torch.optimizer import step_temporaries
     from memcheck.frameworks.torch.rank_units import part_units
     from memcheck.verify.build.model import build_model

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from memcheck.families.registry import read_architecture
+from memcheck.families.registry import TOWERS, read_architecture
 from memcheck.families.tower import Limits, PictureError, ProcessedPicture, tokens_of
 from memcheck.families.towers import pixtral, processors
 from memcheck.families.towers.siglip import idefics3_grid
-from memcheck.families.wrappers import TOWERS
 from memcheck.models.vision import CrossReading, Vision
 from tests.models.multimodal import MODELS, facts
 

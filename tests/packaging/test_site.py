@@ -12,7 +12,7 @@ import yaml
 
 import memcheck
 from docs.site import models_and_gpus, needs
-from memcheck.catalog.gpus import gpu_names
+from memcheck.catalog.names import gpu_names
 from memcheck.live.link import read_link
 
 MODEL = "llama-3.2-1b"

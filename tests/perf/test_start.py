@@ -152,7 +152,7 @@ def test_keeping_a_verdict_costs_little_and_finding_it_saves_the_engine(
     first, second = (imported(root, *line, MEMCHECK_NO_CACHE="", XDG_CACHE_HOME=str(tmp_path)) for _ in range(2))
     assert {name for name in first if name in HEAVY or name.partition(".")[0] in HEAVY} == set()
     assert 0 < source_bytes(root, first - clean) <= MOST_KEEPING_BYTES
-    unneeded = ("memcheck.memory", "memcheck.frameworks", "memcheck.rules.run", "memcheck.plan.load", "yaml")
+    unneeded = ("memcheck.memory", "memcheck.frameworks", "memcheck.rules.run", "memcheck.plan.read", "yaml")
     assert {name for name in second if name.startswith(unneeded)} <= {"memcheck.memory", "memcheck.memory.fit"}
     assert source_bytes(root, second) < source_bytes(root, clean) / 3
 

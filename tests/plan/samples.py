@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.types import Plan
 
 SMALL = """\

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from memcheck.plan import codes as module
-from memcheck.plan.codes import BOOLEAN_TRAP, Code
-from memcheck.plan.finding import SEVERITIES, Location, Span
+from memcheck.plan import finding as module
+from memcheck.plan.finding import BOOLEAN_TRAP, SEVERITIES, Code, Location, Span
 
 CODES = [each for each in vars(module).values() if isinstance(each, Code)]
 

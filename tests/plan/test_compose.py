@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcheck.plan import compose
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from tests.plan.samples import VALID
 
 

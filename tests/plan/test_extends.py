@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 BASE = """\
 model: llama-3.1-8b

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
-from memcheck.catalog.names import UnknownNameError
+from memcheck.catalog.names import UnknownNameError, find_gpu
 from memcheck.edge.own_json import read_own_json
 from memcheck.plan.foreign import INSTANCES, KEY, meanings
 from memcheck.plan.schema import branches, load_schema

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.plan.finding import Span
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import escape, tokens
+from memcheck.plan.read import load_documents
 
 TEXT = """\
 # a comment

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import parse_count, parse_fraction, read_plan
+from memcheck.plan.read import load_documents, parse_count, parse_fraction, read_plan
 from memcheck.plan.types import (
     ActivationCheckpointingSpec,
     GpuSpec,
@@ -171,7 +170,7 @@ def test_a_clean_plan_imports_nothing_heavy():
     }
     code = (
         "import sys\n"
-        "from memcheck.plan.load import load_documents\n"
+        "from memcheck.plan.read import load_documents\n"
         "from memcheck.plan.read import read_plan\n"
         f"plan, findings = read_plan(load_documents('x.yaml', {FULL.encode()!r})[0])\n"
         "assert plan is not None and not findings\n"

@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from tests.plan.samples import FULL, SERVING
 
 FRAGMENTS = ["memcheck: 1", "model: a", "training:", "  ", "\n", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "<<: *a", "!!str ", "1e5", "on", ".nan", "'", '"', "#", "---\n", "|", "\t", "extends: x.yaml", "é", "0o17", "freeze: [", "rough: {parameters: 8b}"]  # fmt: skip

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 
 PLAIN = st.text("0123456789abefFxo_:.+-nNyYtTrRuUiIsSlL~%", min_size=1, max_size=12)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.plan.sniff import looks_like_plan
 from tests.plan.samples import VALID
 

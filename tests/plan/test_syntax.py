@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from memcheck.plan import compose
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 
 BROKEN = [
     ("a:\n\tb: 1\n", 2, 1, "a tab cannot indent YAML"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.plan.text import MAX_BYTES, decode, read_bytes
 
 

@@ -7,9 +7,8 @@ from typing import Any
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.run import check_layout, make_context, rules_for
 from memcheck.rules.types import RuleContext

@@ -14,8 +14,7 @@ from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import build_plan
+from memcheck.plan.read import build_plan, load_documents
 from memcheck.plan.types import Plan
 from memcheck.rules.checks import CHECKS
 from memcheck.rules.run import Standing, check_layout, check_standing, make_context

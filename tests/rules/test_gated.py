@@ -11,8 +11,7 @@ from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import MemcheckError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.rules.run import make_context
 from tests.rules.plans import found, overlooked
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.gpus import compute_capability, lacks_bf16, lacks_fp8
-from memcheck.catalog.names import Gpu
+from memcheck.catalog.names import Gpu, compute_capability, lacks_bf16, lacks_fp8
 from tests.rules.plans import found
 
 HF = "framework: huggingface"

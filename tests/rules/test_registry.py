@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import SEVERITIES
 from memcheck.rules import GATE, PROFILES, when
 from memcheck.rules.checks import BEYOND_GATE, CHECKS

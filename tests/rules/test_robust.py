@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 from memcheck.rules.run import check_layout, make_context
 
 DEGREE = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 64, 1024, 1048576])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob

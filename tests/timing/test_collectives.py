@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu, gpu_names
+from memcheck.catalog.names import find_gpu, gpu_names
 from memcheck.timing.collectives import all_reduce, all_to_all, exposed, gather, group, send
 from memcheck.timing.exchanges import touched
 from memcheck.timing.rates import Rates, filled, matmul, rates_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention
 from memcheck.timing.collectives import all_to_all, exposed, gather, group, send

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.timing.collectives import gather, group

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS

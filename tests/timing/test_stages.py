@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.models.types import Architecture
 from memcheck.timing.model import Stage, parts_of, shape_of, stages_of
 from memcheck.timing.rates import rates_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.families.registry import catalog_architecture
 from memcheck.models.parameters import count_parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.frameworks.registry import FRAMEWORKS, timing_of
 from memcheck.frameworks.torchtitan.timing import is_batched, repeats_kv_heads
 from memcheck.timing.collectives import exposed

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.verify.subject import Subject, load_subject
 
 TINY = {

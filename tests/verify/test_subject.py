@@ -9,7 +9,7 @@ import pytest
 
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.result import PlanResult
 from memcheck.verify.subject import (
     Subject,

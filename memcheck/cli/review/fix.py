@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from memcheck.judge import Gate, check_file
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.finding import Edit, FileEdits, Finding, Span
 from memcheck.plan.text import read_bytes
 from memcheck.plan.value_edits import edited

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import product
+from memcheck.autograd.kernels import batched, product, softmax
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import copy, operator, scale
 from memcheck.autograd.tensor import Value
@@ -20,7 +19,7 @@ from memcheck.families.towers.forward_parts import layer_norm, linear_layer, pat
 from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.siglip import IDEFICS3, siglip, with_padding_mask
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_SIZE, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT, rotate_complex, rotate_half
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
+from memcheck.autograd.kernels import MASK_ALIGNMENT, rotate_complex, rotate_half
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import cast, cat, copy, head_view, repeat_kv
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, round_up

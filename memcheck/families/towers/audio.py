@@ -14,7 +14,7 @@ from __future__ import annotations
 from memcheck.families.multimodal import TowerContext
 from memcheck.families.towers.omni import convolved, sizes, whisper_tower
 from memcheck.families.towers.parts import norm_pair
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, IdleTowers, OtherTower

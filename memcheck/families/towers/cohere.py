@@ -27,7 +27,7 @@ from memcheck.families.towers.forward_parts import (
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision

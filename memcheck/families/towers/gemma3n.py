@@ -10,7 +10,7 @@ its own tokens for both, which every token goes through (modeling_gemma3n.py of 
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, Embedder, IdleTowers, OtherTower

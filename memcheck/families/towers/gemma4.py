@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import rotate_half
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import rotate_half
 from memcheck.autograd.modules import matrix, normalise, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, cat, index, operator, scale, shift
 from memcheck.autograd.tensor import Storage, Value
@@ -28,9 +28,8 @@ from memcheck.families.tower import Limits, PictureError, ProcessedPicture, Towe
 from memcheck.families.towers.attention import attention_kernel
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, return_image_tokens
 from memcheck.families.towers.parts import IRRELEVANT_KEYS, norm_pair, square_side
+from memcheck.models.decoder import linear, norm_tensors, rms_norm, vector
 from memcheck.models.module_types import ClippedMlp
-from memcheck.models.parts.decoder import rms_norm
-from memcheck.models.parts.modules import linear, norm_tensors, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import Buffers, ClippedTowerAttention, OtherTower, TowerAttention, Vision

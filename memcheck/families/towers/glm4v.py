@@ -10,7 +10,7 @@ GLM-4.1V and its successors: a norm after the patches, positions sampled from a 
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import product
+from memcheck.autograd.kernels import product
 from memcheck.autograd.modules import activation, fused_norm, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value
@@ -28,7 +28,7 @@ from memcheck.families.towers.qwen import (
     patch_embedding,
     rotary_tables,
 )
-from memcheck.models.parts.modules import linear, norm_tensors
+from memcheck.models.decoder import linear, norm_tensors
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy, head_view, operator, scale
 from memcheck.autograd.tensor import Value, round_up
@@ -31,8 +31,7 @@ from memcheck.families.towers.forward_parts import (
     unbiased_convolution,
 )
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_mlp
-from memcheck.models.parts.decoder import stack
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear, stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

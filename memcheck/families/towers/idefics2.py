@@ -9,10 +9,10 @@ modeling_idefics2.py of transformers 5.23: Idefics2VisionEmbeddings, Idefics2Con
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
+from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.modules import activation, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, cat, copy, mul, operator, repeat_kv
 from memcheck.autograd.tensor import Storage, Value, promote, round_up
@@ -26,7 +26,7 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.families.towers.siglip import IDEFICS2, siglip, with_padding_mask
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision

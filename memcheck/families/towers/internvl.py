@@ -30,7 +30,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import LayerVariables, ParameterTensor
 from memcheck.models.vision import Vision

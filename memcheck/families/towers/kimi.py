@@ -15,7 +15,7 @@ from memcheck.families.tower import TowerForward
 from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads
 from memcheck.families.towers.qwen import embedded_patches, merge, packed_block, packed_mlp, rotary_tables
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Buffers, TowerAttention, Vision

@@ -37,7 +37,7 @@ from memcheck.families.towers.parts import (
 )
 from memcheck.families.towers.processors import smart_resize
 from memcheck.families.towers.siglip import pooling_head
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision

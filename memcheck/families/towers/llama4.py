@@ -33,7 +33,7 @@ from memcheck.families.towers.parts import (
     tower_mlp,
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

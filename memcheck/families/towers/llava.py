@@ -44,7 +44,7 @@ from memcheck.families.towers.parts import (
     tower_mlp,
 )
 from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import OtherTower, Vision

@@ -31,7 +31,7 @@ from memcheck.families.towers.forward_parts import (
     require_input_grads,
 )
 from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_layer, tower_mlp
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Between, TowerAttention, Vision

@@ -5,8 +5,8 @@ MiniMax M3 VL: patches in a row, a norm in front of the layers, two projectors (
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import rotate_half
 from memcheck.autograd.operator import cast, cat, slices
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
@@ -21,7 +21,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

@@ -32,8 +32,8 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
+from memcheck.models.decoder import linear
 from memcheck.models.families.mllama import crossing_layers
-from memcheck.models.parts.modules import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Between, CrossReading, TowerAttention, Vision

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd import matrix
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager
+from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import cast, copy, index, mul, operator
 from memcheck.autograd.tensor import Value, ceil_div, round_up
@@ -28,7 +27,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Perceiver, Vision
@@ -143,7 +142,7 @@ def stem(ctx: Context, vision: Vision, require_grad: bool) -> tuple[Value, list[
     weights = ctx.weights(weight, bias=True)
     dtype = weights.weight.dtype
     pixels = ctx.tape.value((ctx.tokens, vision.channels), dtype, "pixel_values")
-    x = matrix.linear(ctx.tape, pixels, weights, weight.name)
+    x = kernels.linear(ctx.tape, pixels, weights, weight.name)
     del pixels
     return require_input_grads(add_position_embedding(ctx, x, table, looked_up=False), require_grad=require_grad)
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 
-from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import rotate_half
 from memcheck.autograd.modules import activation, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, copy, index
 from memcheck.autograd.tensor import Storage, Value
@@ -24,8 +24,7 @@ from memcheck.families.towers.attention import attention_per_picture, projection
 from memcheck.families.towers.forward_parts import cat_image_tokens, flat_pixel_values, layer_norm, linear_layer
 from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.families.towers.qwen import interpolated_positions
-from memcheck.models.parts.decoder import layer_types, stack
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import layer_types, linear, stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

@@ -10,7 +10,7 @@ from memcheck.families.multimodal import TowerContext
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.qwen import MergerNames, deepstack_tower
 from memcheck.families.towers.qwen import read_2_5 as read_windowed
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision

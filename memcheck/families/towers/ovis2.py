@@ -5,9 +5,8 @@ Ovis 2: probabilities of visual words, by which the rows of a table of them are 
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import product
+from memcheck.autograd.kernels import product, softmax
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import GRAD_UNCHANGED, copy, operator
 from memcheck.autograd.tensor import Value, ceil_div
@@ -30,7 +29,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

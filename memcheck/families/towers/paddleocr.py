@@ -22,7 +22,7 @@ from memcheck.families.towers.forward_parts import (
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.qwen import interpolated_positions, merge, rotary_tables
 from memcheck.families.towers.siglip import siglip
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.vision import Vision
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention

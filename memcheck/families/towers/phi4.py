@@ -38,7 +38,7 @@ from memcheck.families.towers.idefics2 import add_position_per_patch
 from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import closest_aspect_ratio_grid
 from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip, with_padding_mask
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Mlp, ParameterTensor
 from memcheck.models.vision import OtherTower, TowerAttention, Vision

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
-from memcheck.autograd.attention import MASK_ALIGNMENT
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
@@ -31,7 +31,7 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
 )
 from memcheck.families.towers.parts import LayerNames, require_divisible_heads, square_side, tower_layer, tower_mlp
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

@@ -28,8 +28,7 @@ from memcheck.families.towers.forward_parts import (
     linear_layer,
     require_input_grads,
 )
-from memcheck.models.parts.decoder import stack
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear, stack
 from memcheck.models.reader import MAX_LAYERS, REQUIRED, ConfigReader, Required
 from memcheck.models.types import Block, Mlp, Norm, ParameterTensor
 from memcheck.models.vision import TowerAttention, Vision

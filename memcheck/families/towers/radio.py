@@ -31,7 +31,7 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
 )
 from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor
 from memcheck.models.vision import Buffers, OtherTower, TowerAttention, Vision

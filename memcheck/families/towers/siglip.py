@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import product
+from memcheck.autograd.kernels import product
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value, round_up
@@ -45,7 +45,7 @@ from memcheck.families.towers.parts import (
     tower_mlp,
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
-from memcheck.models.parts.modules import linear
+from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import Vision

@@ -15,7 +15,7 @@ from memcheck.families.towers.parts import (
     tower_layer,
     tower_mlp,
 )
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor
 from memcheck.models.vision import IdleTowers, OtherTower

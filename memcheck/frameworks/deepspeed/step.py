@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import NOTHING, Amount, Recorder
-from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.deepspeed.engine import EngineBuffers, engine_buffers, gathered_at_once, kept_whole, sums_apart
 from memcheck.frameworks.engine import Engine

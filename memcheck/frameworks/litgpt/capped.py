@@ -5,7 +5,7 @@ Source: litgpt model.py at 26857050 (CausalSelfAttention.scaled_dot_product_atte
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import cast, scale, shift, unary
 from memcheck.autograd.tensor import Storage, Tape, Value

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import Weights
 from memcheck.autograd.loss import Pieces, counted_as, cross_entropy, in_pieces
-from memcheck.autograd.matrix import Weights
 from memcheck.autograd.operator import cast, cat, copy, operator
 from memcheck.autograd.tensor import Value
 from memcheck.frameworks.litgpt.layers import adapted_linear

@@ -6,11 +6,10 @@ LoRAQKVLinear) at 26857050; bitsandbytes 0.42.0, the one version that LitGPT sup
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import rotate_half
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context, adapts
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.matrix import Weights, dense, product
+from memcheck.autograd.kernels import Weights, dense, product, rotate_half
 from memcheck.autograd.modules import activation, cast_offset, fused_norm
 from memcheck.autograd.operator import (
     add,

@@ -9,8 +9,8 @@ Queries, keys and values are [tokens, heads * head_dim]; sizes decide, not strid
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.kernels import batched, softmax
 from memcheck.autograd.operator import cast, copy, dropout, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.megatron.context import AttentionWidths, context_attention

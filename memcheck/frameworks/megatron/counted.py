@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Unit
 from memcheck.record import Record
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import StateBytes
-from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron.buffers import (
     DtypeNames,

@@ -18,8 +18,7 @@ Under the ``flex`` dispatcher tokens travel through DeepEP's buffers.
 
 from __future__ import annotations
 
-from memcheck.accounts.deepep import deepep_bytes
-from memcheck.accounts.process_groups import ProcessGroup, Term, spread
+from memcheck.accounts.process_groups import ProcessGroup, Term, deepep_bytes, spread
 from memcheck.autograd.tensor import ceil_div
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
+from memcheck.accounts.ranks import UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import UnitsInFlight, activation_formulas, sum_of
 from memcheck.autograd.curve import Peak
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron import buffers, fsdp

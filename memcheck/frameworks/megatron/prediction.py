@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Unit
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.operator import cat, operator

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
-from memcheck.job.families import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.lookup import EXPERTS, LATENT, NORM, PARTIAL_ROTARY, Families, parts, words
 from memcheck.job.versions import ENGINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memcheck.job.defaults import Defaults
+    from memcheck.job.lookup import Defaults
     from memcheck.job.types import Recipe
 
 

@@ -13,12 +13,12 @@ from memcheck.accounts.ranks import (
     RankStates,
     ResidentStates,
     ResidentTensors,
+    Unit,
     at_peak,
     highest_rank,
     interned,
 )
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Unit
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.building import buffer_layout_components, with_building

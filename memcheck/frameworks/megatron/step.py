@@ -7,10 +7,17 @@ from functools import lru_cache
 from itertools import accumulate
 from math import inf
 
-from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder, layer_groups
-from memcheck.accounts.ranks import Components, Moment
-from memcheck.accounts.sizes import NamedCurve, named_curve, sizes_of
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.program import (
+    NOTHING,
+    Evaluated,
+    NamedCurve,
+    Program,
+    Recorder,
+    layer_groups,
+    named_curve,
+    sizes_of,
+)
+from memcheck.accounts.ranks import Components, Moment, Unit
 from memcheck.autograd.curve import Peak
 from memcheck.frameworks.megatron.counted import runs_of
 from memcheck.frameworks.megatron.fsdp import Extra
@@ -51,7 +58,7 @@ class UnitsPattern(Record):
 
     kind: str
     curve: int
-    """Number of their memory curve's :class:`memcheck.accounts.sizes.CurvePattern`."""
+    """Number of their memory curve's :class:`memcheck.accounts.program.CurvePattern`."""
     extra: tuple[bool, bool]
     """Which sizes of :class:`Extra` are not zero."""
     same_as: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.frameworks.megatron.stages import stages
 from memcheck.frameworks.stack import Timing
 from memcheck.frameworks.torch.pipelining import stage_parts

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import chain
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Unit
-from memcheck.autograd.completeness import elements, require_covered, touched, touched_by, whole
-from memcheck.autograd.context import Adapter, Context, Setting
+from memcheck.autograd.context import Adapter, Context, Setting, elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.errors import UnsupportedError
@@ -26,8 +25,8 @@ from memcheck.frameworks.megatron.tensors import (
 )
 from memcheck.frameworks.torch.trained_parts import frozen_layers
 from memcheck.job.types import TrainingJob
+from memcheck.models.decoder import norm_tensors
 from memcheck.models.parameters import outer_tensors
-from memcheck.models.parts.modules import norm_tensors
 from memcheck.models.types import Architecture, Block
 from memcheck.record import Record
 

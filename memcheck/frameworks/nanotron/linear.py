@@ -11,7 +11,7 @@ is never freed unless ``tp_recompute_allgather`` is false: then into a tensor th
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.matrix import matmul
+from memcheck.autograd.kernels import matmul
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import copy, operator
 from memcheck.autograd.tensor import Parameter, Storage, Value

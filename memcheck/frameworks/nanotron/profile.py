@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
-from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.lookup import NORM, Families, parts, words
 
 FAMILIES = Families(
     words("llama qwen2"),

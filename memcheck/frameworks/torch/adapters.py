@@ -13,9 +13,18 @@ from memcheck.frameworks.torch.fsdp import all_gather_dtype
 from memcheck.frameworks.torch.trained_parts import HEAD
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
-from memcheck.models.additions import SparePairs, is_saved
 from memcheck.models.parameters import head_width, task_tensors
-from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, SharedTransformerBlock
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    Mlp,
+    Moe,
+    ParameterTensor,
+    SharedTransformerBlock,
+    SparePairs,
+    is_saved,
+)
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
 """Modules whose output is not the stream that the first layer reads: they run after the layers, or make

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.accounts.program import Amount, Recorder, layer_groups
-from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.unit import NUMBERED
+from memcheck.accounts.program import Amount, NamedCurve, Recorder, layer_groups
+from memcheck.accounts.ranks import NUMBERED
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import StageExchange
 from memcheck.record import Record
@@ -27,7 +26,7 @@ class NamedUnit(Record):
     """A unit whose curves hold indices of sizes instead of bytes (see :mod:`memcheck.accounts.program`)."""
 
     kind: str
-    """One of the kinds of :class:`memcheck.accounts.unit.Unit`."""
+    """One of the kinds of :class:`memcheck.accounts.ranks.Unit`."""
     name: str
     first_curve: NamedCurve
     """Sizes of the unit in the first micro-batch, whose gradients are new tensors."""

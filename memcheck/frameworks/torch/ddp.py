@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memcheck.accounts.program import Amount, Recorder
-from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.program import Amount, NamedCurve, Recorder
 from memcheck.accounts.state import LocalTensor
 from memcheck.frameworks.torch.data_parallel import DataParallel, MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import uses_fsdp

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.unit import Unit
-from memcheck.autograd.completeness import require_covered, touched, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.accounts.ranks import Unit
+from memcheck.autograd.context import Context, Setting, require_covered, touched, whole
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
 from memcheck.frameworks.layers import encoder_code
@@ -20,7 +19,7 @@ from memcheck.frameworks.torch.rank_tensors import as_block
 from memcheck.frameworks.torch.tower_tensors import part_setting, part_tensors, reaches
 from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
-from memcheck.job.rows import encoder_length, target_length
+from memcheck.job.training import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.encoder import Encoder, Words
 from memcheck.models.types import Architecture, Attention, Block

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.unit import Part, Unit
-from memcheck.autograd.completeness import require_covered, touched, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.accounts.ranks import Part, Unit
+from memcheck.autograd.context import Context, Setting, require_covered, touched, whole
 from memcheck.autograd.tensor import Leaf, Value, ceil_div
 from memcheck.frameworks.layers import layers_of
 from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype

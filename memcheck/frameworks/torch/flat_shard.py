@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from memcheck.accounts.program import NOTHING, Amount, Recorder
-from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
 from memcheck.accounts.state import FOUR_BITS, LocalTensor
 from memcheck.autograd.context import is_frozen
 from memcheck.autograd.tensor import ceil_div, rounded
@@ -15,8 +14,7 @@ from memcheck.frameworks.torch.fsdp import Group, has_adapter_units, mixes_adapt
 from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
 from memcheck.frameworks.torch.trained_parts import LAYERS, is_head_frozen, is_table_frozen
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
-from memcheck.models.additions import is_saved
-from memcheck.models.types import Architecture
+from memcheck.models.types import Architecture, is_saved
 from memcheck.record import Record
 
 

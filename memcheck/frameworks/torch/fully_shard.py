@@ -6,9 +6,8 @@ foreach_reduce), _fsdp_param_group.py (post_backward, finalize_backward).
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Amount, Recorder
-from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.unit import OF_TOWER
+from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
+from memcheck.accounts.ranks import OF_TOWER
 from memcheck.frameworks.torch.data_parallel import (
     FIRST_OF_PAIR,
     DataParallel,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.deepep import deepep_bytes, hybrid_bytes
-from memcheck.accounts.process_groups import ProcessGroup, Term, nodes_of, spread
+from memcheck.accounts.process_groups import ProcessGroup, Term, deepep_bytes, hybrid_bytes, nodes_of, spread
 from memcheck.autograd.tensor import ceil_div
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.models.types import Architecture, Moe

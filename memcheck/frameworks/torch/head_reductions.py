@@ -5,8 +5,7 @@ Source: torchtitan components/loss.py, ChunkedLossWrapper; torch 2.13 _fsdp_para
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Recorder
-from memcheck.accounts.sizes import NamedCurve
+from memcheck.accounts.program import NOTHING, NamedCurve, Recorder
 from memcheck.frameworks.torch.data_parallel import MicroBatch, NamedUnit, StepUnits
 from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.unit import IDLE, Unit
+from memcheck.accounts.ranks import IDLE, Unit
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, Peak, checkpointed, high

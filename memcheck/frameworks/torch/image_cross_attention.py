@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.unit import Unit
-from memcheck.autograd.attention import MASK_ALIGNMENT
-from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.accounts.ranks import Unit
+from memcheck.autograd.context import Context, Setting, elements, require_covered, touched_by, whole
 from memcheck.autograd.curve import Curve, keeping, replay
+from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.tensor import Dim, Value, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.frameworks.torch.dtypes import stream_dtype

@@ -14,10 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from memcheck.accounts.program import Recorder
-from memcheck.accounts.ranks import Always
-from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.unit import Part, Unit
+from memcheck.accounts.program import NamedCurve, Recorder
+from memcheck.accounts.ranks import Always, Part, Unit
 from memcheck.frameworks.torch.data_parallel import (
     DataParallel,
     MicroBatch,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Formula, Instant, RankEstimate, TensorGroup
+from memcheck.accounts.ranks import Unit, UnitsInFlight, activation_formulas, sum_of
 from memcheck.accounts.state import STATES_PER_PARAMETER, LocalTensor, optimizer_state_bytes, weight_bytes
-from memcheck.accounts.unit import Unit, UnitsInFlight, activation_formulas, sum_of
 from memcheck.autograd.curve import Inventory, Peak
 from memcheck.frameworks.torch.load_and_save import sharding_at
 from memcheck.frameworks.torch.rank_steps import TorchRank

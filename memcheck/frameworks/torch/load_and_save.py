@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.ranks import ResidentTensors
-from memcheck.accounts.segments import unfilled
-from memcheck.accounts.state import optimizer_state_bytes, weight_bytes
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part, ResidentTensors
+from memcheck.accounts.state import optimizer_state_bytes, unfilled, weight_bytes
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
 from memcheck.frameworks.torch.end_units import head_of, run_head

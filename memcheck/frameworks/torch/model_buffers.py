@@ -5,8 +5,7 @@ These are token ids, rotary tables, masks, tensors that stages exchange, and the
 
 from __future__ import annotations
 
-from memcheck.accounts.ranks import Always
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Always, Part
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.layers import model_states_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record

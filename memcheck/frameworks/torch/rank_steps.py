@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.ranks import Always, RankPeak, RankStates, ResidentTensors, interned
+from memcheck.accounts.ranks import NEVER_GATHERED, Always, Part, RankPeak, RankStates, ResidentTensors, interned
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import NEVER_GATHERED, Part
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.data_parallel import NO_UNIT_GROUPS, UnitGroups
 from memcheck.frameworks.torch.fsdp import (

@@ -19,9 +19,8 @@ from memcheck.frameworks.torch.trained_parts import (
     module_patterns,
 )
 from memcheck.job.types import TrainingJob
-from memcheck.models.additions import is_saved
 from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
-from memcheck.models.types import Architecture, Block, Norm, ParameterTensor, PegasusModel
+from memcheck.models.types import Architecture, Block, Norm, ParameterTensor, PegasusModel, is_saved
 from memcheck.record import Record
 
 

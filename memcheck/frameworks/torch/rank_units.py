@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from functools import lru_cache
 
-from memcheck.accounts.unit import NUMBERED, Part, Unit
+from memcheck.accounts.ranks import NUMBERED, Part, Unit
 from memcheck.autograd.context import Setting
 from memcheck.frameworks.engine import engine_code
 from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype

@@ -7,10 +7,8 @@ from functools import lru_cache
 from itertools import accumulate
 from math import inf
 
-from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder
-from memcheck.accounts.ranks import Moment
-from memcheck.accounts.sizes import named_curve, sizes_of
-from memcheck.accounts.unit import NUMBERED
+from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder, named_curve, sizes_of
+from memcheck.accounts.ranks import NUMBERED, Moment
 from memcheck.autograd.curve import Peak
 from memcheck.frameworks.torch.data_parallel import (
     NO_UNIT_GROUPS,

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from memcheck.accounts.ranks import Components, ResidentStates, ResidentTensors
-from memcheck.accounts.segments import Unfilled, unfilled
 from memcheck.accounts.state import (
     LocalTensor,
     StateBytes,
+    Unfilled,
     optimizer_state_bytes,
     orthogonalised,
     paged_bytes,
     shard_numel,
+    unfilled,
     weight_bytes,
 )
 from memcheck.autograd.tensor import BLOCK_BYTES, ceil_div, rounded
@@ -21,7 +22,7 @@ from memcheck.frameworks.torch.fsdp import uses_flat_parameters, uses_fsdp
 from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
-from memcheck.models.additions import Rough
+from memcheck.models.types import Rough
 from memcheck.record import Record
 
 TYPE_CHECKING = False

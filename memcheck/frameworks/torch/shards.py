@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from memcheck.accounts.ranks import Part
 from memcheck.accounts.state import FOUR_BITS, LocalTensor, StateBytes
-from memcheck.accounts.unit import Part
 from memcheck.autograd.tensor import ceil_div, round_up
 from memcheck.frameworks.torch.fsdp import fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.pipelining import stage_parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.ranks import Unit
 from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import Curve
 from memcheck.autograd.tensor import ITEM_BYTES, rounded

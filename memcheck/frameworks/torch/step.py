@@ -13,9 +13,8 @@ earlier micro-batches, are in no DDP bucket and are unsharded. FSDP2 reduces wha
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Bundle, Recorder
-from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.unit import OF_TOWER
+from memcheck.accounts.program import NOTHING, Bundle, NamedCurve, Recorder
+from memcheck.accounts.ranks import OF_TOWER
 from memcheck.frameworks.torch.data_parallel import (
     FIRST_OF_PAIR,
     SECOND_OF_PAIR,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.ranks import ResidentTensors
-from memcheck.accounts.unit import WRAPPED
+from memcheck.accounts.ranks import WRAPPED, ResidentTensors
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.engine import engine_code

@@ -6,7 +6,7 @@ classes, of every model inside of one.
 
 from __future__ import annotations
 
-from memcheck.accounts.unit import OF_LANGUAGE, TOWERS, WRAPPED
+from memcheck.accounts.ranks import OF_LANGUAGE, TOWERS, WRAPPED
 from memcheck.families.tower import tower_forward
 from memcheck.job.images import gives, has_outputs
 from memcheck.job.types import TrainingJob

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.accounts.ranks import IDLE
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import IDLE
 from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.tensor import rounded, rounded_bytes
 from memcheck.frameworks.torch.rank_tensors import TensorPlacement, as_block, block_tensors, placement_of

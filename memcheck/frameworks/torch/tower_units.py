@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.ranks import Unit
 from memcheck.autograd import Tape, Value
-from memcheck.autograd.completeness import elements, require_covered, touched, touched_by, whole
-from memcheck.autograd.context import Context, Setting
+from memcheck.autograd.context import Context, Setting, elements, require_covered, touched, touched_by, whole
 from memcheck.autograd.curve import Curve, closed, high, replay
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes

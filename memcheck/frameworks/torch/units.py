@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from memcheck.accounts.unit import Unit
-from memcheck.autograd.completeness import elements, require_covered, touched_by, whole
-from memcheck.autograd.context import Setting
+from memcheck.accounts.ranks import Unit
+from memcheck.autograd.context import Setting, elements, require_covered, touched_by, whole
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, ceil_div
 from memcheck.frameworks.layers import layers_of
@@ -48,7 +47,7 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     narrow = autocast is not None and unit_dtype != "fp32"
     decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
-        from memcheck.job.rows import lengths
+        from memcheck.job.training import lengths
 
         encoded, decoded = lengths(job, architecture.encoder)
     setting = Setting(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.program import NOTHING, Recorder
-from memcheck.accounts.sizes import NamedCurve
-from memcheck.accounts.unit import IDLE, OF_TOWER
+from memcheck.accounts.program import NOTHING, NamedCurve, Recorder
+from memcheck.accounts.ranks import IDLE, OF_TOWER
 from memcheck.frameworks.torch.data_parallel import NamedUnit, StepSizes
 from memcheck.record import Record
 

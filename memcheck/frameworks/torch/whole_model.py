@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memcheck.accounts.ranks import Part
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Part
 from memcheck.frameworks.torch.dtypes import as_stored
 from memcheck.frameworks.torch.rank_tensors import (
     as_framework_builds,

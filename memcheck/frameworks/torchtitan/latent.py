@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import rotate_complex
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear, rotate_complex
 from memcheck.autograd.modules import enter_tensor_parallel, fused_norm, leave_tensor_parallel
 from memcheck.autograd.operator import cat, operator
 from memcheck.autograd.tensor import Value, ceil_div

@@ -6,14 +6,13 @@ distributed/activation_checkpoint.py. Tokens are one dimension: tensor paralleli
 
 from __future__ import annotations
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Unit
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import rotate_complex, rotate_half
-from memcheck.autograd.checkpoint import KeptOutputs, checkpoint_whole
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.engine import KeptOutputs, checkpoint_whole
+from memcheck.autograd.kernels import linear, rotate_complex, rotate_half
 from memcheck.autograd.modules import enter_tensor_parallel, fused_norm, leave_tensor_parallel
 from memcheck.autograd.operator import add, cast, copy
 from memcheck.autograd.tensor import Value, ceil_div

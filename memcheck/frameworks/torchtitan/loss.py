@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor, shard_numel
-from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, high
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import compiled_cross_entropy, cross_entropy
-from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import enter_tensor_parallel
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, ceil_div
 from memcheck.frameworks.torchtitan.layers import norm

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 
-from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear, softmax
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
-from memcheck.job.families import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.framework import Framework, Fsdp2, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.lookup import EXPERTS, LATENT, NORM, Families, parts, words
 from memcheck.job.versions import is_before
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memcheck.job.defaults import Defaults
+    from memcheck.job.lookup import Defaults
     from memcheck.job.types import Layout, Recipe
 
 

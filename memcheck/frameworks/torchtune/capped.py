@@ -5,7 +5,7 @@ Source: torchtune models/gemma2/_attention.py at bd2a0fc7c, Gemma2Attention.forw
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import cast, copy, scale, scale_in_place, shift, unary
 from memcheck.autograd.tensor import Storage, Value

@@ -7,11 +7,11 @@ transformers' but for its attention, which copies keys and values to every query
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, in_pieces
-from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import add, cat, copy, repeat_kv
 from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.errors import UnsupportedError

@@ -7,10 +7,9 @@ Sources: torchtune bd2a0fc7c recipes/lora_dpo_single_device.py, lora_dpo_distrib
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import Weights, linear, softmax
 from memcheck.autograd.loss import counted_as, cross_entropy, in_pieces, log_softmax
-from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, cat, gather_last, mul, operator, scale, slices
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden, second_outputs

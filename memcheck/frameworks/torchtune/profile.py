@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Style
 from memcheck.job import recipe as r
-from memcheck.job.families import NORM, Families, parts, words
 from memcheck.job.framework import Adapters, Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
+from memcheck.job.lookup import NORM, Families, parts, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

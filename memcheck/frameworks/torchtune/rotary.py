@@ -6,8 +6,8 @@ which builder makes one module for all layers, and which one for each: models/*/
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import rotate_half
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import ITEM_BYTES, Value, rounded
 from memcheck.frameworks.transformers.rotary_apart import rotate_pairs

@@ -6,9 +6,8 @@ Gemma3nTextMLP._gaussian_topk, Gemma3nTextDecoderLayer.forward, Gemma3nTextModel
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context, adapts
-from memcheck.autograd.matrix import Weights, linear, product
+from memcheck.autograd.kernels import Weights, batched, linear, product
 from memcheck.autograd.modules import normalise, rms_norm_pieces
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,

@@ -7,9 +7,9 @@ as the longest, so that each copy is as large as the rows.
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT, flash
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import MASK_ALIGNMENT, flash
 from memcheck.autograd.operator import cast, copy, index, operator, repeat_kv
 from memcheck.autograd.tensor import Storage, Value, ceil_div, round_up
 from memcheck.frameworks.transformers.kernel_choice import (

@@ -5,9 +5,9 @@ Source: transformers 5.23 models/minimax_m3_vl/modeling_minimax_m3_vl.py.
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.operator import add, cast, copy, dropout, operator, repeat_kv, scale
 from memcheck.autograd.tensor import Tape, Value, round_up
 from memcheck.frameworks.transformers.kernel_choice import copied_operands, kernel_of

@@ -9,8 +9,8 @@ from functools import partial
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import checkpointed
+from memcheck.autograd.kernels import Weights, product
 from memcheck.autograd.loss import counted_as, in_pieces, log_softmax, nll_loss
-from memcheck.autograd.matrix import Weights, product
 from memcheck.autograd.operator import cast, cat, copy, index, mul, operator, slices
 from memcheck.autograd.tensor import Tape, Value
 from memcheck.frameworks.transformers.fused_head import scored_tokens

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Style
-from memcheck.families.registry import FAMILIES
-from memcheck.families.wrappers import WRAPPERS
-from memcheck.job.families import Families
+from memcheck.families.registry import FAMILIES, WRAPPERS
 from memcheck.job.framework import Adapters
+from memcheck.job.lookup import Families
 
 TRANSFORMERS = Families(
     (*(name for name in FAMILIES if name not in ("megatron-gpt", "megatron-lm")), *WRAPPERS),

@@ -6,11 +6,10 @@ DeepseekV4CSACompressor, DeepseekV4Indexer, DeepseekV4IndexerScorer, apply_rotar
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import rotate_half
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager_with_sinks
-from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.kernels import Weights, linear, rotate_half
 from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,

@@ -6,10 +6,9 @@ models/qwen3_next/modeling_qwen3_next.py, models/olmo_hybrid/modeling_olmo_hybri
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import batched, linear
 from memcheck.autograd.loss import counted_as, in_pieces
-from memcheck.autograd.matrix import linear
 from memcheck.autograd.operator import add, add_bias, cast, cat, copy, mul, operator, repeat_kv, scale, subtract, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.scan import contiguous_as, convolve, gated_norm, l2_norm, pad, select, write

@@ -6,7 +6,7 @@ Source: transformers 5.23 models/llama4/modeling_llama4.py, Llama4TextMoe and Ll
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import activation, enter_tensor_parallel, leave_tensor_parallel
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, factors, mul, operator, topk, unary
 from memcheck.autograd.tensor import Tape, Value, ceil_div

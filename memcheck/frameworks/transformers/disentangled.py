@@ -5,9 +5,9 @@ Source: transformers 5.23 models/deberta_v2/modeling_deberta_v2.py (Disentangled
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,

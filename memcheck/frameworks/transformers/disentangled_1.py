@@ -5,9 +5,9 @@ Source: transformers 5.23 models/deberta/modeling_deberta.py (DisentangledSelfAt
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,
     add,

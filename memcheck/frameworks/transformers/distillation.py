@@ -8,8 +8,8 @@ aten/src/ATen/native/Loss.cpp (``kl_div`` with ``log_target``: ``exp(target) * (
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import Weights
 from memcheck.autograd.loss import TILE_TOKENS, TILE_VOCABULARY, log_softmax, logsumexp
-from memcheck.autograd.matrix import Weights
 from memcheck.autograd.operator import add, cat, index, mul, operator, scale, shift, slices, subtract, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass

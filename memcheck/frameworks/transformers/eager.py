@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import Copied
 from memcheck.autograd.context import Context
 from memcheck.autograd.eager import eager, eager_with_names
+from memcheck.autograd.kernels import Copied
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.models.module_types import (

@@ -7,7 +7,7 @@ Source: transformers 5.23 models/gemma3n/modeling_gemma3n.py (Gemma3nModel.forwa
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.kernels import Weights, embedding, linear
 from memcheck.autograd.modules import normalise, rms_norm_pieces
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, operator, where
 from memcheck.autograd.tensor import Storage, Value

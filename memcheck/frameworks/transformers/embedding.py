@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, closed, high
-from memcheck.autograd.matrix import embedding, linear
+from memcheck.autograd.kernels import embedding, linear
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, dropout, operator, scale
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
 from memcheck.frameworks.layers import layers_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from memcheck.accounts.deepep import NODE_RANKS
-from memcheck.autograd.checkpoint import ctx_attribute
+from memcheck.accounts.process_groups import NODE_RANKS
 from memcheck.autograd.context import Context
+from memcheck.autograd.engine import ctx_attribute
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, grouped_mm, index, mul, operator
 from memcheck.autograd.tensor import Dim, Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError

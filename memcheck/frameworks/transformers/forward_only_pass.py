@@ -5,7 +5,7 @@ itself.
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import Weights, linear
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import high
+from memcheck.autograd.kernels import Weights
 from memcheck.autograd.loss import fused_log_probabilities
-from memcheck.autograd.matrix import Weights
 from memcheck.autograd.tensor import Parameter, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden

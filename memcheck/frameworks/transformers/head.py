@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from memcheck.accounts.ranks import Unit
 from memcheck.accounts.state import LocalTensor
-from memcheck.accounts.unit import Unit
 from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, wider
 from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, fused_linear, in_pieces, widened
-from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import activation, enter_tensor_parallel, normalise
 from memcheck.autograd.operator import cast, cat, dropout, operator, scale, shift, unary
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, ceil_div, rounded_bytes

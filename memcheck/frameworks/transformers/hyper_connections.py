@@ -6,9 +6,8 @@ DeepseekV4DecoderLayer.forward, DeepseekV4Model.forward).
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import batched, softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import product
+from memcheck.autograd.kernels import batched, product, softmax
 from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,
@@ -26,8 +25,7 @@ from memcheck.autograd.operator import (
 from memcheck.autograd.tensor import Storage, Tape, Value, promote
 from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.moe import moe
-from memcheck.models.additions import HyperConnections
-from memcheck.models.types import Attention, Block, Moe
+from memcheck.models.types import Attention, Block, HyperConnections, Moe
 
 EPSILON = "hc_eps"
 

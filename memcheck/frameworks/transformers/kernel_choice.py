@@ -6,9 +6,9 @@ torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transform
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context, Patched, Setting, Style
+from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.tensor import Storage, ceil_div
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob

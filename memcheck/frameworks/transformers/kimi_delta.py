@@ -6,8 +6,8 @@ chunk_kimi_delta_attention); flash-linear-attention ops/kda/chunk.py, chunk_fwd.
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import batched
 from memcheck.autograd.loss import counted_as, in_pieces
 from memcheck.autograd.operator import (
     add,

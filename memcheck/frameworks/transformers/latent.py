@@ -5,9 +5,8 @@ Sources: transformers 5.23 models/deepseek_v2/modeling_deepseek_v2.py, models/de
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import rotate_complex, rotate_half
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear, rotate_complex, rotate_half
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
 from memcheck.autograd.operator import cast, cat, copy, head_view, mul, operator, scale, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div

@@ -11,18 +11,19 @@ from memcheck.frameworks.transformers.attention import attention
 from memcheck.frameworks.transformers.head import head_unit, loss_in_pieces
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.modules import forward_of
-from memcheck.models.additions import HyperConnections, PerLayer
 from memcheck.models.module_types import BloomAttention, StreamMoe
 from memcheck.models.types import (
     Attention,
     Block,
     ClampedBlock,
     CrossAttention,
+    HyperConnections,
     LatentAttention,
     Mixer,
     Mlp,
     Moe,
     NormsFirstBlock,
+    PerLayer,
     PictureBlock,
     SharedTransformerBlock,
     WideStreamBlock,

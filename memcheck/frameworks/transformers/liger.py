@@ -8,7 +8,7 @@ they allocate is in their Python code. The fused head and loss are ``training.lo
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Patched
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import matrix
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Storage, Tape, Value

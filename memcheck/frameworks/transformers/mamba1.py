@@ -12,7 +12,7 @@ csrc/selective_scan/selective_scan.cpp (n_chunks of 2048 tokens).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear, product
+from memcheck.autograd.kernels import linear, product
 from memcheck.autograd.modules import l2_norm_pieces, rms_norm_pieces
 from memcheck.autograd.operator import add, add_bias, cast, convert_weight, copy, mul, operator, scale, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, promote

@@ -8,9 +8,8 @@ variables until the product is there, whatever autocast casts of them).
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import batched
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import batched, linear
 from memcheck.autograd.operator import (
     add,
     add_bias,

@@ -5,7 +5,7 @@ Source: aten/src/ATen/native/transformers/attention.cpp (_scaled_dot_product_att
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import cast, copy, dropout, operator, repeat_kv, scale, shift
 from memcheck.autograd.tensor import Tape, Value

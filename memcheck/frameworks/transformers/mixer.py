@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
 from memcheck.autograd.operator import copy, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value, ceil_div

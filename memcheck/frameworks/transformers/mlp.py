@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import (
     activation,
     enter_tensor_parallel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import activation, enter_tensor_parallel, leave_tensor_parallel, normalise
 from memcheck.autograd.operator import (
     add,

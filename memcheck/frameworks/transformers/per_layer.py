@@ -7,12 +7,11 @@ Gemma4TextDecoderLayer.forward).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, adapts
-from memcheck.autograd.matrix import Weights, embedding, linear
+from memcheck.autograd.kernels import Weights, embedding, linear
 from memcheck.autograd.modules import activation, normalise, rms_norm_pieces
 from memcheck.autograd.operator import add, mul, operator, scale
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, Value
-from memcheck.models.additions import PerLayer
-from memcheck.models.types import Block, Norm
+from memcheck.models.types import Block, Norm, PerLayer
 
 PROJECTION = "per_layer_model_projection"
 """A linear layer outside the decoder layers: peft adapts it as it adapts theirs."""

@@ -6,10 +6,9 @@ the mask of the memory-efficient kernel, contiguous, and get a gradient of every
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
-from memcheck.autograd.attention import MASK_ALIGNMENT
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import embedding
+from memcheck.autograd.kernels import MASK_ALIGNMENT, embedding
 from memcheck.autograd.operator import GRAD_UNCHANGED, cast, copy, dropout, operator, scale, shift
 from memcheck.autograd.tensor import Gathered, Parameter, Storage, Tape, Value, promote, round_up, shared
 from memcheck.frameworks.transformers.eager import returns

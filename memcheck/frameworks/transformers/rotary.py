@@ -6,8 +6,8 @@ is replayed as one operation with the temporaries of its pieces (``apply_rotary_
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import rotate_complex, rotate_half
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import rotate_complex, rotate_half
 from memcheck.autograd.operator import cast, cat
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.models.types import Attention

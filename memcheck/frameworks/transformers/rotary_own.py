@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import rotate_half
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import rotate_half
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.transformers.rotary import layer_tables, partial

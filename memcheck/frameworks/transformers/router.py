@@ -6,9 +6,8 @@ Everything here is O(tokens x experts); what matters is which of it stays, and i
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import softmax
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear, product
+from memcheck.autograd.kernels import linear, product, softmax
 from memcheck.autograd.modules import l2_norm_pieces
 from memcheck.autograd.operator import cast, convert_weight, gather, index, mul, operator, scale, topk, unary
 from memcheck.autograd.tensor import Storage, Tape, Value

@@ -8,7 +8,7 @@ Zamba2Attention, Zamba2MLP, Zamba2MambaDecoderLayer).
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import add, cat, mul
 from memcheck.autograd.tensor import Leaf, Value

@@ -5,7 +5,7 @@ Source: transformers 5.24 modeling_phimoe.py (sparsemixer, PhimoeMultiplier).
 
 from __future__ import annotations
 
-from memcheck.autograd.attention import softmax
+from memcheck.autograd.kernels import softmax
 from memcheck.autograd.operator import cat, operator
 from memcheck.autograd.tensor import Storage, Tape, Value
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import high
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import cross_entropy
-from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import dropout, index, operator, slices
 from memcheck.autograd.tensor import Parameter, Tape, Value
-from memcheck.models.additions import is_saved
-from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead
+from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead, is_saved
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:

@@ -6,10 +6,10 @@ Source: unsloth 2026.8 ``models/llama.py`` (LlamaDecoderLayer_fast_forward, Llam
 
 from __future__ import annotations
 
-from memcheck.autograd import attention as kernels
+from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.matrix import linear
+from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import activation, liger_rms_norm, normalise
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator, repeat_kv
 from memcheck.autograd.tensor import Value
@@ -22,7 +22,7 @@ from memcheck.models.types import Attention, Block, Mlp, Norm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.autograd.matrix import Weights
+    from memcheck.autograd.kernels import Weights
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 

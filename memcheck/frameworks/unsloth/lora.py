@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcheck.autograd.context import Context
-from memcheck.autograd.matrix import Weights
+from memcheck.autograd.kernels import Weights
 from memcheck.autograd.tensor import Node, Parameter, Storage, Tape, Value
 from memcheck.frameworks.unsloth.styles import FormerStyle
 

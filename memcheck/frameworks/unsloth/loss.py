@@ -10,8 +10,8 @@ from __future__ import annotations
 from math import ceil
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.loss import cross_entropy_in_place, in_pieces
-from memcheck.autograd.matrix import Weights, linear
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.head import Head

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from memcheck.models.module_types import CHOSEN, SharedExperts
-from memcheck.models.parts.decoder import decoder, layer_types, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import (
+from memcheck.models.decoder import (
+    decoder,
     gated_mlp,
     grouped_attention,
     head_norm,
+    layer_types,
     linear,
+    read_sizes,
+    rms_norm,
     routed,
+    stack,
     with_correction,
     with_linear_router,
 )
+from memcheck.models.module_types import CHOSEN, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import layer_norm, linear, norm_tensors, plain_mlp, read_sizes
 from memcheck.models.encoder import MAX_LAYERS
 from memcheck.models.families.bert import assemble, bidirectional, transform_names
-from memcheck.models.parts.decoder import layer_norm, read_sizes
-from memcheck.models.parts.modules import linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, HeadLayer, Paths, SharedWith
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import decoder, read_sizes, rms_norm
-from memcheck.models.parts.modules import grouped_attention, head_norm, plain_mlp, vector
+from memcheck.models.decoder import decoder, grouped_attention, head_norm, plain_mlp, read_sizes, rms_norm, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

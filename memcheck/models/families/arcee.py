@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes
-from memcheck.models.parts.modules import grouped_attention, plain_mlp
+from memcheck.models.decoder import decoder, grouped_attention, plain_mlp, pre_norm_block, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 

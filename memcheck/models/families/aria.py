@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_tensors,
+    grouped_attention,
+    pre_norm_block,
+    read_sizes,
+    stacked_experts,
+)
 from memcheck.models.module_types import SharedExperts
-from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes
-from memcheck.models.parts.modules import gated_tensors, grouped_attention, stacked_experts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe, ParameterTensor
 

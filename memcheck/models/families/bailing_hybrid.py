@@ -4,11 +4,20 @@ in the last of each group, DeepSeek V3's experts.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    latent_attention,
+    layer_types,
+    linear,
+    pre_norm_block,
+    sparse_types,
+    stack,
+    vector,
+)
 from memcheck.models.families.deepseek import latent_dimensions, note_mtp_layers
 from memcheck.models.families.kimi_linear import delta_mixer, experts
 from memcheck.models.module_types import BoundedLingDelta, GatedLatentAttention, LingDelta
-from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, sparse_types, stack
-from memcheck.models.parts.modules import gated_mlp, latent_attention, linear, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, LatentAttention, Mixer
 

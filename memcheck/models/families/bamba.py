@@ -4,6 +4,19 @@ Mamba-2 in most layers, or in parallel with attention in each.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    layer_types,
+    linear,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    routed,
+    stack,
+)
 from memcheck.models.module_types import (
     CHOSEN,
     FalconH1Attention,
@@ -12,18 +25,8 @@ from memcheck.models.module_types import (
     NormFirstMixer,
     SharedExperts,
 )
-from memcheck.models.parts.decoder import (
-    StackDimensions,
-    decoder,
-    layer_types,
-    pre_norm_block,
-    read_sizes,
-    rms_norm,
-    stack,
-)
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, linear, routed
-from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import StateSpace, mamba2
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe
 
 OLDER_LAYER_TYPES = {"mamba": "linear_attention", "attention": "full_attention"}

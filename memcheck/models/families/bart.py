@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    norm_tensors,
+    plain_mlp,
+)
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.module_types import EAGER, NestedMlp, WhisperAttention
-from memcheck.models.parts.decoder import StackDimensions, decoder, layer_norm
-from memcheck.models.parts.modules import Projections, grouped_attention, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

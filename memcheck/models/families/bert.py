@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    linear,
+    norm_tensors,
+    plain_mlp,
+    read_sizes,
+)
 from memcheck.models.module_types import EAGER, BertMlp
-from memcheck.models.parts.decoder import StackDimensions, decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

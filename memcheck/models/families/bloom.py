@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import Names, Projections, decoder, grouped_attention, layer_norm, plain_mlp, read_sizes
 from memcheck.models.module_types import EAGER, KERNELS, BloomAttention
-from memcheck.models.parts.decoder import Names, decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LayerVariables, Paths
 

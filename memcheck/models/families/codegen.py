@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import Projections, StackDimensions, grouped_attention
 from memcheck.models.families.gptj import read as read_gptj
-from memcheck.models.parts.decoder import StackDimensions
-from memcheck.models.parts.modules import Projections, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
     layer_norm,
     layer_types,
     read_sizes,
     rms_norm,
+    routed,
     sparse_types,
     stack,
     windows,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, routed
+from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import Names, check_groups, decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, linear
+from memcheck.models.decoder import (
+    Names,
+    Projections,
+    check_groups,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    linear,
+    read_sizes,
+)
 from memcheck.models.reader import REQUIRED, ConfigReader
 from memcheck.models.types import Architecture, Block, Moe, ParameterTensor, Paths
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    grouped_attention,
+    layer_norm,
+    linear,
+    norm_tensors,
+    read_sizes,
+    vector,
+)
 from memcheck.models.families.bert import assemble, transform_names
 from memcheck.models.module_types import EAGER, KERNELS
-from memcheck.models.parts.decoder import StackDimensions, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, DebertaModel, Disentangled, ParameterTensor
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from memcheck.models.module_types import ComplexLatentAttention, Routing, SharedExperts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     LLAMA_NAMES,
     Names,
     StackDimensions,
     decoder,
+    gated_mlp,
+    latent_attention,
     pre_norm_block,
     read_sizes,
+    routed,
     stack,
 )
-from memcheck.models.parts.modules import gated_mlp, latent_attention, routed
+from memcheck.models.module_types import ComplexLatentAttention, Routing, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, LatentAttention, Moe
 

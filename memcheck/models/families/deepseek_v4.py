@@ -4,13 +4,20 @@ experts with clamped gates.
 
 from __future__ import annotations
 
-from memcheck.models.additions import HyperConnections
+from memcheck.models.decoder import StackDimensions, decoder, linear, read_sizes, rms_norm, routed, stack
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.module_types import KERNELS, Compressed, HashedMoe, SharedExperts
-from memcheck.models.parts.decoder import StackDimensions, decoder, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import linear, routed
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Block, Fp32Params, HeadLayer, Moe, ParameterTensor
+from memcheck.models.types import (
+    Architecture,
+    Attention,
+    Block,
+    Fp32Params,
+    HeadLayer,
+    HyperConnections,
+    Moe,
+    ParameterTensor,
+)
 
 NORM = "rmsnorm-fp32-weight"
 WINDOWED, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Names,
+    Projections,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    linear,
+    norm_tensors,
+    plain_mlp,
+    read_sizes,
+)
 from memcheck.models.module_types import EAGER
-from memcheck.models.parts.decoder import Names, decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, EmbeddingModule, HeadLayer, LogitCasts, Paths, Pooling
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import decoder, gated_mlp, layer_types, pre_norm_block, read_sizes, stack, windows
 from memcheck.models.families.deepseek import sigmoid_experts
 from memcheck.models.families.qwen import qk_norm_attention
-from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, read_sizes, stack, windows
-from memcheck.models.parts.modules import gated_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

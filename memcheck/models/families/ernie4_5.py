@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
-from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, stack
-from memcheck.models.parts.modules import (
+from memcheck.models.decoder import (
+    StackDimensions,
+    decoder,
     gated_mlp,
     grouped_attention,
+    pre_norm_block,
+    read_sizes,
     routed,
+    stack,
     with_correction,
 )
+from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Fp32Params
 

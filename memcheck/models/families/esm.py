@@ -6,10 +6,9 @@ that were looked up, where those are a leaf.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import decoder, grouped_attention, layer_norm, linear, norm_tensors, plain_mlp, read_sizes
 from memcheck.models.families.bert import PROJECTIONS
 from memcheck.models.module_types import EAGER
-from memcheck.models.parts.decoder import decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import linear
 from memcheck.models.families import llama
-from memcheck.models.parts.modules import linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Pooling
 

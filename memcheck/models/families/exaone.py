@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import sigmoid_experts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
     layer_types,
     pre_norm_block,
     read_sizes,
@@ -13,7 +15,7 @@ from memcheck.models.parts.decoder import (
     sparse_types,
     stack,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm
+from memcheck.models.families.deepseek import sigmoid_experts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
     layer_types,
     pre_norm_block,
     read_sizes,
@@ -12,7 +15,6 @@ from memcheck.models.parts.decoder import (
     stack,
     windows,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp
 

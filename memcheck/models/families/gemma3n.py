@@ -4,6 +4,17 @@ parallel with attention, per-layer embeddings, sparse activations, and last laye
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    layer_types,
+    linear,
+    norm_tensors,
+    read_sizes,
+    rms_norm,
+    stack,
+    vector,
+)
 from memcheck.models.families.gemma import TANH_GELU
 from memcheck.models.families.gemma4 import (
     NORM,
@@ -13,8 +24,6 @@ from memcheck.models.families.gemma4 import (
     per_layer_tensors,
 )
 from memcheck.models.module_types import GemmaMlp, SparseGemmaMlp
-from memcheck.models.parts.decoder import decoder, layer_types, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import gated_mlp, linear, norm_tensors, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import AltUpBlock, Architecture, Block, ParameterTensor, PerLayer, UnscaledAltUpBlock
 

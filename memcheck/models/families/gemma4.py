@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    StackDimensions,
+    check_groups,
+    decoder,
+    gated_mlp,
+    gated_tensors,
+    grouped_attention,
+    head_norm,
+    layer_types,
+    linear,
+    norm_tensors,
+    read_sizes,
+    rms_norm,
+    stack,
+    stacked_experts,
+    vector,
+)
 from memcheck.models.families.gemma import TANH_GELU
 from memcheck.models.module_types import (
     CHOSEN,
@@ -10,25 +27,6 @@ from memcheck.models.module_types import (
     ReusingAttention,
     SharedExperts,
     StreamMoe,
-)
-from memcheck.models.parts.decoder import (
-    StackDimensions,
-    check_groups,
-    decoder,
-    layer_types,
-    read_sizes,
-    rms_norm,
-    stack,
-)
-from memcheck.models.parts.modules import (
-    gated_mlp,
-    gated_tensors,
-    grouped_attention,
-    head_norm,
-    linear,
-    norm_tensors,
-    stacked_experts,
-    vector,
 )
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe, ParameterTensor, PerLayer

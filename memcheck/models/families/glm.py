@@ -5,9 +5,16 @@ The language models of GLM-4.1V and GLM-OCR are its second form (modeling_glm4v.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+)
 from memcheck.models.module_types import HALF
-from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, rms_norm
-from memcheck.models.parts.modules import gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

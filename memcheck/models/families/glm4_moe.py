@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
+    pre_norm_block,
+    read_sizes,
+    routed,
+    stack,
+)
 from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.module_types import CHOSEN, SharedExperts
-from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes, stack
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import GPT2_NAMES, decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, plain_mlp
+from memcheck.models.decoder import (
+    GPT2_NAMES,
+    Projections,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    plain_mlp,
+    read_sizes,
+)
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, GptBigCodeModel, LayerVariables, Paths
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    grouped_attention,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    stack,
+    stacked_experts,
+    vector,
+    windows,
+)
 from memcheck.models.module_types import CHOSEN, HALF, KERNELS
-from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, read_sizes, rms_norm, stack, windows
-from memcheck.models.parts.modules import grouped_attention, stacked_experts, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Fp32Params, Moe, ParameterTensor
 

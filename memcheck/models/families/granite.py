@@ -4,20 +4,23 @@ modeling_granitemoeshared.py, modeling_hyperclovax.py): Llama with constant mult
 
 from __future__ import annotations
 
-from memcheck.models.families.bamba import granite_feed_forward
-from memcheck.models.families.llama import intermediate_size
-from memcheck.models.module_types import CHOSEN
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
     layer_types,
     pre_norm_block,
     read_sizes,
     rms_norm,
+    routed,
     stack,
+    vector,
     windows,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, routed, vector
+from memcheck.models.families.bamba import granite_feed_forward
+from memcheck.models.families.llama import intermediate_size
+from memcheck.models.module_types import CHOSEN
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 

@@ -4,9 +4,17 @@ rotary embeddings, norms after the sums, a gate in the first two.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    linear,
+    norm_tensors,
+    plain_mlp,
+    read_sizes,
+)
 from memcheck.models.module_types import EAGER, DownBiasMlp
-from memcheck.models.parts.decoder import decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

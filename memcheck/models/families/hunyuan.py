@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    routed,
+    with_linear_router,
+)
 from memcheck.models.module_types import CHOSEN, HALF, SharedExperts
-from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, rms_norm
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, routed, with_linear_router
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import decoder, gated_mlp, grouped_attention, read_sizes, rms_norm, routed, stack
 from memcheck.models.families.mamba import hybrid_scan, refuse_mambapy
 from memcheck.models.module_types import CHOSEN
-from memcheck.models.parts.decoder import decoder, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, routed
-from memcheck.models.parts.recurrent import mamba1
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import mamba1
 from memcheck.models.types import Architecture, Block
 
 

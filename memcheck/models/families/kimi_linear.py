@@ -4,10 +4,20 @@ the others, DeepSeek V3's experts.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    latent_attention,
+    layer_types,
+    linear,
+    pre_norm_block,
+    routed,
+    sparse_types,
+    stack,
+    vector,
+)
 from memcheck.models.families.deepseek import latent_dimensions
 from memcheck.models.module_types import Routing, SharedExperts, UnturnedLatentAttention
-from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, sparse_types, stack
-from memcheck.models.parts.modules import gated_mlp, latent_attention, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, Moe, ParameterTensor
 

@@ -4,9 +4,20 @@ convolutions, attention in between.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    grouped_attention,
+    layer_types,
+    linear,
+    read_sizes,
+    rms_norm,
+    routed,
+    stack,
+    vector,
+)
 from memcheck.models.module_types import CHOSEN, HALF
-from memcheck.models.parts.decoder import StackDimensions, decoder, layer_types, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
 

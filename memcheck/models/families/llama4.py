@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from memcheck.models.module_types import CHOSEN, EAGER, HALF, KERNELS, DenseDispatchMoe, SharedExperts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
-    layer_types,
-    pre_norm_block,
-    read_sizes,
-    rotary_layers,
-    stack,
-    windows,
-)
-from memcheck.models.parts.modules import (
     gated_mlp,
     gated_tensors,
     grouped_attention,
     head_norm,
+    layer_types,
     linear,
+    pre_norm_block,
+    read_sizes,
+    rotary_layers,
+    stack,
     stacked_experts,
+    windows,
 )
+from memcheck.models.module_types import CHOSEN, EAGER, HALF, KERNELS, DenseDispatchMoe, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 

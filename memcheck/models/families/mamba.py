@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.models.families.mamba2 import backbone
-from memcheck.models.parts.recurrent import SelectiveScan, mamba1
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.recurrent import SelectiveScan, mamba1
 from memcheck.models.types import Architecture
 
 IRRELEVANT_KEYS = (

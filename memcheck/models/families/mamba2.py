@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import rms_norm
-from memcheck.models.parts.recurrent import StateSpace, mamba2
+from memcheck.models.decoder import rms_norm
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.recurrent import StateSpace, mamba2
 from memcheck.models.types import TEXT_ALONE, Architecture, Block, LogitCasts, Mixer, Paths, WideStreamBlock
 
 

@@ -12,11 +12,22 @@ import re
 from collections.abc import Callable
 
 from memcheck.edge.screen import whole_number
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    check_groups,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    linear,
+    plain_mlp,
+    split_heads,
+    stack,
+    stacked_experts,
+)
 from memcheck.models.module_types import SharedExperts
-from memcheck.models.parts.decoder import StackDimensions, check_groups, decoder, split_heads, stack
-from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, linear, plain_mlp, stacked_experts
-from memcheck.models.parts.recurrent import FREQUENCY, delta_net, has_delta_nets
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
+from memcheck.models.recurrent import FREQUENCY, delta_net, has_delta_nets
 from memcheck.models.types import (
     Architecture,
     Attention,

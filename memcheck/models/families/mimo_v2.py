@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import sigmoid_experts
-from memcheck.models.module_types import EAGER, KERNELS, MimoAttention
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
     layer_types,
+    linear,
     pre_norm_block,
     read_sizes,
     rotary_share,
     sparse_types,
     stack,
+    vector,
 )
-from memcheck.models.parts.modules import gated_mlp, linear, vector
+from memcheck.models.families.deepseek import sigmoid_experts
+from memcheck.models.module_types import EAGER, KERNELS, MimoAttention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block
 

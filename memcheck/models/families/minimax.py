@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    StackDimensions,
+    decoder,
+    grouped_attention,
+    head_norm,
+    layer_types,
+    linear,
+    pre_norm_block,
+    read_sizes,
+    routed,
+    stack,
+)
 from memcheck.models.module_types import CHOSEN
-from memcheck.models.parts.decoder import StackDimensions, decoder, layer_types, pre_norm_block, read_sizes, stack
-from memcheck.models.parts.modules import grouped_attention, head_norm, linear, routed
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 

@@ -4,9 +4,22 @@ sparse layers an indexer that chooses blocks of keys.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    gated_tensors,
+    grouped_attention,
+    head_norm,
+    linear,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    routed,
+    sparse_types,
+    stack,
+    vector,
+)
 from memcheck.models.module_types import CHOSEN, BlockIndexer, SharedExperts
-from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes, rms_norm, sparse_types, stack
-from memcheck.models.parts.modules import gated_mlp, gated_tensors, grouped_attention, head_norm, linear, routed, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, read_sizes, stack, windows
-from memcheck.models.parts.modules import gated_mlp, grouped_attention
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    layer_types,
+    pre_norm_block,
+    read_sizes,
+    stack,
+    windows,
+)
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

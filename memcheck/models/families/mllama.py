@@ -7,9 +7,17 @@ run (MllamaTextModel.forward), which is what this reads.
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    pre_norm_block,
+    read_sizes,
+    stack,
+)
 from memcheck.models.module_types import KERNELS
-from memcheck.models.parts.decoder import StackDimensions, decoder, pre_norm_block, read_sizes, stack
-from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mlp, Norm, ParameterTensor, PictureBlock
 from memcheck.models.variants import without_pictures

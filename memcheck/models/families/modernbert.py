@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    decoder,
+    grouped_attention,
+    layer_norm,
+    layer_types,
+    linear,
+    norm_tensors,
+    read_sizes,
+    stack,
+)
 from memcheck.models.module_types import HALF
-from memcheck.models.parts.decoder import decoder, layer_norm, layer_types, read_sizes, stack
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import Projections, grouped_attention, read_sizes
 from memcheck.models.families.bert import ROBERTA, assemble
 from memcheck.models.module_types import KERNELS
-from memcheck.models.parts.decoder import read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, ParameterTensor
 

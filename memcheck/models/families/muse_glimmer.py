@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
+    layer_types,
+    linear,
+    read_sizes,
+    rms_norm,
+    stack,
+)
 from memcheck.models.families.gemma import has_softcap, sandwich_block
 from memcheck.models.module_types import LateGateAttention, TableNorm
-from memcheck.models.parts.decoder import decoder, layer_types, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, linear
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import decoder, grouped_attention, plain_mlp, read_sizes
 from memcheck.models.module_types import HALF
-from memcheck.models.parts.decoder import decoder, read_sizes
-from memcheck.models.parts.modules import grouped_attention, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Norm
 

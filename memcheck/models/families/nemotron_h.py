@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Names,
+    Projections,
+    decoder,
+    grouped_attention,
+    linear,
+    plain_mlp,
+    read_sizes,
+    rms_norm,
+    stack,
+    stacked_experts,
+)
 from memcheck.models.module_types import CHOSEN, LatentMoe, SharedExperts
-from memcheck.models.parts.decoder import Names, decoder, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, plain_mlp, stacked_experts
-from memcheck.models.parts.recurrent import StateSpace, mamba2
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import StateSpace, mamba2
 from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Mixer, Mlp, Moe, ParameterTensor, Paths
 
 NORM = "rmsnorm-fp32-weight"

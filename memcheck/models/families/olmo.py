@@ -4,19 +4,22 @@ modeling_flex_olmo.py).
 
 from __future__ import annotations
 
-from memcheck.models.families.llama import intermediate_size
-from memcheck.models.module_types import CHOSEN, HALF
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
     layer_types,
     pre_norm_block,
     read_sizes,
     rms_norm,
+    routed,
     stack,
     windows,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, routed
+from memcheck.models.families.llama import intermediate_size
+from memcheck.models.module_types import CHOSEN, HALF
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe, Norm
 

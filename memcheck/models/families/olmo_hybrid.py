@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
+    layer_types,
+    linear,
+    pre_norm_block,
+    read_sizes,
+    rms_norm,
+    stack,
+    vector,
+)
 from memcheck.models.module_types import HALF, DoubledBetaMixer
-from memcheck.models.parts.decoder import decoder, layer_types, pre_norm_block, read_sizes, rms_norm, stack
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, linear, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import decoder, read_sizes
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, plain_mlp
+from memcheck.models.decoder import Projections, decoder, grouped_attention, linear, plain_mlp, read_sizes
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Norm, Paths
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import Projections, decoder, gated_mlp, grouped_attention, pre_norm_block, read_sizes
 from memcheck.models.families.llama import intermediate_size
 from memcheck.models.module_types import HALF
-from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes
-from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    decoder,
+    grouped_attention,
+    layer_norm,
+    pre_norm_block,
+    read_sizes,
+    routed,
+    with_linear_router,
+)
 from memcheck.models.module_types import CHOSEN
-from memcheck.models.parts.decoder import decoder, layer_norm, pre_norm_block, read_sizes
-from memcheck.models.parts.modules import grouped_attention, routed, with_linear_router
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Moe
 

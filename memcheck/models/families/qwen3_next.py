@@ -4,19 +4,25 @@ fourth layer softmax attention with an output gate.
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.families.qwen_moe import layers_with_experts
-from memcheck.models.module_types import CHOSEN, SharedExperts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
+    Projections,
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
     layer_types,
+    linear,
     pre_norm_block,
     read_sizes,
     rms_norm,
+    routed,
     stack,
+    vector,
 )
-from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, head_norm, linear, routed, vector
+from memcheck.models.families.deepseek import note_mtp_layers
+from memcheck.models.families.qwen_moe import layers_with_experts
+from memcheck.models.module_types import CHOSEN, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, ParameterTensor
 from memcheck.record import Record

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.families.qwen import qk_norm_attention
-from memcheck.models.module_types import CHOSEN, SharedExperts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     decoder,
+    gated_mlp,
+    grouped_attention,
     layer_types,
     pre_norm_block,
     read_sizes,
+    routed,
     sparse_types,
     stack,
     windows,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, routed
+from memcheck.models.families.deepseek import note_mtp_layers
+from memcheck.models.families.qwen import qk_norm_attention
+from memcheck.models.module_types import CHOSEN, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Mlp, Moe
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     decoder,
+    gated_mlp,
+    grouped_attention,
     layer_types,
     pre_norm_block,
     read_sizes,
@@ -11,7 +13,6 @@ from memcheck.models.parts.decoder import (
     stack,
     windows,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Block
 

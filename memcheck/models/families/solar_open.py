@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import decoder, grouped_attention, pre_norm_block, read_sizes
 from memcheck.models.families.deepseek import sigmoid_experts
-from memcheck.models.parts.decoder import decoder, pre_norm_block, read_sizes
-from memcheck.models.parts.modules import grouped_attention
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    layer_norm,
+    read_sizes,
+    vector,
+)
 from memcheck.models.module_types import HALF
-from memcheck.models.parts.decoder import StackDimensions, decoder, layer_norm, read_sizes
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, LayerVariables, Norm
 

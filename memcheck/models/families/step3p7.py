@@ -5,22 +5,26 @@ shared one.
 from __future__ import annotations
 
 from memcheck.edge.screen import whole_number
-from memcheck.models.families.deepseek import note_mtp_layers
-from memcheck.models.families.minimax_m3 import NORM
-from memcheck.models.module_types import CHOSEN, SharedExperts
-from memcheck.models.parts.decoder import (
+from memcheck.models.decoder import (
     StackDimensions,
     check_groups,
     decoder,
+    gated_mlp,
+    grouped_attention,
+    head_norm,
     layer_types,
+    linear,
     pre_norm_block,
     read_sizes,
     rms_norm,
     rotary_share,
+    routed,
     sparse_types,
     stack,
 )
-from memcheck.models.parts.modules import gated_mlp, grouped_attention, head_norm, linear, routed
+from memcheck.models.families.deepseek import note_mtp_layers
+from memcheck.models.families.minimax_m3 import NORM
+from memcheck.models.module_types import CHOSEN, SharedExperts
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, Moe
 

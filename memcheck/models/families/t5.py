@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    grouped_attention,
+    linear,
+    norm_tensors,
+    plain_mlp,
+    rms_norm,
+)
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.module_types import EAGER, KERNELS, T5Mlp
-from memcheck.models.parts.decoder import StackDimensions, decoder, rms_norm
-from memcheck.models.parts.modules import Projections, grouped_attention, linear, norm_tensors, plain_mlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
     Architecture,

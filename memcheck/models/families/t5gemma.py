@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    layer_types,
+    norm_tensors,
+    read_sizes,
+    rms_norm,
+    stack,
+    windows,
+)
 from memcheck.models.encoder import MAX_LAYERS, Encoder
 from memcheck.models.families.gemma import NORM, TANH_GELU, has_softcap
 from memcheck.models.module_types import KERNELS
-from memcheck.models.parts.decoder import StackDimensions, decoder, layer_types, read_sizes, rms_norm, stack, windows
-from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, norm_tensors
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Architecture, Attention, Block, CrossAttention, ParameterTensor, Paths, T5GemmaModel
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from memcheck.models.additions import SparePairs
-from memcheck.models.parts.decoder import StackDimensions, decoder, read_sizes, rms_norm
-from memcheck.models.parts.modules import Projections, gated_mlp, grouped_attention, linear
-from memcheck.models.parts.recurrent import StateSpace, mamba2
+from memcheck.models.decoder import (
+    Projections,
+    StackDimensions,
+    decoder,
+    gated_mlp,
+    grouped_attention,
+    linear,
+    read_sizes,
+    rms_norm,
+)
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Block, ParameterTensor, SharedTransformerBlock, SharedWith
+from memcheck.models.recurrent import StateSpace, mamba2
+from memcheck.models.types import Architecture, Block, ParameterTensor, SharedTransformerBlock, SharedWith, SparePairs
 
 HARMLESS = (
     "attention_hidden_size", "attention_head_dim", "head_dim", "mamba_headdim", "kv_channels", "num_query_groups",

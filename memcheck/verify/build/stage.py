@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture

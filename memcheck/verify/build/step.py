@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.job.rows import encoder_length, target_length
+from memcheck.job.training import encoder_length, target_length
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left, insort
 
-from memcheck.accounts.segments import LARGE_BUFFER, SMALL_BUFFER, SMALL_SIZE, segment_size
+from memcheck.accounts.state import LARGE_BUFFER, SMALL_BUFFER, SMALL_SIZE, segment_size
 
 MIN_BLOCK = 512
 """``kMinBlockSize``: every size is rounded up to a multiple of it."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.catalog.gpus import GpuSize, gpu_sizes
-from memcheck.catalog.names import Gpu
+from memcheck.catalog.names import Gpu, GpuSize, gpu_sizes
 from memcheck.job.framework import Framework
 from memcheck.job.resolve import Resolved
 from memcheck.job.training import shards_parameters

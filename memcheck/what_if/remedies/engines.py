@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from memcheck.catalog.gpus import compute_capability, lacks_fp8
+from memcheck.catalog.names import compute_capability, lacks_fp8
 from memcheck.job.engines.types import EngineAnswer, EngineSettings
 from memcheck.job.types import InferenceJob
 from memcheck.rules.types import RuleContext

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from memcheck.accounts.estimate import Estimate, Pools
-from memcheck.catalog.gpus import find_gpu, gpu_sizes
-from memcheck.catalog.names import Gpu
+from memcheck.catalog.names import Gpu, find_gpu, gpu_sizes
 from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.job.changes import spelled, written
 from memcheck.job.resolve import Resolved, with_batch

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.estimate import Instant
-from memcheck.accounts.unit import Part, Unit
+from memcheck.accounts.ranks import Part, Unit
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.frameworks.torch.ranks import training_ranks
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 TRACED = {
     # (model, sequences of 512 tokens): bytes that one layer with LoRA of rank 32 on q and v keeps for backward. Two

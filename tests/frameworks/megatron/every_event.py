@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.ranks import Unit
 from memcheck.frameworks.megatron.schedule import Pass, PassRun, SchedulePosition, warm_up
 from memcheck.frameworks.megatron.step import NO_EXTRA, Rank
 from memcheck.record import Record

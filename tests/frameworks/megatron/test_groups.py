@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.accounts.deepep import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
+from memcheck.accounts.process_groups import HEAP_GRANULE, TOKEN_BYTES, deepep_bytes
 from memcheck.catalog.names import Gpu
 from memcheck.job.types import TrainingJob
-from memcheck.memory.communicators import (
+from memcheck.memory.overhead import (
     CONNECTION_BYTES,
     PEER_CHANNELS,
     ProcessGroup,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcheck.accounts.unit import Unit
+from memcheck.accounts.ranks import Unit
 from memcheck.autograd.curve import Curve, Peak
 from memcheck.frameworks.megatron.fsdp import Extra
 from memcheck.frameworks.megatron.ranks import megatron_ranks

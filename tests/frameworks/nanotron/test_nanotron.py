@@ -12,8 +12,7 @@ from memcheck.frameworks.nanotron.stages import costed_stages
 from memcheck.frameworks.registry import FRAMEWORKS, stack_of
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 MODEL = {
     "model_type": "llama",

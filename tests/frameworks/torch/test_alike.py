@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts import program as ends
 from memcheck.accounts.estimate import Estimate
 from memcheck.accounts.program import layer_groups
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.rank_units import Accumulation, Run, Units, part_units
 from memcheck.frameworks.torch.ranks import _steps, remembered_ranks

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.added import added
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 PLAN = """\
 memcheck: 1

@@ -12,7 +12,7 @@ from memcheck.frameworks.torch.dtypes import kept_names
 from memcheck.frameworks.torch.whole_model import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.verify.subject import Subject, load_subject
 from tests.verify.plans import plan, subject
 

@@ -8,8 +8,7 @@ from memcheck.accounts.estimate import Estimate
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 PLAN = """\
 memcheck: 1

@@ -3,7 +3,7 @@
 from benchmarks.asked import request_of
 from benchmarks.drawn import predicted
 from benchmarks.families import plans, records
-from memcheck.accounts.unit import Part
+from memcheck.accounts.ranks import Part
 from memcheck.frameworks.torch.rank_units import part_units
 
 ESM = "esm added, sdpa, full, bf16-lora"

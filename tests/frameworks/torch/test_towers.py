@@ -9,7 +9,7 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
-from memcheck.families.wrappers import TOWERS
+from memcheck.families.registry import TOWERS
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.memory.estimate import estimate

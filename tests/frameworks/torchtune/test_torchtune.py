@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from memcheck.accounts.unit import Part, Unit
+from memcheck.accounts.ranks import Part, Unit
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.rank_units import part_units
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 TOKENS = 2 * 4096
 HIDDEN, WIDTH, HEADS, QUERY, VOCABULARY = 3072, 8192, 24, 3072, 128256

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.score import answer
-from memcheck.accounts.deepep import hybrid_bytes
-from memcheck.autograd.checkpoint import checkpoint
+from memcheck.accounts.process_groups import hybrid_bytes
 from memcheck.autograd.context import Context
-from memcheck.autograd.engine import backward
+from memcheck.autograd.engine import backward, checkpoint
 from memcheck.autograd.tensor import Leaf, Tape, Value, rounded
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.frameworks.torch.units import base_setting
@@ -28,8 +27,7 @@ from memcheck.job.resolve import Resolved, resolve
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.models.types import Architecture, Moe
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 TOKENS, HIDDEN, CHOICES = 512, 256, 4
 MODEL = {

@@ -7,7 +7,8 @@ from importlib import import_module
 import pytest
 
 from memcheck.frameworks.transformers.modules import FORWARDS, forward_of
-from memcheck.models import additions, module_types, types
+from memcheck.models import module_types, types
+from memcheck.models import types as additions
 from memcheck.models.families import cohere, hy_v3, phimoe
 from memcheck.models.types import AltUpBlock, Mlp, UnscaledAltUpBlock
 

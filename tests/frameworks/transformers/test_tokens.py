@@ -15,7 +15,7 @@ from memcheck.catalog.names import model_names
 from memcheck.errors import MemcheckError
 from memcheck.families.registry import architecture_of
 from memcheck.frameworks.torch.units import base_setting, block_curve, replayed_block
-from memcheck.job.families import stated
+from memcheck.job.lookup import stated
 from memcheck.models.types import Architecture, Block, Mixer
 from memcheck.plan.types import ModelSpec
 

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.families.registry import catalog_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.job.rows import unmodelled
+from memcheck.job.training import unmodelled
 from tests.frameworks.torch.test_towers import priced
 
 MIB = 2**20

@@ -17,8 +17,7 @@ from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
 from memcheck.judge import Gate, check_file
 from memcheck.models.types import Architecture
-from memcheck.plan.load import load_documents
-from memcheck.plan.read import read_plan
+from memcheck.plan.read import load_documents, read_plan
 
 SMALL = {
     "model_type": "llama",

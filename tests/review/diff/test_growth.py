@@ -14,8 +14,8 @@ from memcheck.cli.review.diff.report import signed_gib
 from memcheck.judge import Gate, check_document
 from memcheck.memory.allocator import allocator_group
 from memcheck.plan.changes import with_changes
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 
 PLAN = """\
 memcheck: 1

@@ -9,7 +9,7 @@ import pytest
 from memcheck.cli.review import fix as rounds
 from memcheck.judge import Gate, check_file
 from memcheck.plan.finding import SEVERITIES, Edit
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import edited
 from tests.review.fix.broken import broken
 

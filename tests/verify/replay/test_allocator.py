@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memcheck.accounts.segments import MIB
+from memcheck.accounts.state import MIB
 from memcheck.verify.replay.allocator import Allocator, OutOfMemory
 from memcheck.verify.replay.runs import AllocationSequence, Event, failure, held, peaks
 

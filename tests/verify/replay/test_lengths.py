@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.accounts.segments import MIB
+from memcheck.accounts.state import MIB
 from memcheck.verify.replay.runs import AllocationSequence, Event, TwoLengths, alike, peaks, varied
 
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.catalog.gpus import find_gpu
+from memcheck.catalog.names import find_gpu
 from memcheck.memory.fit import ABOVE, FITS, TOO_LARGE, UNCERTAIN, on_gpu
 from memcheck.what_if.compare import CONSUMER, DATA_CENTRE
 from tests.cli.plans import write, write_broken, write_over

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.result import PlanResult
 from memcheck.what_if import with_remedies
 

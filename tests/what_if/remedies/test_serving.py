@@ -12,7 +12,7 @@ from memcheck.__main__ import main
 from memcheck.config.gate import DEFAULT_FAIL_ABOVE
 from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, Remedy
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.what_if.remedies.candidates import serving
 from memcheck.what_if.remedies.price import Pricer
 from tests.what_if.remedies.plans import over_budget

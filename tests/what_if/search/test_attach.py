@@ -7,8 +7,8 @@ import pytest
 from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import load_documents
 from memcheck.plan.places import Document
+from memcheck.plan.read import load_documents
 from memcheck.what_if import with_remedies
 
 PLAN = """\

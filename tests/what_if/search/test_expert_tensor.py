@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memcheck.judge import Gate, check_document
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.search.goals import search
 from memcheck.what_if.search.space import singles, space_of

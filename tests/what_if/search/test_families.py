@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import Finding
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.rules.types import RuleContext
 from memcheck.what_if import with_remedies
 from memcheck.what_if.search import attach

@@ -12,7 +12,7 @@ from memcheck.errors import UsageError
 from memcheck.job.types import InferenceJob
 from memcheck.judge import Gate, check_document
 from memcheck.plan.changes import with_changes
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.what_if.remedies.changes import UNCHANGED
 from memcheck.what_if.remedies.price import Pricer
 from memcheck.what_if.search.explore import explore

@@ -8,7 +8,7 @@ import pytest
 
 from memcheck.__main__ import main
 from memcheck.judge import Gate, check_document
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.what_if import with_remedies
 from memcheck.what_if.remedies.candidates import STAGE
 from memcheck.what_if.search.space import singles, space_of

@@ -6,7 +6,7 @@ import pytest
 
 from memcheck.configs.plan_text import grown, leaves
 from memcheck.judge import Gate, check_file
-from memcheck.plan.load import load_documents
+from memcheck.plan.read import load_documents
 from memcheck.plan.value_edits import edited
 from memcheck.result import PASSED
 from memcheck.rules.types import RuleContext

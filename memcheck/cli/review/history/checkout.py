@@ -16,7 +16,7 @@ from memcheck.cli.review.history.git import Base, answer
 from memcheck.config.find import LARGEST
 from memcheck.edge.libyaml import yaml
 from memcheck.errors import UsageError
-from memcheck.plan import codes
+from memcheck.plan import finding as codes
 from memcheck.plan.compose import ComposeError, Composer
 from memcheck.plan.places import Document
 from memcheck.plan.text import decode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.models.parts.modules import linear, vector
+from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
