@@ -1,7 +1,12 @@
 /** Every state that the page can be in, each brought about in Chromium. */
 import assert from "node:assert/strict";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { deflateRawSync } from "node:zlib";
 import { test } from "node:test";
+import { DIST } from "../../build/paths.mjs";
+import { serve } from "../../build/serve.mjs";
 import { answered, changed, example, follow, openExample, planText, site, slider, START_MS, verdict, visit, write } from "./page.mjs";
 
 const own = site();
@@ -160,4 +165,42 @@ test("answering: figures of the former plan stay, dimmed, until the new ones com
     assert.notEqual(await page.locator(".figures").innerText(), before);
     await openExample(page, "gpt2-124m-8xa100-40gb");
     assert.equal(await page.locator("main[data-busy]").count(), 0);
+  }));
+
+test("a newer build waits for the reader, who keeps the plan over the change", async () => {
+  const folder = mkdtempSync(path.join(tmpdir(), "page-"));
+  cpSync(DIST, folder, { recursive: true });
+  const server = await serve({ folder });
+  try {
+    await visit(own, { url: server.url, context: { serviceWorkers: "allow" } }, async (page) => {
+      await page.evaluate(() => navigator.serviceWorker.ready.then(() => null));
+      await page.reload(); // a first visit is not controlled yet, and a newer worker would take over at once
+      await answered(page);
+      const worker = path.join(folder, "sw.js");
+      writeFileSync(worker, readFileSync(worker, "utf8").replaceAll(/(version:`)\w+/gu, "$1newer"));
+      const button = page.getByRole("button", { name: "New version: reload" });
+      assert.equal(await button.count(), 0);
+      await page.evaluate(() => navigator.serviceWorker.getRegistration().then((found) => found.update()));
+      await button.waitFor({ timeout: START_MS });
+      await Promise.all([page.waitForEvent("load", { timeout: START_MS }), button.click()]);
+      await answered(page);
+      assert.equal(await verdict(page), "Fits");
+      assert.deepEqual(await page.evaluate(() => caches.keys()), ["memcheck-newer"]);
+    });
+  } finally {
+    await server.close();
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("zoom of 200 %: half the width in CSS pixels, nothing is cut off or scrolls sideways", () =>
+  visit(own, { width: 640, height: 450, context: { deviceScaleFactor: 2 } }, async (page) => {
+    for (const name of ["Plan", "Result", "YAML"]) {
+      await page.getByRole("tab", { name, exact: true }).click();
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.equal(wide, 0, name);
+      const cut = await page.locator("main button:visible, main label:visible").evaluateAll((all) =>
+        all.filter((each) => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).overflow === "hidden" && getComputedStyle(each).textOverflow !== "ellipsis").map((each) => each.textContent));
+      assert.deepEqual(cut, [], name);
+    }
   }));
