@@ -366,7 +366,7 @@ def _tokenizer() -> Any:
 
 
 DDP = """
-import sys, torch, transformers
+import os, sys, torch, transformers
 from memcheck.guard import MemcheckCallback
 class Rows(torch.utils.data.Dataset):
     def __len__(self): return 64
@@ -379,6 +379,10 @@ callback = MemcheckCallback(gpu="a100-80gb", write=sys.argv[1] + "/plan.yaml")
 transformers.Trainer(model=transformers.LlamaForCausalLM(config), args=args, train_dataset=Rows(),
     callbacks=[callback]).train()
 assert callback.guard.result is not None
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+sys.stderr.flush()
+os._exit(0)  # gloo's threads may abort an interpreter that ends by itself
 """
 
 
