@@ -113,7 +113,7 @@ def _whole_step(
     expert_shards = sharing.experts.shard.ranks if layout.zero_stage else 1
     parameters = slowest.dense_trained / shards + slowest.experts_trained / expert_shards
     update = step_seconds(job, parameters, rates, architecture.hidden_size)
-    shard_bytes = (slowest.dense + slowest.experts) * DTYPE_BYTES[job.recipe.params] / shards
+    shard_bytes = (slowest.dense / shards + slowest.experts / expert_shards) * DTYPE_BYTES[job.recipe.params]
     # an offloaded shard is copied to the GPU for each forward, and for each backward unless FSDP keeps it gathered
     stays_gathered = layout.zero_stage == 3 and not sharing.reshards
     fetches = micro_batches if stays_gathered else 2 * micro_batches

@@ -238,6 +238,13 @@ def test_offloading_fsdp_takes_the_optimizer_along() -> None:
     assert any("host" in a.key for a in there.assumptions)
 
 
+def test_offloaded_experts_are_divided_among_fewer_ranks() -> None:
+    """Each expert is cut among the ranks that have it: of 8, one with ``expert: 8``, all of them without."""
+    keys = {"zero_stage": 3, "offload": {"parameters": "cpu"}}
+    cut, whole = (timed("mixtral-8x7b", 8, expert=degree, **keys).offload_seconds for degree in (1, 8))
+    assert whole == pytest.approx(cut, rel=0.01)
+
+
 def test_a_fused_kernel_is_faster_on_the_host() -> None:
     """torch's optimizer takes one loop there, or one for every operation; DeepSpeed and Megatron bring one loop."""
 
