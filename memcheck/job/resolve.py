@@ -329,7 +329,7 @@ def _training_job(
     options = known_options(training.options, framework)
     layout = resolve_layout(
         plan.hardware, plan.parallelism, framework, defaults, routed=_routed(architecture), options=options,
-        reduces_each=reduces_each(training.framework_version, options, framework),
+        reduces_each=reduces_each(training, options, framework),
     )  # fmt: skip
     if layout.pipeline > 1:
         layout = layout._replace(fewer_layers=framework.fewer_layers(options, defaults))

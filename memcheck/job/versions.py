@@ -111,6 +111,8 @@ TRANSFORMERS = "transformers_version"
 """The option that states transformers' version, where the framework's own is another package's."""
 SYNCHRONISES = (1, 11)
 """Accelerate's first version whose ``no_sync`` leaves gradients of FSDP2 unreduced (accelerator.py)."""
+AXOLOTL_SYNCHRONISES = (0, 13)
+"""Axolotl's first release that asks for Accelerate 1.11: 0.12 asks for 1.10, 0.11 for 1.8 (requirements.txt)."""
 ENGINE = "transformer_engine_version"
 """The option that states TransformerEngine's release."""
 KBIT = "prepare_model_for_kbit_training"
@@ -168,14 +170,17 @@ def fsdp_of(version: str | None, options: Mapping[str, object], framework: Frame
     return 1 if framework.predates(version, "FSDP2") else 2
 
 
-def reduces_each(version: str | None, options: Mapping[str, object], framework: Framework) -> bool:
+def reduces_each(training: plan_types.TrainingSpec, options: Mapping[str, object], framework: Framework) -> bool:
     """Say whether Accelerate reduces the gradients of every micro-batch under FSDP2, in spite of ``gradient_sync``.
 
-    Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py).
+    Before 1.11 its ``no_sync`` looks for a method of that name, which FSDP2 does not have (accelerator.py). A release
+    of Axolotl says which one it is.
     """
-    stated = options.get(ACCELERATE)
+    stated, trainer = options.get(ACCELERATE), training.trainer
     old = isinstance(stated, str) and is_before(stated, SYNCHRONISES)
-    return old and ACCELERATE in framework.options and fsdp_of(version, options, framework) == 2
+    if stated is None and trainer is not None and trainer.name == "axolotl":
+        old = is_before(trainer.version, AXOLOTL_SYNCHRONISES)
+    return old and ACCELERATE in framework.options and fsdp_of(training.framework_version, options, framework) == 2
 
 
 def wraps_adapters(framework: Framework, version: str | None, stated: object) -> bool:

@@ -55,10 +55,11 @@ DISTRIBUTED = ("overlap_param_gather", "use_precision_aware_optimizer")
 
 def check(context: RuleContext) -> Iterator[Finding]:
     """Yield one finding per option that contradicts the plan."""
-    job = context.training
-    if job is None:
+    job, training = context.training, context.plan.training
+    if job is None or training is None:
         return
-    for option, key, implied, actual in _pairs(job):
+    each = reduces_each(training, dict(job.options), job.framework)
+    for option, key, implied, actual in _pairs(job, each=each):
         if implied != actual:
             yield RULE.finding(
                 context,
@@ -70,8 +71,11 @@ def check(context: RuleContext) -> Iterator[Finding]:
             )
 
 
-def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
-    """Yield option, the plan's key, what the option implies for it, what the plan resolved to."""
+def _pairs(job: TrainingJob, *, each: bool) -> Iterator[tuple[str, str, object, object]]:
+    """Yield option, the plan's key, what the option implies for it, what the plan resolved to.
+
+    ``each``: Accelerate reduces every micro-batch, whatever the option says.
+    """
     stage, options = job.layout.zero_stage, dict(job.options)
     if "recompute_granularity" in options:
         mode = options["recompute_granularity"]
@@ -92,7 +96,7 @@ def _pairs(job: TrainingJob) -> Iterator[tuple[str, str, object, object]]:
         yield "use_megatron_fsdp", "/parallelism/zero_stage", (stage if (stage >= 2) == fsdp else 1 + 2 * fsdp), stage
     if options.get("accumulate_allreduce_grads_in_fp32") is True:
         yield "accumulate_allreduce_grads_in_fp32", "/training/precision/gradients", "fp32", job.recipe.gradients
-    if "sync_each_batch" in options and not reduces_each(job.framework_version, options, job.framework):
+    if "sync_each_batch" in options and not each:
         when = "every" if options["sync_each_batch"] else "last"
         yield "sync_each_batch", "/parallelism/gradient_sync", when, job.layout.gradient_sync
     if "enable_cpu_offload" in options:

@@ -48,6 +48,17 @@ def test_gradients_stay_whole_since_1_11(version: str, last: bool) -> None:
     assert said["parallelism.gradient_sync"] == ("last" if last else "every")
 
 
+@pytest.mark.parametrize(("version", "sync"), [("0.12", "every"), ("0.13.1", "last"), (None, "last")])
+def test_a_release_of_axolotl_says_which_accelerate_it_has(version: str | None, sync: str) -> None:
+    """0.12 asks for 1.10, 0.13 for 1.11; a stated release of Accelerate counts first."""
+    found = plan(None)
+    found["training"]["trainer"] = {"name": "axolotl", **({"version": version} if version else {})}
+    said = {each.key: each.value for each in checked(found).assumptions}
+    assert said["parallelism.gradient_sync"] == sync
+    found["training"]["options"]["accelerate_version"] = "1.11"
+    assert {each.key: each.value for each in checked(found).assumptions}["parallelism.gradient_sync"] == "last"
+
+
 def test_fsdp1_is_asked_by_every_release() -> None:
     """Its own ``no_sync`` is found."""
     old, new = (answer(plan(version, fsdp_version=1)).allocated_bytes for version in ("1.6", "1.15"))
