@@ -158,7 +158,7 @@ def note_checkpoint(draft: Draft, at: Location) -> None:
     if draft.config.values.get("load_in_4bit") is True and not plain_copy:
         message = (
             "since 2024.12 unsloth loads its `-unsloth-bnb-4bit` copy of most models, which keeps some matrices in 16"
-            " bits: up to a tenth more than is estimated"
+            " bits: up to a fifth more than is estimated, which the interval has"
         )
         draft.notes.append(Note(at, message))
 

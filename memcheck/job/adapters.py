@@ -8,7 +8,7 @@ from memcheck.job.framework import Framework
 from memcheck.job.lookup import PLAN_DEFAULT, Defaults, JobProblem, ResolutionError
 from memcheck.job.recipe import UPCAST
 from memcheck.job.types import BITSANDBYTES, Lora, Recipe
-from memcheck.job.versions import TRANSFORMERS
+from memcheck.job.versions import TRANSFORMERS, is_before
 from memcheck.models.module_paths import Linear, linear_layers, matching
 from memcheck.models.reader import ArchitectureError
 from memcheck.models.types import Architecture, Moe, Rough
@@ -109,6 +109,45 @@ def base_of(
     held_in = resolve_base(training.base, method, framework, options, defaults)
     note_experts(training, architecture, held_in, framework, options, defaults)
     return held_in
+
+
+READ_SINCE = (4, 37)
+"""The first release of transformers under which somebody read a step over a base that bitsandbytes quantised."""
+DIED_AT = {"int8": 0.67}
+DIED_AT_4_BITS = 0.42
+"""What steps under older releases needed at least beyond their estimate, over live bytes. LLaMA 7B over 8 bits and 13B
+over NF4 ran out of the 14.56 GiB of a T4 at an estimate of 9.0 and 10.5, with adapters of rank 16 that their source
+does not state (huggingface/blog 4bit-transformers-bitsandbytes.md)."""
+DYNAMIC_SINCE, DYNAMIC = (2024, 12), 0.18
+"""Since when unsloth loads checkpoints of its own, which keep some matrices in 16 bits, and by what share of live bytes
+they were larger: Phi 4 by 0.12, Qwen3 14B by 0.17 (memory after the load that its notebooks print)."""
+
+
+def unread_share_of(
+    training: TrainingSpec, held_in: str, model: str, framework: Framework, defaults: Defaults
+) -> float:
+    """Return by which share of live bytes a step over a quantised base may need more, for what no plan states.
+
+    ``held_in``: the format of the base weights. ``model``: its name, or empty. What is not known is noted in
+    ``defaults``: old releases that nobody read, and which matrices unsloth's checkpoints leave in 16 bits.
+    """
+    if held_in not in BITSANDBYTES or not framework.runs_transformers:
+        return 0.0
+    key, trainer = "training.base", training.trainer
+    plain_copy = model.endswith("-bnb-4bit") and not model.endswith("-unsloth-bnb-4bit")
+    if trainer is not None and trainer.name == "unsloth" and not is_before(trainer.version, DYNAMIC_SINCE):
+        if held_in == "int8" or not model or plain_copy:
+            return 0.0
+        why = f"unsloth's checkpoint may keep some matrices in 16 bits: up to {DYNAMIC:.0%} more"
+        defaults.note(key, held_in, why)
+        return DYNAMIC
+    if not framework.version_is_transformers or not is_before(training.framework_version, READ_SINCE):
+        return 0.0
+    share = DIED_AT.get(held_in, DIED_AT_4_BITS)
+    first = ".".join(map(str, READ_SINCE))
+    why = f"nobody read a quantised base under transformers before {first}, and jobs died that need {share:.0%} more"
+    defaults.note(key, held_in, why)
+    return share
 
 
 def note_experts(

@@ -344,11 +344,12 @@ def _training_job(
         between.note("training.options.groupsize", 256, why)
     if _offloads(training) and _unstated("pin_memory", framework, options):
         between.note("training.options.pin_memory", True, why)
-    held_in, precision = "", training.precision
+    held_in, precision, unread_share = "", training.precision, 0.0
     if training.base is not None or method == "qlora":
-        from memcheck.job.adapters import base_of, with_base
+        from memcheck.job.adapters import base_of, unread_share_of, with_base
 
         held_in = base_of(training, architecture, method, framework, options, after)
+        unread_share = unread_share_of(training, held_in, plan.model.name or "", framework, after)
         precision = with_base(training.precision, training.base)
     recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer, frozen=training.freeze)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
@@ -393,6 +394,7 @@ def _training_job(
         gradient_accumulation_steps=1,
         method=method,
         base_format=held_in,
+        unread_share=unread_share,
         lora=lora,
         freeze=training.freeze or (),
         images=_images(training, architecture, framework, options, after),

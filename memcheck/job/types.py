@@ -377,6 +377,8 @@ class TrainingJob(Record):
     method: str = "full"
     base_format: str = ""
     """How the frozen base is stored, a word of ``memcheck.accounts.state``; empty: ``recipe.params``."""
+    unread_share: float = 0.0
+    """By which share of live bytes a step over this base may need more, for a fact that no plan states."""
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     images: Images | None = None

@@ -5,8 +5,8 @@ added in quadrature), and what context and communicators took against their form
 seen, not quantiles: a plan that is called safe and fails costs more than a warning.
 
 - ``needed`` is based on what the allocator cannot return. Rules MEM101 to MEM104 decide on it and on its upper end.
-- *Seen* is based on what it holds with memory to spare. It ends at the capacity unless the plan needs more. No end
-  lies below that of ``needed``: what cannot be returned is seen.
+- *Seen* is based on what it holds with memory to spare. It ends at the capacity unless the plan needs more; where rows
+  of many lengths fill the cache, always there. No end lies below that of ``needed``: what cannot be returned is seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Pools
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.memory.allocator import (
+    LENGTHS_VARY,
     Shares,
     allocator_group,
     blocks_group,
@@ -42,7 +43,7 @@ class Kinds(Record):
     blocks: str = ""
     """Group of the least share of the largest block that cannot be returned; empty: no such group."""
     releases: tuple[float, float] = (0.0, 0.0)
-    """Shares by which a stated release that is not the modelled one may need less, and more."""
+    """Shares by which a stated release that is not the modelled one, or an unread base, may need less, and more."""
 
 
 class Intervals(Record):
@@ -73,10 +74,11 @@ def interval_kinds(job: TrainingJob | InferenceJob) -> Kinds:
 
 
 def _releases(job: TrainingJob | InferenceJob) -> tuple[float, float]:
-    """Return the shares by which a stated release may need less and more than the modelled one; 0 for eager steps."""
-    if isinstance(job, InferenceJob) or not job.compiles("model"):
+    """Return the shares by which a step may need less, and more, than that of the release or base that is modelled."""
+    if isinstance(job, InferenceJob):
         return 0.0, 0.0
-    return job.framework.compiled_releases(job.framework_version)
+    less, more = job.framework.compiled_releases(job.framework_version) if job.compiles("model") else (0.0, 0.0)
+    return less, max(more, job.unread_share)
 
 
 def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | None) -> Intervals:
@@ -101,6 +103,8 @@ def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | 
     live_share = allocated / max(1, reserved_base)
     reserved_errors = error_low * live_share, error_high * live_share
     low, high = _interval_bytes(shares.held_of(allocated, figures.pools), reserved_errors, reserved_base, outside)
+    if capacity is not None and LENGTHS_VARY in kinds.allocator:
+        high = max(high, capacity)  # each new length makes segments: 48 steps held up to 3.7 times what is live
     if capacity is not None:
         low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
     return Intervals(needed, (max(low, needed[0]), max(high, needed[1])))

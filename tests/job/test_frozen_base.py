@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.job.adapters import DIED_AT, DIED_AT_4_BITS, DYNAMIC
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob
+from memcheck.memory.estimate import estimate
 from memcheck.plan.read import build_plan
 
 
@@ -35,3 +37,32 @@ def test_trl_loads_in_fp32_unless_it_is_told(trainer: object, params: str) -> No
     stated = resolve(build_plan(plan), FRAMEWORKS, base_dir=".").job
     assert isinstance(stated, TrainingJob)
     assert stated.recipe.params == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("base", "version", "trainer", "model", "share"),
+    [
+        ("int8", "4.30", None, "llama-7b", DIED_AT["int8"]),
+        ("nf4", "4.36.2", None, "llama-7b", DIED_AT_4_BITS),
+        ("nf4", "4.37", None, "llama-7b", 0.0),
+        ("nf4", None, None, "llama-7b", 0.0),
+        ("nf4", None, {"name": "unsloth"}, "unsloth/Llama-3.2-3B-Instruct", DYNAMIC),
+        ("nf4", None, {"name": "unsloth", "version": "2024.9"}, "unsloth/Llama-3.2-3B-Instruct", 0.0),
+        ("nf4", None, {"name": "unsloth"}, "unsloth/Llama-3.2-3B-Instruct-bnb-4bit", 0.0),
+    ],
+)
+def test_what_no_plan_states_of_a_quantised_base_widens_the_interval(
+    base: str, version: str | None, trainer: object, model: str, share: float
+) -> None:
+    """Releases that nobody read, and checkpoints with matrices in 16 bits: upwards alone, and an assumption says so."""
+    training = {"method": "lora", "base": base, "micro_batch_size": 1, "sequence_length": 512, "trainer": trainer}
+    training["framework_version"] = version
+    plan = {"memcheck": 1, "model": model, "hardware": {"gpu": "h100-80gb"}, "training": training}
+    found = resolve(build_plan(plan), FRAMEWORKS, base_dir=".")
+    assert isinstance(found.job, TrainingJob)
+    assert found.job.unread_share == share
+    assert bool(share) == any(each.key == "training.base" for each in found.assumptions)
+    wide, usual = (estimate(each, found.gpu) for each in (found.job, found.job._replace(unread_share=0.0)))
+    assert (wide.needed_interval_bytes[1] > usual.needed_interval_bytes[1]) == bool(share)
+    assert wide.needed_interval_bytes[0] == usual.needed_interval_bytes[0]
+    assert wide.needed_bytes == usual.needed_bytes
