@@ -24,7 +24,8 @@ from memcheck.models.types import Architecture, Moe
 from memcheck.record import Record
 
 LENGTHS_VARY = "/lengths vary"
-"""In a kind of step with sequences of different lengths, which decide what is held and not what is stuck."""
+"""In a kind of step with sequences of different lengths, which decide what is held and not what is stuck. Pages of
+expandable segments serve blocks of any length, so that only default segments are such a kind."""
 
 COMPILED_APART = ", compiled"
 """In a kind of sharded step whose layers are compiled, which decides what is held and not what is stuck."""
@@ -244,7 +245,7 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
         if _adapters(job) and not apart:
             streams += ADAPTERS
     if not streams:
-        lengths = LENGTHS_VARY if job.sequences == "padded" else ""
+        lengths = LENGTHS_VARY if job.sequences == "padded" and not job.expandable_segments else ""
         mode = "plain" if job.checkpointing.mode == "none" else "recompute"
         quantised = QUANTISED if _quantised(job) and mode == "recompute" and not lengths else ""
         streams = f"one stream{lengths}/{mode}{ADAPTERS if _adapters(job) else quantised}"
