@@ -17,6 +17,7 @@ from benchmarks.cases import Case, load
 from benchmarks.score import reserved_between, resolved
 from memcheck.errors import MemcheckError
 from memcheck.judge import Gate, check_file
+from memcheck.memory.fit import FITS
 from memcheck.memory.overhead import surroundings
 from memcheck.result import PASSED
 
@@ -62,6 +63,8 @@ class Verdict(NamedTuple):
     message: str
     reserved_ends: tuple[int, int] | None = None
     """Between which figures reserved memory is predicted to be seen."""
+    warned: bool = False
+    """It passes with a warning: the interval of its need reaches beyond the limit."""
 
     @property
     def short(self) -> bool:
@@ -203,6 +206,7 @@ def judged(outcome: Outcome) -> Verdict:
         reason=reason,
         message="" if passed or not errors else f"{errors[0].code} {errors[0].message}",
         reserved_ends=ends,
+        warned=passed and result.verdict != FITS,
     )
 
 
@@ -367,7 +371,7 @@ def listed(v: Verdict) -> str:
 def named(v: Verdict) -> str:
     """One job that is judged wrongly, as an item of a list."""
     share = "no estimate" if v.utilization is None else f"{v.utilization:.1%} of the card"
-    why = f"; {v.reason}" if v.reason else ""
+    why = f"; {v.reason}" if v.reason else "; passes with a warning" if v.warned else ""
     if v.reason == OTHER:
         why = f"; {v.message}"
     assumed = f"; assumed: {v.outcome.assumption}" if v.outcome.assumption else ""

@@ -58,7 +58,11 @@ def imported(row: Mapping[str, Any], clone: str) -> tuple[str, str]:
         made = import_config(path, text.encode(), stated)
     if made.problems:
         return "", made.problems[0].message
-    return made.text.replace(f"{folder}{os.sep}", ""), ""
+    text = made.text.replace(f"{folder}{os.sep}", "")
+    if "memory_gib" in row:  # as the run printed it: the catalog's is what a driver leaves at least
+        name = row["hardware"]["gpu"]
+        text = text.replace(f"gpu: {name} ", f"gpu: {{name: {name}, memory_gib: {row['memory_gib']}}} ", 1)
+    return text, ""
 
 
 def scored(row: Mapping[str, Any]) -> Row | None:

@@ -82,7 +82,7 @@ def named(verdicts: Iterable[Verdict]) -> list[str]:
     lines = ["", "## Wrong verdicts, each named", "", "| job | became of it | share of the card | what is missing |"]
     lines.append("|---|---|---|---|")
     for v in wrong(verdicts):
-        became = "died, passes" if v.outcome.died else "ran, beyond the card"
+        became = f"died, passes{' with a warning' if v.warned else ''}" if v.outcome.died else "ran, beyond the card"
         share = f"{v.utilization:.1%}" if v.utilization is not None else ""
         lines.append(f"| `{v.outcome.id}` | {became} | {share} | {why.get(v.outcome.id) or v.outcome.assumption} |")
     return lines
