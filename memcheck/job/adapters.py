@@ -145,7 +145,7 @@ def unread_share_of(
         return 0.0
     share = DIED_AT.get(held_in, DIED_AT_4_BITS)
     first = ".".join(map(str, READ_SINCE))
-    why = f"nobody read a quantised base under transformers before {first}, and jobs died that need {share:.0%} more"
+    why = f"no reading of a quantised base under transformers before {first}; jobs that died need {share:.0%} more"
     defaults.note(key, held_in, why)
     return share
 
