@@ -9,7 +9,7 @@ import json
 import re
 
 from memcheck.configs import trainer_parts as parts
-from memcheck.configs.config_file import ConfigFile
+from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.other_jobs import split
@@ -44,8 +44,14 @@ def recognise(config: ConfigFile) -> str:
 
 
 def read_vllm(config: ConfigFile, world: int | None) -> ReadConfig:
-    """The server in the plan's words. ``world``: GPUs, where their number is known."""
+    """The server in the plan's words. ``world``: GPUs, where their number is known.
+
+    Raises:
+        ConfigError: `vllm serve` stands only in commands that the image does not start with.
+    """
     found = servers_in(config.lines)
+    if not found:
+        raise located(config.at(""), "no command that the image starts with is `vllm serve`", "check the server's line")
     _renamed(config)
     draft = Draft(config, "vllm", KEYS.title)
     command, start, end = found[0]

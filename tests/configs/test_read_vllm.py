@@ -137,6 +137,13 @@ def test_a_dockerfile_joins_entry_point_and_command() -> None:
     assert found["inference"] == {"engine": "vllm", "version": "0.11.0", "max_model_len": 4096, "weights": "fp8"}
 
 
+def test_a_dockerfile_that_only_builds_with_the_server_is_refused() -> None:
+    """A command that goes on into the last instruction leaves none that the image starts with."""
+    document = config_document("Dockerfile", b"FROM a/b\nRUN vllm serve a/b --x \\\nCMD vllm serve a/b\n", GPU)
+    assert document is not None
+    assert "no command that the image starts with" in document.findings[0].message
+
+
 def test_compose_gives_arguments_to_the_image() -> None:
     """Without a program of its own, a command is arguments of the image's entry point."""
     service = {"image": "vllm/vllm-openai:v0.11.0", "command": "--model Qwen/Qwen3-8B --max-model-len 4096"}
