@@ -67,7 +67,7 @@ def command(path: str, output: str | None, strict: bool, **answers: object) -> i
     if imported.problems:
         return 1
     _write(imported, output)
-    return 1 if strict and imported.notes else 0
+    return 1 if strict and not all(each.counted for each in imported.notes) else 0
 
 
 def _data(path: str) -> bytes:

@@ -123,8 +123,10 @@ class _Source:
             self._unusable(pointer, at, problem.message, self._help(problem.help), related)
         for note in reading.notes:
             related = (("here", note.location),)
-            code = codes.CONFIG_KEY_NOT_CARRIED
-            self.findings.append(code.at(at, note.message, help=UNCARRIED, pointer=pointer, related=related))
+            code, help = codes.CONFIG_KEY_NOT_CARRIED, UNCARRIED
+            if note.counted:
+                code, help = codes.CONFIG_DEFAULT, ""
+            self.findings.append(code.at(at, note.message, help=help, pointer=pointer, related=related))
 
     def _help(self, said: str) -> str:
         """The help text ``said``, with the place where an answer is stated: in the plan, or for a config without a plan

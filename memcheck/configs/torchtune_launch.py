@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
 
 from memcheck.configs.config_file import ConfigFile, load_yaml
 from memcheck.configs.draft import Draft
@@ -13,6 +15,7 @@ from memcheck.configs.torchtune_parts import COMPONENT, launched
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, Note
 from memcheck.edge.libyaml import yaml
+from memcheck.edge.own_json import read_own_json
 from memcheck.plan.finding import Location, Span
 from memcheck.record import Record
 
@@ -92,12 +95,30 @@ def _named(draft: Draft, name: str) -> ConfigFile | None:
         return None
     if found is not None:
         return found
+    shipped = _shipped().get(name) if name else None
+    if shipped is not None:
+        values = {key: value for key, value in {**_shipped()[""], **shipped}.items() if value is not None}
+        at = config.at("config")
+        draft.notes.append(Note(at, f"`{name}` is read as torchtune ships it at bd2a0fc7c (April 2026)", counted=True))
+        return ConfigFile(config.path, values, lambda _: at, config.lines)
     if name.endswith((".yaml", ".yml")):
         draft.refuse("config", f"there is no `{name}` in the command's folder, nor where it runs", "mend the path")
     else:
-        message = f"`{name}` is a config that torchtune ships, and is not read from here"
+        message = f"memcheck knows no config `{name}` of torchtune's"
         draft.refuse("config", message, f"write it to a file, and name that: tune cp {name} ./train.yaml")
     return None
+
+
+SHIPPED = os.path.join(os.path.dirname(__file__), "torchtune_recipes.json")
+"""The keys that bear on memory of each config that torchtune ships, by its name; under the empty name what most have,
+of which null is what one has not (``benchmarks/torchtune_recipes.py``).
+"""
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = read_own_json(SHIPPED)
+    return found
 
 
 def _remove(draft: Draft, word: Positional) -> None:

@@ -87,10 +87,12 @@ class ReadSetting(Record):
 
 
 class Note(Record):
-    """Something in a config that the plan does not carry."""
+    """Something in a config that the plan does not carry, or where a value was found that the config does not hold."""
 
     location: Location
     message: str
+    counted: bool = False
+    """The plan does carry it."""
 
 
 class ConfigProblem(Record):

@@ -171,7 +171,8 @@ def test_a_command_is_read_with_its_file_its_overrides_and_its_launcher(tmp_path
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("tune run full_finetune_distributed --config llama3_1/8B_full", "torchtune ships"),
+        ("tune run full_finetune_distributed --config llama3_1/9B_full", "no config `llama3_1/9B_full` of torchtune's"),
+        ("tune run ppo_full_finetune_single_device --config mistral/7B_full_ppo_low_memory", "PPO"),
         ("tune run full_finetune_distributed --config gone.yaml", "there is no `gone.yaml`"),
         ("tune run --nproc_per_node 2 full_finetune_single_device --config recipe.yaml", "runs on one GPU"),
         ("tune run full_finetune_single_device --config recipe.yaml compile", "no override"),
@@ -182,6 +183,23 @@ def test_commands_that_cannot_be_read_say_why(tmp_path: Path, command: str, mess
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     found = read(f"{command}\n", None, str(tmp_path / "run.sh"))
     assert any(message in each.message for each in found.problems)
+
+
+def test_a_config_that_torchtune_ships_is_known_by_its_name(tmp_path: Path) -> None:
+    """With the overrides of the command, and without a key that most others have."""
+    start = "tune run --nproc_per_node 2 lora_finetune_distributed --config llama3/8B_lora"
+    found = said(read(f"{start} batch_size=4 tokenizer.max_seq_len=2048\n", None, str(tmp_path / "run.sh")))
+    assert (found["model.name"], found["training.method"], found["training.lora.rank"]) == ("llama-3-8b", "lora", 8)
+    assert (found["training.micro_batch_size"], found["training.gradient_accumulation_steps"]) == (4, 8)
+    assert found["training.activation_checkpointing.mode"] == "none"
+    full = said(
+        read(
+            "tune run full_finetune_distributed --config qwen3/8B_full tokenizer.max_seq_len=4096\n",
+            8,
+            str(tmp_path / "run.sh"),
+        )
+    )
+    assert (full["model.name"], full["training.method"], full["training.micro_batch_size"]) == ("qwen3-8b", "full", 2)
 
 
 def test_references_that_multiply_are_left_alone() -> None:
