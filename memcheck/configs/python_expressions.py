@@ -43,7 +43,7 @@ from memcheck.configs.python_values import (
 )
 from memcheck.plan.finding import Location
 
-MOST_STEPS = 40_000
+MOST_STEPS = 25_000
 DEEPEST = 100
 """Expressions, statements and calls inside each other."""
 NAMES = "names"

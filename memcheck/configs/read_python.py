@@ -50,7 +50,7 @@ from memcheck.configs.trainer_job import (
 )
 from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import architecture_named, on, text
-from memcheck.configs.trainer_script import others
+from memcheck.configs.trainer_script import others as unknown_options
 from memcheck.configs.types import JOB, NO_DEFINES, ConfigError, ConfigProblem, Note, ReadConfig
 from memcheck.models.module_paths import linear_layers
 from memcheck.plan.finding import Location, Span
@@ -96,7 +96,7 @@ def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps
     ``found``: the reading of the file alone, which leaves something open, and took this many ``steps``.
     """
     launches = launches_of(config)
-    if len(launches) * steps > MOST_STEPS:
+    if len(launches) * steps > MOST_STEPS // 4:
         return found
     readings = [(each, _launched_so(config, world, each)) for each in launches]
     jobs = {
@@ -110,14 +110,14 @@ def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps
     launch, reading = readings[0]
     at = Location(launch.path, Span(launch.line, 1, launch.line, len(launch.lines[launch.line - 1]) + 1))
     if reading is not None and whole and len(jobs) == 1:
-        note = Note(at, f"the job is what this line starts: {launch.shown[:200]}")
+        note = Note(at, f"the job is what this line starts: {launch.shown[:200]}", counted=True)
         return reading._replace(notes=(note, *reading.notes))
     places = ", ".join(f"{each.path}:{each.line}" for each, _ in readings)
     line = f"launch lines that do not agree: {places}; give one"
     if len(readings) == 1:
         line = f"{at.path}:{at.span.line} starts it, and leaves as much open"
-    (problem,) = found.problems
-    return found._replace(problems=(problem._replace(help=f"{problem.help}\n{line}"),))
+    first, *others = found.problems
+    return found._replace(problems=(first._replace(help=f"{first.help}\n{line}"), *others))
 
 
 def _launched_so(config: ConfigFile, world: int | None, launch: Launch) -> ReadConfig | None:
@@ -157,7 +157,7 @@ def _reading(config: ConfigFile, world: int | None, path: str, script: str) -> t
     draft.sources = {config.path: config.lines, path: split_lines(script), **near.sources}
     if options is not None:
         _launched(draft, config)
-        for name in [] if run.takes_all else others(config, run.taken, map(_dashed, run.taken)):
+        for name in [] if run.takes_all else unknown_options(config, run.taken, map(_dashed, run.taken)):
             problem = f"`--{name}`: `{path}` has no such option, and its parser stops there"
             draft.problems.append(ConfigProblem(config.at(name), problem))
     if not jobs:
