@@ -81,29 +81,39 @@ NEAR_TOKENS = {8: 256, 16: 288, 24: 288, 32: 288, 48: 288, 64: 288, 96: 480, 128
 FAR_TOKENS = {16: 140, 24: 128, 32: 128, 48: 128, 64: 140, 96: 132, 128: 132, 144: 132, 160: 132}
 """Tokens in a channel's receive buffer for each node, by ranks of the group: 128, rounded up to a multiple of what is
 sent at once."""
+BF16, FP32, INT32 = 2, 4, 4
+"""Bytes of one element."""
 TOKEN_BYTES = 8 + 128 * 8 + 128 * 4 + 128 * 4
 """Bytes of a token in addition to its hidden state: its source 8, and 128 entries each of expert numbers (int64), of
 router weights and of scales (fp32)."""
 HEAP_GRANULE = 2**29
 """NVSHMEM_CUMEM_GRANULARITY."""
+HEAP_MARGIN = 2**20
+"""Bytes of NVSHMEM's heap that are counted in addition to DeepEP's buffers."""
+FAR_TOKEN_BYTES = 16
+"""Bytes that a token has in addition where it goes through the network (one ``int4``)."""
 
 
 def deepep_bytes(ranks: int, hidden: int) -> int:
     """Compute the bytes of DeepEP's buffers on one rank of an expert group, for 16-bit tokens.
 
     Each channel has a token buffer and int32 counters for each rank of the node, and for each node. Buffers for nodes
-    exist twice, to send and to receive, and a token has 16 bytes more there (one ``int4``). ``hidden``: elements.
+    exist twice, to send and to receive. ``hidden``: elements of a token.
     """
     if ranks <= 1:
         return 0
     channels = MULTIPROCESSORS // 2
     nodes = max(1, ranks // NODE_RANKS)
-    token = 2 * hidden + TOKEN_BYTES
-    near = channels * min(ranks, NODE_RANKS) * (_at_least(NEAR_TOKENS, ranks) * token + (2 * nodes + 3) * 4)
+    token_bytes = BF16 * hidden + TOKEN_BYTES
+    near_counters = 2 * nodes + 3
+    near_per_rank = _at_least(NEAR_TOKENS, ranks) * token_bytes + near_counters * INT32
+    near = channels * min(ranks, NODE_RANKS) * near_per_rank
     if ranks <= NODE_RANKS:
         return near
-    far = 2 * channels * nodes * (_at_least(FAR_TOKENS, ranks) * (token + 16) + (2 * NODE_RANKS + 2) * 4) + 2**20
-    return near + round_up(far, HEAP_GRANULE)
+    far_counters = 2 * NODE_RANKS + 2
+    far_per_node = _at_least(FAR_TOKENS, ranks) * (token_bytes + FAR_TOKEN_BYTES) + far_counters * INT32
+    far = 2 * channels * nodes * far_per_node
+    return near + round_up(far + HEAP_MARGIN, HEAP_GRANULE)
 
 
 def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) -> int:
@@ -116,14 +126,22 @@ def hybrid_bytes(ranks: int, near: int, hidden: int, tokens: int, experts: int) 
     if ranks <= 1:
         return 0
     near = min(near, ranks)
-    other_domains, scores, scales = ceil_div(ranks, near) - 1, 4 * experts * near, 4 * (hidden // 128)
-    within_domain = tokens * ranks * (2 * hidden + scores + scales)
+    domains = ceil_div(ranks, near)
+    other_domains = domains - 1
+    state_bytes = BF16 * hidden
+    score_bytes = FP32 * experts * near
+    scale_bytes = FP32 * (hidden // SCALED_ELEMENTS)
+    within_domain = tokens * ranks * (state_bytes + score_bytes + scale_bytes)
     if not other_domains:
         return within_domain
-    send = tokens * (2 * hidden + scores * (other_domains + 1) + scales)
-    received = tokens * other_domains * (2 * hidden + scores + scales)
-    combined = 2 * tokens * other_domains * (2 * hidden + scores)
-    return within_domain + send + received + combined
+    sent = tokens * (state_bytes + score_bytes * domains + scale_bytes)
+    received = tokens * other_domains * (state_bytes + score_bytes + scale_bytes)
+    combined = 2 * tokens * other_domains * (state_bytes + score_bytes)  # to send, and to receive
+    return within_domain + sent + received + combined
+
+
+SCALED_ELEMENTS = 128
+"""Elements of a token that share an fp32 scale."""
 
 
 def _at_least(table: dict[int, int], ranks: int) -> int:

@@ -37,34 +37,55 @@ FP8_BLOCK = 128
 
 MATRIX = 2
 """Dimensions of a matrix; stacked experts have one more."""
+STACKED = 3
+"""Dimensions of stacked experts."""
+BYTE_BITS, WORD_BITS = 8, 32
+FP16, FP32, INT32 = 2, 4, 4
+"""Bytes of one element."""
+FOUR_BIT_BLOCK = 64
+"""Weights that share a constant in bitsandbytes' 4-bit formats."""
+DOUBLE_QUANTISED_MILLIBITS = 4127
+"""Thousandths of a bit per weight: 4 bits, a one-byte constant per 64 weights, and 4 bytes per 256 of the constants."""
+BYTE_MILLIBITS = 8000
 
 
 def quantised_bytes(kind: str, shape: tuple[int, ...], numel: int) -> int:
     """Compute the bytes of one quantised weight of ``shape`` [outputs, inputs], or of its shard of ``numel`` elements.
 
     ``kind``: its format. bitsandbytes' 4 bits (nf4, fp4): a constant per 64 weights, itself quantised to a byte, or
-    fp32 (``single``). int8: an fp32 scale per row. GPTQ and AWQ: packed int32 words, a 16-bit scale and a zero point
-    per group, and GPTQ's int32 index of inputs.
+    fp32 (``single``). int8: an fp32 scale per row. fp8: an fp32 scale per block of 128 x 128. GPTQ and AWQ: see
+    :func:`_packed_bytes`.
     """
     if kind in ("nf4", "fp4"):
-        # 4 bits, one byte per 64 weights, and 4 bytes per 256 of these bytes: 0.5 + 1/64 + 4/(64 * 256) bytes a weight
-        return rounded(ceil_div(numel * 4127, 8000))
+        return rounded(ceil_div(numel * DOUBLE_QUANTISED_MILLIBITS, BYTE_MILLIBITS))
     if kind in ("nf4-single", "fp4-single"):
-        return rounded(ceil_div(numel, 2)) + rounded(4 * ceil_div(numel, 64))
+        return rounded(ceil_div(numel, 2)) + rounded(FP32 * ceil_div(numel, FOUR_BIT_BLOCK))
     outputs = shape[0] if len(shape) > 1 else 1
     inputs = numel // outputs
     if kind == "int8":
         rows = numel // shape[-1] if len(shape) > MATRIX else outputs  # stacked experts are quantised row by row
-        return rounded(numel) + rounded(4 * rows)
+        return rounded(numel) + rounded(FP32 * rows)
     if kind == "fp8":
-        return rounded(numel) + rounded(4 * ceil_div(outputs, FP8_BLOCK) * ceil_div(inputs, FP8_BLOCK))
+        return rounded(numel) + rounded(FP32 * ceil_div(outputs, FP8_BLOCK) * ceil_div(inputs, FP8_BLOCK))
+    return _packed_bytes(kind, outputs, inputs, numel)
+
+
+def _packed_bytes(kind: str, outputs: int, inputs: int, numel: int) -> int:
+    """Compute the bytes of one weight in GPTQ's or AWQ's format, with all buffers of its layer.
+
+    Codes are packed into int32 words. Each group of inputs has a 16-bit scale and a zero point per output. GPTQ also
+    has an int32 index of groups per input, and two int32 tables of the bit shifts of the codes in a word.
+    """
     bits = 8 if kind.endswith("8bit") else 4
     groups = ceil_div(inputs, GROUP)
-    codes, zero_points = rounded(numel * bits // 8), rounded(groups * outputs * bits // 8)
-    scales = rounded(2 * groups * outputs)
-    # GPTQ: an int32 group index per input, and two int32 tables of the bit shifts of the codes in a 32-bit word
-    index = rounded(4 * inputs) + 2 * rounded(4 * 32 // bits) if kind.startswith("gptq") else 0
-    return codes + zero_points + scales + index
+    codes = rounded(numel * bits // BYTE_BITS)
+    zero_points = rounded(groups * outputs * bits // BYTE_BITS)
+    scales = rounded(FP16 * groups * outputs)
+    packed = codes + zero_points + scales
+    if kind.startswith("gptq"):
+        codes_per_word = WORD_BITS // bits
+        packed += rounded(INT32 * inputs) + 2 * rounded(INT32 * codes_per_word)
+    return packed
 
 
 class LocalTensor(Record):
@@ -97,11 +118,11 @@ class LocalTensor(Record):
 
 def weight_bytes(tensor: LocalTensor, dtype: str, numel: int | None = None) -> int:
     """Compute the bytes of one resident tensor, rounded up to an allocator block. ``numel``: None for all of it."""
-    n = tensor.numel if numel is None else numel
+    elements = tensor.numel if numel is None else numel
     kind = tensor.dtype or dtype
     if kind in KINDS:
-        return quantised_bytes(kind, tensor.shape, n)
-    return rounded(n * DTYPE_BYTES[kind])
+        return quantised_bytes(kind, tensor.shape, elements)
+    return rounded(elements * DTYPE_BYTES[kind])
 
 
 def shard_numel(tensor: LocalTensor, ranks: int) -> int:
@@ -135,31 +156,49 @@ def local_tensor(
 
     ``component``: what owns the tensor (attention, mixture of experts, ...). ``tensor``, ``expert``, ``expert_tensor``:
     degrees of parallelism.
+
+    Column-parallel weights [outputs, inputs] are cut along their outputs, row-parallel ones along their inputs, whose
+    bias stays whole.
     """
-    shape = list(t.shape)
     if t.group == "experts":
-        if len(shape) == 3:
-            shape[0] = ceil_div(shape[0], expert)
-            dim = 2 if (t.shard == "row") != t.transposed else 1
-            if expert_tensor > 1 and t.shard != "none":
-                shape[dim] = ceil_div(shape[dim], expert_tensor)
-        elif len(shape) == 2 and isinstance(component, Moe) and shape[0] == component.experts:  # biases
-            shape[0] = ceil_div(shape[0], expert)
-            shape[1] = ceil_div(shape[1], expert_tensor if t.shard == "column" else 1)
-        elif len(shape) == 2:  # all experts' rows in one flat matrix
-            shape[0] = ceil_div(shape[0], expert * expert_tensor)
-        return tuple(shape)
+        return _local_experts(t, component, expert, expert_tensor)
     ranks = tensor
     if isinstance(component, Attention) and t.shard == "column" and not component.fused_qkv:
         kv_width = component.kv_heads * component.head_dim
-        if shape[0] == kv_width and component.kv_heads < tensor:
+        if t.shape[0] == kv_width and component.kv_heads < tensor:
             ranks = component.kv_heads  # key and value heads are replicated beyond their number
-    if ranks > 1 and t.shard != "none":
-        flip = t.transposed and len(shape) == 2
-        dim = 1 if (t.shard == "row") != flip else 0
-        if dim < len(shape):
-            shape[dim] = ceil_div(shape[dim], ranks)
-    return tuple(shape)
+    if ranks == 1 or t.shard == "none":
+        return t.shape
+    transposed = t.transposed and len(t.shape) == MATRIX
+    dimension = 1 if (t.shard == "row") != transposed else 0
+    return _divided(t.shape, dimension, ranks) if dimension < len(t.shape) else t.shape
+
+
+def _divided(shape: tuple[int, ...], dimension: int, ranks: int) -> tuple[int, ...]:
+    """Return the shape with one dimension divided over ``ranks`` ranks, rounded up."""
+    sizes = list(shape)
+    sizes[dimension] = ceil_div(sizes[dimension], ranks)
+    return tuple(sizes)
+
+
+def _local_experts(t: ParameterTensor, component: object, expert: int, expert_tensor: int) -> tuple[int, ...]:
+    """Return the shape of a tensor of stacked experts on one rank. ``expert``, ``expert_tensor``: degrees.
+
+    Weights are [experts, rows, columns]: experts are dealt out, and the matrices of each may be cut as well. Biases are
+    [experts, rows]. Some models have the rows of all experts in one matrix.
+    """
+    shape = t.shape
+    if len(shape) == STACKED:
+        shape = _divided(shape, 0, expert)
+        dimension = 2 if (t.shard == "row") != t.transposed else 1
+        return shape if t.shard == "none" else _divided(shape, dimension, expert_tensor)
+    if len(shape) != MATRIX:
+        return shape
+    is_bias = isinstance(component, Moe) and shape[0] == component.experts
+    if not is_bias:
+        return _divided(shape, 0, expert * expert_tensor)
+    shape = _divided(shape, 0, expert)
+    return _divided(shape, 1, expert_tensor) if t.shard == "column" else shape
 
 
 def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
@@ -238,12 +277,7 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
     allocator does. Large states of paged optimizers are 0: they are in managed memory (:func:`paged_bytes`).
     """
     if optimizer == "adafactor":
-        shape = tensor.shape  # a matrix has sums of squares by row and by column (exp_avg_sq_row, exp_avg_sq_col)
-        if len(shape) < 2:
-            return rounded(numel * DTYPE_BYTES[dtype]) + rounded(4)
-        rows = numel // shape[-1] if shape[-1] else 0
-        columns = numel // shape[-2] if shape[-2] else 0
-        return rounded(rows * DTYPE_BYTES[dtype]) + rounded(columns * DTYPE_BYTES[dtype]) + rounded(4)
+        return _adafactor_states(tensor.shape, numel, dtype)
     if optimizer == "muon" and not orthogonalised(tensor):
         optimizer = "adamw"
     if optimizer in LOW_BITS:
@@ -251,17 +285,35 @@ def optimizer_state_bytes(tensor: LocalTensor, numel: int, optimizer: str, dtype
     if optimizer in FLASH_MASTERS:
         return _flash_states(numel, tensor.dtype or dtype, FLASH_MASTERS[optimizer])
     if optimizer == "te-fused-adam":  # two fp32 moments, and an fp32 copy of 16-bit weights
-        master = rounded(4 * numel) if DTYPE_BYTES[tensor.dtype or dtype] == 2 else 0
-        return 2 * rounded(4 * numel) + master
+        has_master = DTYPE_BYTES[tensor.dtype or dtype] == FP16
+        return (3 if has_master else 2) * rounded(FP32 * numel)
     if optimizer.startswith("paged-") and numel >= PAGED_MINIMUM:
         return 0
     count = STATES_PER_PARAMETER[optimizer]
     if optimizer.endswith("8bit") and numel >= EIGHT_BIT_MINIMUM:  # a byte per element, an fp32 scale per block
-        return count * (rounded(numel) + rounded(ceil_div(numel, EIGHT_BIT_BLOCK) * 4))
+        return count * (rounded(numel) + rounded(FP32 * ceil_div(numel, EIGHT_BIT_BLOCK)))
     if optimizer.endswith("8bit"):
         dtype = "fp32"
-    step = rounded(4) if optimizer in ("adamw", "adam") else 0  # torch's fused Adam counts steps in an fp32 scalar
+    step = STEP_COUNT_BYTES if optimizer in ("adamw", "adam") else 0
     return count * rounded(numel * DTYPE_BYTES[dtype]) + step
+
+
+STEP_COUNT_BYTES = rounded(FP32)
+"""The block of the fp32 scalar in which torch's fused Adam, and Adafactor, count the steps of one tensor."""
+
+
+def _adafactor_states(shape: tuple[int, ...], numel: int, dtype: str) -> int:
+    """Compute the bytes of Adafactor's states for a tensor of ``shape``, or for its shard of ``numel`` elements.
+
+    A matrix has a sum of squares per row and one per column (``exp_avg_sq_row``, ``exp_avg_sq_col``), a vector one per
+    element.
+    """
+    item_bytes = DTYPE_BYTES[dtype]
+    if len(shape) < MATRIX:
+        return rounded(numel * item_bytes) + STEP_COUNT_BYTES
+    rows = numel // shape[-1] if shape[-1] else 0
+    columns = numel // shape[-2] if shape[-2] else 0
+    return rounded(rows * item_bytes) + rounded(columns * item_bytes) + STEP_COUNT_BYTES
 
 
 PAGED_MINIMUM = 100_000
@@ -274,7 +326,7 @@ def paged_bytes(numel: int, optimizer: str) -> int:
     """Compute the optimizer's state bytes of one tensor that are in CUDA managed memory (bitsandbytes' paged ones)."""
     if not optimizer.startswith("paged-") or numel < PAGED_MINIMUM:
         return 0
-    state_bytes = 4 * numel if not optimizer.endswith("8bit") else numel
+    state_bytes = numel if optimizer.endswith("8bit") else FP32 * numel
     return STATES_PER_PARAMETER[optimizer] * state_bytes
 
 
@@ -291,10 +343,9 @@ def _flash_states(numel: int, dtype: str, master: int) -> int:
 
     ``master``: bytes of a master weight. Only what it has more than its parameter is stored (``error_bits``).
     """
-    moment = rounded(numel) + rounded(
-        2 * ceil_div(numel, FLASH_GROUP)
-    )  # one byte per element, a 16-bit scale per group
-    return 2 * moment + rounded(max(0, master - DTYPE_BYTES[dtype]) * numel)
+    moment = rounded(numel) + rounded(FP16 * ceil_div(numel, FLASH_GROUP))  # a byte per element, a scale per group
+    error = rounded(max(0, master - DTYPE_BYTES[dtype]) * numel)
+    return 2 * moment + error
 
 
 class LowBits(Record):
@@ -322,15 +373,16 @@ def _low_bit_states(numel: int, kind: LowBits, dtype: str) -> int:
     """
     if numel < EIGHT_BIT_MINIMUM or numel % kind.block:
         return 2 * rounded(numel * DTYPE_BYTES[dtype])
-    codes, scales = rounded(numel * kind.bits // 8), rounded(numel // kind.block * 4)
-    return 2 * (codes + scales + rounded(4 * kind.table))
+    codes = rounded(numel * kind.bits // BYTE_BITS)
+    scales = rounded(FP32 * (numel // kind.block))
+    return 2 * (codes + scales + rounded(FP32 * kind.table))
 
 
 def orthogonalised(tensor: LocalTensor) -> bool:
     """Say whether Muon updates the tensor: torch.optim.Muon takes matrices only; embeddings, head, vectors and stacked
     experts stay with AdamW (torch/optim/_muon.py: "Muon only supports 2D parameters").
     """
-    return tensor.matrix and len(tensor.shape) == 2
+    return tensor.matrix and len(tensor.shape) == MATRIX
 
 
 MIB = 2**20

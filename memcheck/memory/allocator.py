@@ -87,9 +87,9 @@ class Shares(Record):
         Two moments are compared, and the higher ratio is returned: the optimizer's step with its lists of temporaries,
         and the highest moment of the rest of the step.
         """
-        return self.higher(allocated, pools, self.before(pools))
+        return self.stuck_at_higher(allocated, pools, self.stuck_outside_optimizer(pools))
 
-    def higher(self, allocated: int, pools: Pools, elsewhere: Spread) -> Spread:
+    def stuck_at_higher(self, allocated: int, pools: Pools, elsewhere: Spread) -> Spread:
         """Return the higher of two ratios to ``allocated``: outside the optimizer's step, and in it.
 
         ``elsewhere``: what the allocator holds and cannot return outside the optimizer's step, over what is live there.
@@ -97,18 +97,19 @@ class Shares(Record):
         """
         live = max(1, allocated)
         live_elsewhere = pools.before or live
-        gaps, most_gaps = (pools.unfilled or 0) / live, pools.unfilled_most / live
+        unfilled = 0 if pools.unfilled is None else pools.unfilled
+        gaps, most_gaps = unfilled / live, pools.unfilled_most / live
         if pools.others:
-            # no stream may use another's free blocks: at most all that the other streams have held lies idle, in
-            # addition to what one stream alone cannot return
+            # no stream may use another's free blocks: in addition to what one stream alone cannot return, at most all
+            # blocks that the other streams have had are free
             elsewhere = elsewhere.no_more_than(self.alone + pools.others / live_elsewhere)
-        outside_optimizer = elsewhere.over(live_elsewhere / live).beside(gaps, most_gaps)
+        outside_optimizer = elsewhere.over(live_elsewhere / live).plus(gaps, most_gaps)
         if not pools.lists:
             return outside_optimizer
-        in_optimizer = self.optimizer.over(pools.lists / live).beside(most_gaps, most_gaps)
+        in_optimizer = self.optimizer.over(pools.lists / live).plus(most_gaps, most_gaps)
         return in_optimizer.or_higher(outside_optimizer)
 
-    def before(self, pools: Pools) -> Spread:
+    def stuck_outside_optimizer(self, pools: Pools) -> Spread:
         """Return the ratio, to live bytes, of what the allocator cannot return outside the optimizer's step.
 
         Gaps that resident blocks leave in their segments are included only if they are not computed for this plan
@@ -171,15 +172,24 @@ def optimizer_group(group: str) -> str:
     return f"{streams}{OPTIMIZER}/{allocator_setting}"
 
 
-def kept(shares: Shares, allocated: int, room: int, pools: Pools) -> tuple[int, int]:
-    """Compute two figures in bytes beyond ``allocated``: what the allocator cannot return, and its cache.
+class AllocatorBytes(Record):
+    """What the caching allocator holds beyond live tensors, in bytes."""
 
-    ``allocated``: live bytes at the peak. ``room``: bytes of the GPU that are left for both. The allocator empties its
-    cache before an allocation fails, so that the cache takes no more than that.
+    stuck: int
+    """Free parts of segments that are in use, which it cannot return to the driver."""
+    cache: int
+    """Free segments, which it returns before an allocation fails."""
+
+
+def allocator_bytes(shares: Shares, allocated: int, room: int, pools: Pools) -> AllocatorBytes:
+    """Compute what the caching allocator holds beyond live tensors.
+
+    ``allocated``: live bytes at the peak. ``room``: bytes of the GPU that are left beyond them. The allocator empties
+    its cache before an allocation fails, so that the cache takes no more than that.
     """
     stuck = int(allocated * (shares.stuck_of(allocated, pools).median - 1))
-    held = int((allocated + pools.apart) * shares.held_of(allocated, pools).median) - allocated
-    return stuck, max(0, min(held, room) - stuck)
+    with_cache = int((allocated + pools.apart) * shares.held_of(allocated, pools).median) - allocated
+    return AllocatorBytes(stuck=stuck, cache=max(0, min(with_cache, room) - stuck))
 
 
 def stuck_group(group: str) -> str:
@@ -237,19 +247,26 @@ def allocator_group(job: TrainingJob | InferenceJob) -> str:
     """
     if isinstance(job, InferenceJob):
         return "serving"
-    framework = job.framework
-    streams = framework.measured_as
-    if not streams and job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
-        apart = ends_apart(job, framework)
-        streams = _sharded(job, apart=apart)
-        if _adapters(job) and not apart:
-            streams += ADAPTERS
-    if not streams:
-        lengths = LENGTHS_VARY if job.sequences == "padded" and not job.expandable_segments else ""
-        mode = "plain" if job.checkpointing.mode == "none" else "recompute"
-        quantised = QUANTISED if _quantised(job) and mode == "recompute" and not lengths else ""
-        streams = f"one stream{lengths}/{mode}{ADAPTERS if _adapters(job) else quantised}"
-    return f"{streams}/{'expandable' if job.expandable_segments else 'default'}"
+    if job.framework.measured_as:
+        streams = job.framework.measured_as
+    elif job.layout.zero_stage >= 2 and job.layout.shard_group > 1:
+        streams = _sharded(job)
+    else:
+        streams = _one_stream(job)
+    allocator_setting = "expandable" if job.expandable_segments else "default"
+    return f"{streams}/{allocator_setting}"
+
+
+def _one_stream(job: TrainingJob) -> str:
+    """Name the kind of a step that runs on one CUDA stream, such as ``one stream/recompute/adapters``."""
+    lengths = LENGTHS_VARY if job.sequences == "padded" and not job.expandable_segments else ""
+    mode = "plain" if job.checkpointing.mode == "none" else "recompute"
+    trained = ""
+    if _adapters(job):
+        trained = ADAPTERS
+    elif _quantised(job) and mode == "recompute" and not lengths:
+        trained = QUANTISED
+    return f"one stream{lengths}/{mode}{trained}"
 
 
 def _adapters(job: TrainingJob) -> bool:
@@ -270,14 +287,16 @@ def what_trains(group: str) -> str:
     return ""
 
 
-def _sharded(job: TrainingJob, *, apart: bool) -> str:
-    """Name the streams of a sharded step: ``sharded`` or ``sharded ends apart``, with FSDP1 or compilation added.
+def _sharded(job: TrainingJob) -> str:
+    """Name the kind of a sharded step: ``sharded`` or ``sharded ends apart``, and FSDP1, compilation or adapters.
 
-    ``apart``: FSDP2 gathers embedding and head in groups of their own; otherwise they are in the root's group. Compiled
-    steps have a group of their own where published readings show it. torchtitan's graph_trainer has none: its own
-    passes decide what is kept.
+    ``ends apart``: FSDP2 gathers embedding and head in groups of their own; otherwise they are in the root's group.
+    Compiled steps have a group of their own where published readings show it. torchtitan's graph_trainer has none: its
+    own passes decide what is kept.
     """
-    if not apart:
-        return f"sharded{FSDP1_APART}" if uses_flat_parameters(job) else "sharded"
+    if not ends_apart(job, job.framework):
+        kind = f"sharded{FSDP1_APART}" if uses_flat_parameters(job) else "sharded"
+        return kind + (ADAPTERS if _adapters(job) else "")
     own_passes = str(job.option("module", "")).startswith("graph_trainer")
-    return f"sharded ends apart{COMPILED_APART}" if job.compiles("model") and not own_passes else "sharded ends apart"
+    compiled = COMPILED_APART if job.compiles("model") and not own_passes else ""
+    return f"sharded ends apart{compiled}"

@@ -7,13 +7,13 @@ from memcheck.accounts.program import Timeline
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import EngineAnswer, EngineSettings, Term
-from memcheck.job.engines.vllm.terms import Transients
 from memcheck.job.engines.vllm.verdict import EngineGpu, verdict
-from memcheck.job.types import InferenceJob
+from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.inference import profile_run
 from memcheck.memory.overhead import communicator_terms, context_terms
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture
+from memcheck.record import Record
 
 COMPONENT = {
     "weights": "parameters",
@@ -37,16 +37,15 @@ def engine_estimate(job: InferenceJob, gpu: Gpu, *, inventory: bool = False) -> 
         raise UnsupportedError("the plan names no engine", "add `engine: vllm`", "/inference")
     context_bytes = sum(size for _, size, _ in context_terms(gpu))
     with_nccl_bytes = context_bytes + sum(size for _, size, _ in communicator_terms(job, gpu))
-    layer, tower = profile_run(job, a)
     engine_gpu = EngineGpu(gpu.memory_bytes, gpu.arch, (context_bytes, with_nccl_bytes))
-    answer = verdict(a, settings, engine_gpu, Transients(layer, tower))
+    answer = verdict(a, settings, engine_gpu, profile_run(job, a))
     ranks = tuple([_rank(i, terms, answer) for i, terms in enumerate(answer.ranks)])
     worst = max(ranks, key=lambda rank: rank.peak.allocated_bytes)
     allocated = worst.peak.allocated_bytes
     terms = answer.ranks[worst.pipeline_rank]
-    less, more = _spread(answer, terms)
+    errors = _term_errors(answer, terms)
     # whether NCCL has made its communicators by then is not known: the lower end leaves them out
-    needed = (allocated + context_bytes - less, allocated + with_nccl_bytes + more)
+    needed = (allocated + context_bytes - errors.below, allocated + with_nccl_bytes + errors.above)
     components = dict(worst.peak.components_bytes)
     components["context_and_nccl"] = components.get("context_and_nccl", 0) + with_nccl_bytes
     formulas = _formulas(answer, terms) if inventory else ()
@@ -97,25 +96,32 @@ def _rank(number: int, terms: tuple[Term, ...], answer: EngineAnswer) -> RankEst
     timeline.hold("kv_cache", _pool_bytes(answer))
     timeline.mark("serve", "the allocation of the pool")
     weights = next(term for term in terms if term.name == "weights")
-    parameters = weights.expected_bytes // 2  # as if all were bf16
+    parameters = weights.expected_bytes // DTYPE_BYTES["bf16"]  # as if none were quantised
     return RankEstimate(pipeline_rank=number, instants=timeline.instants(), parameters=parameters)
 
 
-def _spread(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[int, int]:
-    """Return how many bytes less, and more, than expected a rank may hold.
+class ErrorBytes(Record):
+    """How many bytes less and more than expected a rank may take."""
+
+    below: int = 0
+    above: int = 0
+
+
+def _term_errors(answer: EngineAnswer, terms: tuple[Term, ...]) -> ErrorBytes:
+    """Add up how far the terms of a rank may be from what is expected.
 
     Both are 0 under ``gpu_memory_utilization``: the KV cache takes whatever the other terms leave of that share. Only a
     KV cache of stated size leaves their errors visible.
     """
     if answer.settings.pool_bytes is None:
-        return 0, 0
-    less = more = 0
+        return ErrorBytes()
+    below = above = 0
     for term in terms:
-        less += term.expected_bytes - term.low_bytes
+        below += term.expected_bytes - term.low_bytes
         if term.high_bytes is not None:
-            more += term.high_bytes - term.expected_bytes
+            above += term.high_bytes - term.expected_bytes
     captures_graphs = any(term.name == "graphs" for term in terms)
-    return less, more if captures_graphs else 0
+    return ErrorBytes(below=below, above=above if captures_graphs else 0)
 
 
 def _largest(answer: EngineAnswer, terms: tuple[Term, ...]) -> tuple[TensorGroup, ...]:

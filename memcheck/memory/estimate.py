@@ -11,6 +11,7 @@ from memcheck.memory.residuals import residuals
 from memcheck.memory.unmodelled import refuse_extremes
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
+from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Estimator:
             from memcheck.memory.overhead_terms import formulas_of
 
             formulas += formulas_of(job, gpu, overhead, worst)
-        parameters, trainable = _counts(job)
+        counts = _counts(job)
         moments = self._host(job, ranks, extra.context_and_nccl)
         highest = max(moments, key=lambda m: m.bytes, default=None)
         return Estimate(
@@ -150,8 +151,8 @@ class Estimator:
             operation=peak.operation,
             pipeline_rank=worst.pipeline_rank,
             components_bytes={k: v for k, v in components.items() if v},
-            parameters=parameters,
-            trainable_parameters=trainable,
+            parameters=counts.total,
+            trainable_parameters=counts.trained,
             host_bytes_per_node=highest.bytes if highest else 0,
             host_components=highest.components if highest else (),
             host_moments=moments,
@@ -177,8 +178,9 @@ class Estimator:
         if moments is None:
             from memcheck.memory.host import host_moments
 
-            total, trained = _counts(job)
-            moments = host_moments(job, total, trained, offloaded, self._gpu.memory_bytes - outside)
+            counts = _counts(job)
+            room = self._gpu.memory_bytes - outside
+            moments = host_moments(job, counts.total, counts.trained, offloaded, room)
             self.hosts[accumulates, offloaded] = moments
         return moments
 
@@ -188,34 +190,42 @@ def around(count: int, ends: tuple[int, int]) -> tuple[int, int]:
     return min(count, ends[0]), max(count, ends[1])
 
 
-def _counts(job: TrainingJob | InferenceJob) -> tuple[int, int]:
-    """Count the parameters of the whole model, and those that are trained; adapters are included in both.
+class ModelCounts(Record):
+    """Parameters of a whole model, adapters included."""
+
+    total: int
+    trained: int
+
+
+def _counts(job: TrainingJob | InferenceJob) -> ModelCounts:
+    """Count the parameters of the whole model.
 
     Counts are cached by the identity of the architecture, which takes longer to hash than to count.
     """
     if isinstance(job.architecture, Rough):
-        return job.architecture.parameters, 0 if isinstance(job, InferenceJob) else job.architecture.parameters
+        parameters = job.architecture.parameters
+        return ModelCounts(total=parameters, trained=0 if isinstance(job, InferenceJob) else parameters)
     architecture = job.architecture
     trained_by = None if isinstance(job, InferenceJob) else (job.framework, job.method, job.lora, job.freeze)
     entry = _counted.get((id(architecture), trained_by))
     if entry is None or entry[0] is not architecture:
         if len(_counted) >= COUNTED:
             _counted.clear()
-        entry = _counted[id(architecture), trained_by] = (architecture, *_count(job, architecture))
-    return entry[1:]
+        entry = _counted[id(architecture), trained_by] = (architecture, _count(job, architecture))
+    return entry[1]
 
 
 COUNTED = 256
-_counted: dict[tuple[int, object], tuple[Architecture, int, int]] = {}
-"""By identity of the architecture, which takes longer to hash than to count."""
+_counted: dict[tuple[int, object], tuple[Architecture, ModelCounts]] = {}
+"""By identity of the architecture, and by what decides which parameters are trained."""
 
 
-def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> tuple[int, int]:
+def _count(job: TrainingJob | InferenceJob, architecture: Architecture) -> ModelCounts:
     """Count the parameters of the whole model and those that are trained, without the cache of :func:`_counts`."""
     total = count_parameters(architecture)
     if isinstance(job, InferenceJob):
-        return total, 0
+        return ModelCounts(total=total, trained=0)
     if job.method == "full" and not job.freeze:
-        return total, total
-    trained, added = stack_of(job.framework).trainable(job, architecture)
-    return total + added, trained
+        return ModelCounts(total=total, trained=total)
+    trained, adapters = stack_of(job.framework).trainable(job, architecture)
+    return ModelCounts(total=total + adapters, trained=trained)

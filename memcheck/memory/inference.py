@@ -21,6 +21,7 @@ from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import recomputing
+from memcheck.job.engines.types import Transients
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.served_cache import layer_bytes
 from memcheck.memory.serving import ServingRank, Weight, formulas, ledger
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
 QUANTIZED_MILLIBITS = {"int8": 8125, "fp8": 8000, "int4": 4156, "fp4": 4500}
 """Thousandths of a bit per weight of a quantised matrix, scales included: int8 one fp16 scale per 128 (8 + 16 / 128);
 fp8 per-tensor scales; int4 (GPTQ, AWQ) fp16 scale and 4-bit zero per 128 (4 + 20 / 128); NVFP4 one fp8 scale per 16."""
+BYTE_MILLIBITS = 8000
 
 
 def weight_bytes(tensor: ParameterTensor, numel: int, weights: str) -> int:
     """Compute the bytes of one resident weight of ``numel`` elements. Only matrices are quantised; others are bf16."""
     dtype = weight_dtype(tensor, weights)
     if dtype in QUANTIZED_MILLIBITS:
-        return rounded(ceil_div(numel * QUANTIZED_MILLIBITS[dtype], 8000))
+        return rounded(ceil_div(numel * QUANTIZED_MILLIBITS[dtype], BYTE_MILLIBITS))
     return rounded(numel * DTYPE_BYTES[dtype])
 
 
@@ -67,7 +69,7 @@ def kv_bytes_per_sequence(block: Block, tokens: int, dtype: str, tensor: int) ->
     if block.second_mixer is not None:  # attention and a state-space mixer in parallel: a KV cache and a state
         state = ceil_div(block.second_mixer.state_bytes_per_sequence, tensor)
         return state + kv_bytes_per_sequence(block._replace(second_mixer=None), tokens, dtype, tensor)
-    if isinstance(mixer, Attention):
+    if isinstance(mixer, Attention):  # keys and values
         heads = max(1, ceil_div(mixer.kv_heads, tensor))
         cached_tokens = min(tokens, mixer.window) if mixer.window else tokens
         return 2 * heads * mixer.head_dim * cached_tokens * item_bytes
@@ -184,9 +186,10 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     if stage.embedding:
         for tensors, times, _ in tower_runs(architecture):
             weights += [(_weight(tensor, tensor.shape, job.weights), times) for tensor in tensors]
-    tape = _working_set(job, architecture, distinct, inventory)
+    tape = _working_set(job, architecture, distinct, inventory=inventory)
     if stage.embedding and architecture.vision is not None:
-        tape = max(tape, _tower_working_set(job, architecture.vision, inventory), key=lambda replayed: replayed.peak)
+        tower = _tower_working_set(job, architecture.vision, inventory=inventory)
+        tape = max(tape, tower, key=lambda replayed: replayed.peak)
     vocabulary = ceil_div(architecture.vocab_size, layout.tensor) if stage.head else 0
     return ServingRank(
         weights=tuple(weights),
@@ -197,20 +200,18 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     )
 
 
-def profile_run(job: InferenceJob, architecture: Architecture) -> tuple[int, int]:
+def profile_run(job: InferenceJob, architecture: Architecture) -> Transients:
     """Return the peak activation bytes of one forward pass: of the highest layer, and of the vision tower."""
     blocks = list(dict.fromkeys(block for block, _ in architecture.blocks))
+    vision = architecture.vision
+    loads_tower = job.engine is None or job.engine.pictures
     tower = 0
-    if (
-        architecture.vision is not None
-        and not architecture.vision.crosses
-        and (job.engine is None or job.engine.pictures)
-    ):
-        tower = _tower_working_set(job, architecture.vision, inventory=False).peak
-    return _working_set(job, architecture, blocks, inventory=False).peak, tower
+    if vision is not None and not vision.crosses and loads_tower:
+        tower = _tower_working_set(job, vision, inventory=False).peak
+    return Transients(layer=_working_set(job, architecture, blocks, inventory=False).peak, tower=tower)
 
 
-def _tower_working_set(job: InferenceJob, vision: Vision, inventory: bool) -> Tape:
+def _tower_working_set(job: InferenceJob, vision: Vision, *, inventory: bool) -> Tape:
     """Run the forward of each layer of a vision tower without a graph; return the tape of the highest one.
 
     Its input are the pictures that fill one forward pass of the language model (``pass_tokens``).
@@ -246,7 +247,7 @@ def _of_block(job: InferenceJob, block: Block) -> list[Weight]:
 
 def _weight(tensor: ParameterTensor, shape: tuple[int, ...], weights: str) -> Weight:
     """Return the record of one weight, whose shape on this rank is ``shape``. ``weights``: the plan's format."""
-    elements = _product(shape)
+    elements = prod(shape)
     return Weight(
         tensor=tensor,
         shape=shape,
@@ -256,12 +257,7 @@ def _weight(tensor: ParameterTensor, shape: tuple[int, ...], weights: str) -> We
     )
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    """Count the elements of a tensor of this shape."""
-    return prod(shape)
-
-
-def _working_set(job: InferenceJob, architecture: Architecture, blocks: list[Block], inventory: bool) -> Tape:
+def _working_set(job: InferenceJob, architecture: Architecture, blocks: list[Block], *, inventory: bool) -> Tape:
     """Run the forward of each distinct layer without a graph; return the tape of the highest one.
 
     Its peak is what a prefill needs for activations. The input has the tokens of the longest forward pass: one chunk of

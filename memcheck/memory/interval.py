@@ -88,26 +88,44 @@ def ends(tables: Residuals, kinds: Kinds, figures: PlanFigures, capacity: int | 
     ``capacity``: usable bytes of the GPU, above which nothing is seen unless the plan needs it; None: no limit.
     """
     allocated = figures.allocated
-    # the interval of live bytes, from the errors that were measured for plans of this kind
-    error = look_up(tables.allocated, kinds.errors, by_method=True)[1]
+    errors = _live_errors(tables, kinds, allocated)
     shares = shares_of(tables, kinds.allocator)
-    scale = max(allocated, SMALL_BYTES) / max(1, allocated)  # errors are stored relative to SMALL_BYTES at least
-    release_low, release_high = kinds.releases
-    error_low = max(release_low, (1 - error.low) * scale)
-    error_high = max(release_high, (error.high - 1) * scale)
     outside = figures.outside.ends(tables)
     unreturnable = unreturnable_ratio_interval(tables, kinds, figures, shares)
-    needed = _interval_bytes(unreturnable, (error_low, error_high), allocated, outside)
+    needed_low, needed_high = _interval_bytes(unreturnable, errors, allocated, outside)
     # reserved bytes are a ratio of live bytes and the other streams' pools; only the former have the errors above
     reserved_base = allocated + figures.pools.apart
     live_share = allocated / max(1, reserved_base)
-    reserved_errors = error_low * live_share, error_high * live_share
-    low, high = _interval_bytes(shares.held_of(allocated, figures.pools), reserved_errors, reserved_base, outside)
+    reserved_errors = RelativeErrors(below=errors.below * live_share, above=errors.above * live_share)
+    held = shares.held_of(allocated, figures.pools)
+    seen_low, seen_high = _interval_bytes(held, reserved_errors, reserved_base, outside)
     if capacity is not None and LENGTHS_VARY in kinds.allocator:
-        high = max(high, capacity)  # each new length makes segments: 48 steps held up to 3.7 times what is live
-    if capacity is not None:
-        low, high = min(low, max(capacity, needed[0])), min(high, max(capacity, needed[1]))
-    return Intervals(needed, (max(low, needed[0]), max(high, needed[1])))
+        # each new length makes segments: 48 steps held up to 3.7 times what is live
+        seen_high = max(seen_high, capacity)
+    if capacity is not None:  # nothing above the capacity is seen, unless the plan needs it
+        seen_low, seen_high = min(seen_low, capacity), min(seen_high, capacity)
+    seen = (max(seen_low, needed_low), max(seen_high, needed_high))
+    return Intervals(needed=(needed_low, needed_high), seen=seen)
+
+
+class RelativeErrors(Record):
+    """How much less and more than predicted was measured, as shares of the prediction."""
+
+    below: float
+    above: float
+
+
+def _live_errors(tables: Residuals, kinds: Kinds, allocated: int) -> RelativeErrors:
+    """Return the largest errors that were measured for plans of this kind, relative to ``allocated`` live bytes.
+
+    Errors are stored relative to SMALL_BYTES at least. A stated release that is not the modelled one may widen them.
+    """
+    error = look_up(tables.allocated, kinds.errors, by_method=True)[1]
+    scale = max(allocated, SMALL_BYTES) / max(1, allocated)
+    release_low, release_high = kinds.releases
+    return RelativeErrors(
+        below=max(release_low, (1 - error.low) * scale), above=max(release_high, (error.high - 1) * scale)
+    )
 
 
 def unreturnable_ratio_interval(tables: Residuals, kinds: Kinds, figures: PlanFigures, shares: Shares) -> Spread:
@@ -119,8 +137,8 @@ def unreturnable_ratio_interval(tables: Residuals, kinds: Kinds, figures: PlanFi
     pools, allocated = figures.pools, max(1, figures.allocated)
     live_outside_optimizer = pools.before or allocated
     largest_block = pools.largest / live_outside_optimizer
-    outside_optimizer = _widened_by_block(tables, kinds, largest_block, shares.before(pools))
-    return shares.higher(allocated, pools, outside_optimizer)
+    outside_optimizer = _widened_by_block(tables, kinds, largest_block, shares.stuck_outside_optimizer(pools))
+    return shares.stuck_at_higher(allocated, pools, outside_optimizer)
 
 
 def _widened_by_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spread) -> Spread:
@@ -135,28 +153,27 @@ def _widened_by_block(tables: Residuals, kinds: Kinds, block: float, stuck: Spre
         return stuck
     low, high = stuck.low, block + remainder.high
     if share is not None and share.n >= ENOUGH:  # steps that gather twice never return a share of the largest block
-        high = min(high, 1 + block * (share.high - 1))
-        low = max(low, 1 + block * (share.low - 1))
+        never_returned_low, never_returned_high = block * (share.low - 1), block * (share.high - 1)
+        low = max(low, 1 + never_returned_low)
+        high = min(high, 1 + never_returned_high)
     if what_trains(kinds.remainder):  # adapters alone never left a whole block
         high = min(high, stuck.high)
     return stuck._replace(low=min(stuck.median, low), high=max(stuck.median, high))
 
 
-def _interval_bytes(
-    share: Spread, relative_errors: tuple[float, float], live: int, outside: tuple[int, int]
-) -> tuple[int, int]:
+def _interval_bytes(share: Spread, errors: RelativeErrors, live: int, outside: tuple[int, int]) -> tuple[int, int]:
     """Compute both ends of an interval in bytes: predicted live bytes, the allocator's share, and bytes outside it.
 
-    ``share``: ratio of the allocator's bytes to live ones. ``relative_errors``: relative errors of live bytes, below
-    and above. ``live``: predicted live bytes. ``outside``: lowest and highest bytes outside the allocator. Errors of
-    live bytes and of the share are independent, and so added in quadrature.
+    ``share``: ratio of the allocator's bytes to live ones. ``errors``: of live bytes. ``live``: predicted live bytes.
+    ``outside``: lowest and highest bytes outside the allocator. Errors of live bytes and of the share are independent,
+    and so added in quadrature.
     """
-    error_low, error_high = relative_errors
+    outside_low, outside_high = outside
     # live bytes are part of the allocator's, so that the ratio is never below 1
-    below = _in_quadrature(error_low, share.median - max(1.0, share.low))
-    above = _in_quadrature(error_high, share.high - share.median)
-    low = outside[0] + int(live * (share.median - below))
-    high = outside[1] + int(live * (share.median + above))
+    below = _in_quadrature(errors.below, share.median - max(1.0, share.low))
+    above = _in_quadrature(errors.above, share.high - share.median)
+    low = outside_low + int(live * (share.median - below))
+    high = outside_high + int(live * (share.median + above))
     return max(0, low), high
 
 

@@ -31,7 +31,7 @@ from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.frameworks.torch.groups import MESH
 from memcheck.job.types import InferenceJob, Layout, Overhead, TrainingJob
-from memcheck.memory.allocator import Shares, kept, shares
+from memcheck.memory.allocator import Shares, allocator_bytes, shares
 from memcheck.memory.residuals import Residuals, Spread
 from memcheck.models.types import Rough
 from memcheck.record import Record
@@ -218,14 +218,14 @@ class OutsideBytes(Record):
         Libraries' bytes are constants of their source. The lower end leaves out communicators that may be in host
         memory.
         """
+        context = tables.outside.get("context, read" if self.read else "context", EXACT)
+        communicators = tables.outside.get("communicators", EXACT)
         low = high = self.libraries
-        context = "context, read" if self.read else "context"
-        for name, size in ((context, self.context), ("communicators", self.communicators)):
-            seen = tables.outside.get(name, EXACT)
-            low += int(size * min(1.0, seen.low))
-            high += int(size * max(1.0, seen.high))
-        communicators_low = min(1.0, tables.outside.get("communicators", EXACT).low)
-        return low - int(self.in_host * communicators_low), high
+        for size, measured in ((self.context, context), (self.communicators, communicators)):
+            low += int(size * min(1.0, measured.low))
+            high += int(size * max(1.0, measured.high))
+        low -= int(self.in_host * min(1.0, communicators.low))
+        return low, high
 
 
 NOTHING_OUTSIDE = OutsideBytes(0, 0, 0)
@@ -320,8 +320,8 @@ def slack(
     if overhead.kind == "flat":
         return Slack(0, NOTHING_OUTSIDE._replace(context=int(allocated * overhead.fraction)))
     outside, allocator_shares = known or surroundings(job, gpu)
-    stuck, cache = kept(allocator_shares, allocated, room(gpu, outside.total, allocated), pools)
-    return Slack(stuck + cache, outside, cache)
+    held = allocator_bytes(allocator_shares, allocated, room(gpu, outside.total, allocated), pools)
+    return Slack(fragmentation=held.stuck + held.cache, outside=outside, cache=held.cache)
 
 
 def room(gpu: Gpu, outside: int, allocated: int) -> int:

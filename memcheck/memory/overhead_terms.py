@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.accounts.estimate import Formula, Pools, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
-from memcheck.memory.allocator import allocator_group, kept, shares
+from memcheck.memory.allocator import allocator_bytes, allocator_group, shares
 from memcheck.memory.overhead import NO_POOLS, communicator_terms, context_terms, library_terms, room
 from memcheck.record import Record
 
@@ -41,8 +41,9 @@ def items(
             ),
         )
     outside = _outside(job, gpu)
-    left = room(gpu, sum(t.bytes for t in outside), allocated)
-    return tuple(t for t in (*allocator_terms(job, allocated, left, pools), *outside) if t.bytes)
+    left = room(gpu, sum(term.bytes for term in outside), allocated)
+    terms = (*allocator_terms(job, allocated, left, pools), *outside)
+    return tuple(term for term in terms if term.bytes)
 
 
 def _outside(job: TrainingJob | InferenceJob, gpu: Gpu) -> tuple[OverheadTerm, ...]:
@@ -61,7 +62,7 @@ def allocator_terms(
     was measured to hold with memory to spare, and no more than there is ``room`` for in bytes.
     """
     allocator_shares = shares(job)
-    stuck, cache = kept(allocator_shares, allocated, room, pools)
+    held = allocator_bytes(allocator_shares, allocated, room, pools)
     where = f"({allocator_group(job)}; docs/internals/accuracy.md)"
     stuck_ratio = allocator_shares.stuck_of(allocated, pools)
     held_ratio = allocator_shares.held_of(allocated, pools)
@@ -73,8 +74,9 @@ def allocator_terms(
         f"up to {held_ratio.median - 1:.1%} of allocated{apart} with the fragmentation, as far as the GPU has room; "
         f"returned before an allocation fails: median of {held_ratio.n} steps {where}"
     )
-    return OverheadTerm(name=FRAGMENTATION, bytes=stuck, source=fixed, component="fragmentation"), OverheadTerm(
-        name=CACHE, bytes=cache, source=spare, component="fragmentation"
+    return (
+        OverheadTerm(name=FRAGMENTATION, bytes=held.stuck, source=fixed, component="fragmentation"),
+        OverheadTerm(name=CACHE, bytes=held.cache, source=spare, component="fragmentation"),
     )
 
 

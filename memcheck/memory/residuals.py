@@ -43,7 +43,7 @@ class Spread(Record):
         """Return the spread relative to a larger whole, of which the present denominator is ``share``, 0 to 1."""
         return self._replace(low=self.low * share, median=self.median * share, high=self.high * share)
 
-    def beside(self, share: float, most: float) -> Spread:
+    def plus(self, share: float, most: float) -> Spread:
         """Return the spread with ``share`` added to its median; its high rises by ``most`` if that is larger."""
         return self._replace(median=self.median + share, high=self.high + max(share, most))
 

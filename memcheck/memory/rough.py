@@ -55,28 +55,35 @@ class RoughPart(Record):
 def _rank(job: TrainingJob, model: Rough, rank: int) -> RankEstimate:
     """Estimate one pipeline rank of a rough model: its states, forward and backward, and the optimizer's step."""
     layout = job.layout
-    local, layers = ceil_div(model.parameters, layout.tensor * layout.pipeline), ceil_div(model.layers, layout.pipeline)
-    layer = LocalTensor("weights", (ceil_div(local, layers),), True, matrix=True)  # all of a layer's weights as one
-    laid_out = engine_of(job, [(layer,)] * layers, recomputes=True)
-    engine = laid_out if isinstance(laid_out, EngineBuffers) else EngineBuffers()
-    gradients = rounded(ceil_div(local, sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
-    share = RoughPart(parameters=local, layers=layers, engine=engine, gradients=0 if engine.gradients else gradients)
+    parameters = ceil_div(model.parameters, layout.tensor * layout.pipeline)
+    layers = ceil_div(model.layers, layout.pipeline)
+    layer = _one_tensor(ceil_div(parameters, layers))
+    buffers = engine_of(job, [(layer,)] * layers, recomputes=True)
+    engine = buffers if isinstance(buffers, EngineBuffers) else EngineBuffers()
+    gradients = 0
+    if not engine.gradients:
+        gradients = rounded(ceil_div(parameters, sharding(job).gradients) * DTYPE_BYTES[job.recipe.gradients])
+    share = RoughPart(parameters=parameters, layers=layers, engine=engine, gradients=gradients)
     timeline = Timeline()
-    _rest(job, share, timeline)
-    _walk(job, model, share, timeline, rank)
+    _hold_states(job, share, timeline)
+    _forward_and_backward(job, model, share, timeline, rank)
     _optimize(job, share, timeline)
-    return RankEstimate(rank, timeline.instants(), local)
+    return RankEstimate(rank, timeline.instants(), parameters)
 
 
-def _rest(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
+def _one_tensor(numel: int) -> LocalTensor:
+    """Return ``numel`` trained weights of a rough model as one tensor, whose matrices are not known."""
+    return LocalTensor("weights", (numel,), trained=True, matrix=True)
+
+
+def _hold_states(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     """Hold what is resident between steps: parameters, master weights, optimizer states, and an engine's buffers."""
-    recipe, cut, engine = job.recipe, sharding(job), share.engine
-    timeline.hold("parameters", rounded(ceil_div(share.parameters, cut.parameters) * DTYPE_BYTES[recipe.params]))
-    mine = ceil_div(share.parameters, cut.optimizer)
+    recipe, shards, engine = job.recipe, sharding(job), share.engine
+    timeline.hold("parameters", rounded(ceil_div(share.parameters, shards.parameters) * DTYPE_BYTES[recipe.params]))
+    updated = ceil_div(share.parameters, shards.optimizer)  # parameters that this rank steps on
     if recipe.master != "none":
-        timeline.hold("master_weights", rounded(mine * DTYPE_BYTES[recipe.master]))
-    state_of = LocalTensor("weights", (mine,), True, matrix=True)
-    states = optimizer_state_bytes(state_of, mine, job.optimizer.name, recipe.optimizer_states)
+        timeline.hold("master_weights", rounded(updated * DTYPE_BYTES[recipe.master]))
+    states = optimizer_state_bytes(_one_tensor(updated), updated, job.optimizer.name, recipe.optimizer_states)
     timeline.hold("optimizer_states", states)
     timeline.hold("master_weights", engine.master)
     timeline.hold("gradients", engine.gradients)
@@ -84,7 +91,13 @@ def _rest(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     timeline.mark("init", "states at rest")
 
 
-def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, rank: int) -> None:
+LOGIT_BYTES = 12
+"""Bytes per logit of the standard loss: fp32 logits, log-probabilities and gradient."""
+FUSED_LOGIT_BYTES = 6
+"""Bytes per logit of other losses, which are estimated at half of that."""
+
+
+def _forward_and_backward(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, rank: int) -> None:
     """Count forward, logits and backward of one rank on the timeline, in bytes.
 
     ``share``: the rank's part of the model. ``rank``: its number in the pipeline.
@@ -99,15 +112,14 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
     if sharding(job).parameters > 1:  # the running layer is gathered, and the next one prefetched
         two_layers = 2 * ceil_div(share.parameters, layers) * item_bytes
         timeline.hold("communication_buffers", rounded(max(two_layers, engine.live_parameters)))
-    kept = layers * (hidden_state if recomputes else per_layer)
-    kept = int(kept * in_flight(rank, layout, job.gradient_accumulation_steps))
-    transient = per_layer if recomputes else 0  # the layer that is recomputed
-    timeline.hold("activations", kept)
+    saved_bytes = layers * (hidden_state if recomputes else per_layer)
+    saved_bytes = int(saved_bytes * in_flight(rank, layout, job.gradient_accumulation_steps))
+    recomputed_bytes = per_layer if recomputes else 0  # of one layer at a time
+    timeline.hold("activations", saved_bytes)
     timeline.mark("forward", "all layers")
     if model.vocab_size is not None and rank == layout.pipeline - 1:
         vocab = ceil_div(model.vocab_size, layout.tensor)
-        # the standard loss has fp32 logits, log-probabilities and gradient: 3 x 4 bytes; fused ones half of it
-        logits = tokens * vocab * (12 if job.loss.kind == "standard" else 6)
+        logits = tokens * vocab * (LOGIT_BYTES if job.loss.kind == "standard" else FUSED_LOGIT_BYTES)
         earlier = gradients if job.gradient_accumulation_steps > 1 else 0
         timeline.hold("logits_and_loss", logits)
         timeline.hold("gradients", earlier)
@@ -116,15 +128,15 @@ def _walk(job: TrainingJob, model: Rough, share: RoughPart, timeline: Timeline, 
         timeline.release("gradients", earlier)
     buckets = engine.buckets + _own_part(engine)
     timeline.hold("gradients", gradients + buckets)
-    timeline.hold("activations", transient)
+    timeline.hold("activations", recomputed_bytes)
     if layout.pipeline == 1 and job.gradient_accumulation_steps == 1:
-        # gradients appear while activations go: taken is the moment at which half of the activations are left
-        timeline.release("activations", kept // 2)
+        # gradients appear as activations are freed: the estimate is of the moment with half of the activations
+        timeline.release("activations", saved_bytes // 2)
         timeline.mark("backward", "half-way through the layers")
-        timeline.hold("activations", kept // 2)
+        timeline.hold("activations", saved_bytes // 2)
     else:
         timeline.mark("backward", "first layer to run backward")
-    timeline.release("activations", kept + transient)
+    timeline.release("activations", saved_bytes + recomputed_bytes)
     timeline.release("gradients", buckets)
 
 
@@ -134,12 +146,10 @@ def _optimize(job: TrainingJob, share: RoughPart, timeline: Timeline) -> None:
     if own_gradients:
         timeline.release("gradients", share.gradients)
         timeline.hold("gradients", own_gradients)
-    weights = LocalTensor("weights", (share.parameters,), True, matrix=True)
     updated = ceil_div(share.parameters, sharding(job).optimizer)
     optimizer = job.optimizer
-    copies = step_temporaries(
-        [(weights, updated)], optimizer.name, optimizer.implementation, job.recipe.optimizer_states
-    )
+    weights = [(_one_tensor(share.parameters), updated)]
+    copies = step_temporaries(weights, optimizer.name, optimizer.implementation, job.recipe.optimizer_states)
     timeline.hold("temporaries", copies + share.engine.step_temporaries)
     timeline.mark("optimizer", f"{optimizer.name} step")
 

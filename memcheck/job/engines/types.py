@@ -123,6 +123,15 @@ GRAPHS_USUAL_BYTES = 4.2 * 2**30
 """What CUDA graphs took in public logs; sources in ``docs/internals/engines.md``."""
 
 
+class Transients(Record):
+    """Bytes of the pass that the engine runs to profile, replayed by the memory engine."""
+
+    layer: int
+    """The peak of one layer on the tokens of a pass."""
+    tower: int
+    """The peak of the vision tower on its budget of pictures; 0 without one."""
+
+
 class Captures(Record):
     """The batch sizes for which an engine captures CUDA graphs."""
 

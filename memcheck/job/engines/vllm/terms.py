@@ -6,7 +6,7 @@ torch, CUDA graphs. Public readings behind the intervals are in ``docs/internals
 
 from __future__ import annotations
 
-from memcheck.job.engines.types import GRAPHS_SEEN, EngineSettings, Term
+from memcheck.job.engines.types import GRAPHS_SEEN, EngineSettings, Term, Transients
 from memcheck.job.engines.vllm.versions import Version
 from memcheck.job.engines.vllm.weights import RankBytes
 from memcheck.models.types import Architecture
@@ -40,15 +40,6 @@ OUTSIDE_SEVERAL_MIB = Interval(low=200, expected=563, high=1700)
 SEGMENTS_MIB = 512
 """From 0.26 on the driver's view counts segments of the allocator as well (vLLM 49208): split at 20 MiB while loading.
 The size is not published; this is the most that is assumed."""
-
-
-class Transients(Record):
-    """Bytes of the pass that the engine runs to profile, replayed by the memory engine."""
-
-    layer: int
-    """The peak of one layer on the tokens of a pass."""
-    tower: int
-    """The peak of the vision tower on its budget of pictures; 0 without one."""
 
 
 def terms_of(

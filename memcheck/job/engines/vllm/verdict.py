@@ -8,7 +8,16 @@ from __future__ import annotations
 from math import ceil
 
 from memcheck.autograd.tensor import ceil_div
-from memcheck.job.engines.types import CacheGroup, Captures, EngineAnswer, EngineSettings, KvPool, Refusal, Term
+from memcheck.job.engines.types import (
+    CacheGroup,
+    Captures,
+    EngineAnswer,
+    EngineSettings,
+    KvPool,
+    Refusal,
+    Term,
+    Transients,
+)
 from memcheck.job.engines.vllm.caches import layer_caches
 from memcheck.job.engines.vllm.defaults import capture_sizes
 from memcheck.job.engines.vllm.planner import (
@@ -22,7 +31,7 @@ from memcheck.job.engines.vllm.planner import (
     planned,
 )
 from memcheck.job.engines.vllm.refusals import refused, require_modelled
-from memcheck.job.engines.vllm.terms import Transients, terms_of
+from memcheck.job.engines.vllm.terms import terms_of
 from memcheck.job.engines.vllm.versions import Version, enclosing, known, order
 from memcheck.job.engines.vllm.weights import rank_bytes, stages
 from memcheck.models.types import Architecture
