@@ -17,11 +17,25 @@ settings.load_profile("busy")  # a machine that has other work is slow, and no f
 ROOT = Path(__file__).resolve().parent.parent
 
 
+STARTS = ("torch", "browser", "slurm")
+"""Marks of what is slow to start: each test of CI is in one section."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out files without the mark that ``-m`` begins with: to import them all takes longer than some sections do."""
+    first, _, rest = str(config.option.markexpr).partition(" ")
+    marks = (*STARTS, "slow") if first == "slow" else (first,)
+    if first not in (*STARTS, "slow") or " or " in rest or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text("utf-8")
+    return None if any(f"mark.{mark}" in text for mark in marks) else True
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks as slow whatever starts PyTorch, a browser or Slurm, before ``-m`` selects: each test is in one section of CI."""
     for item in items:
-        if any(map(item.get_closest_marker, ("torch", "browser", "slurm"))):
+        if any(map(item.get_closest_marker, STARTS)):
             item.add_marker("slow")
 
 

@@ -50,3 +50,13 @@ def test_what_starts_much_is_slow(mark: str, request: pytest.FixtureRequest) -> 
     item.add_marker(mark)
     pytest_collection_modifyitems([item])
     assert item.get_closest_marker("slow") is not None
+
+
+def test_marks_stand_in_the_files_of_their_tests(tracked_files: list[Path]) -> None:
+    """By their marks files are left out before they are imported: none comes from a file beside them."""
+    helpers = [path for path in tracked_files if path.suffix == ".py" and "tests" in path.parts[:-1]]
+    helpers = [path for path in helpers if not path.name.startswith("test_")]
+    assert helpers
+    assert [
+        path for path in helpers if re.search(r"\bmark\.(slow|torch|browser|slurm)\b", path.read_text("utf-8"))
+    ] == []
