@@ -285,7 +285,7 @@ CONFIGS: dict[str, Kind] = {
     ),
     "names in the command line": (40, files(plan), TREE),
     "two states": (
-        30,
+        20,  # up to here each plan is compared with each
         lambda count, salt: {
             "p.yaml": documents(plan)(count, salt)["p.yaml"],
             "q.yaml": documents(lambda name: FAILS.format(name=name))(count, salt)["p.yaml"],

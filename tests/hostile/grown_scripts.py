@@ -113,7 +113,7 @@ SCRIPTS: dict[str, Kind] = {
         for text in (*_CHARACTERS, *_PAIRS)
     },
     "script: jobs of trl": (
-        100,
+        30,
         script(
             lambda count: each(
                 count,

@@ -23,11 +23,13 @@ def started() -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_no_script_misbehaves(seed: int, started: list[str]) -> None:
-    """No defect, no verdict without an estimate, no control character, no program that is started."""
+def test_no_script_misbehaves(started: list[str]) -> None:
+    """No defect, no verdict without an estimate, no control character, no program that is started.
+
+    ``python -m benchmarks.fuzz_scripts`` draws thousands.
+    """
     before = len(started)
-    found = {number: run(draw_script(seed, number)) for number in range(60)}
+    found = {number: run(draw_script(0, number)) for number in range(60)}
     assert {
         number: outcome for number, outcome in found.items() if set(outcome.faults) & {"defect", "unjudged", "unclean"}
     } == {}

@@ -81,8 +81,10 @@ def test_time_and_memory_grow_with_the_input(
         if large <= MOST * max(small, LEAST_S):
             break
     assert large <= MOST * max(small, LEAST_S)
-    held = [size(kind, count, f"held{count}", folder()) for count in (base, FACTOR * base)]
-    assert held[1] <= MOST * max(held[0], LEAST_BYTES)
+    half = -(-base // 2)  # of memory: to trace what is allocated takes five times as long as to work
+    held = size(kind, FACTOR * half, "held large", folder())
+    if held > MOST * LEAST_BYTES:
+        assert held <= MOST * size(kind, half, "held small", folder())
     capsys.readouterr()
 
 
