@@ -5,6 +5,7 @@ The tables of families hold ways that somebody chose; these are the ways that no
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ SCANNED = 40
 """Tokens of families whose fallback loops over tokens."""
 
 
+@cache
 def families() -> dict[str, dict[str, Any]]:
     """A plan of each family, without those of which a trace runs another kernel than a GPU."""
     found: dict[str, dict[str, Any]] = {}

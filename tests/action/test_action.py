@@ -212,16 +212,6 @@ def test_old_python_is_refused_with_the_remedy(repository: Repository, tmp_path:
     assert "input 'python'" in done.log
 
 
-@pytest.mark.network
-@pytest.mark.slow
-@pytest.mark.usefixtures("package_index")
-def test_installs_itself_from_its_own_folder(repository: Repository) -> None:
-    """All steps together: the action installs the memcheck of its own ref and checks with it."""
-    done = repository.run(ready={"python": {"python-path": sys.executable}}, paths=f"plans/{FITS}")
-    assert done.exit_code == 0, done.log
-    assert list(repository.temp.glob("memcheck-venv/*/memcheck*"))
-
-
 def test_helper_refuses_what_it_does_not_understand() -> None:
     """The test helper stops at an expression or condition it cannot evaluate instead of passing it by."""
     with pytest.raises(ValueError, match="not one that the tests understand"):

