@@ -49,7 +49,7 @@ from benchmarks.summary import (  # noqa: E402
 )
 from memcheck.catalog.names import find_gpu  # noqa: E402
 from memcheck.errors import MemcheckError  # noqa: E402
-from memcheck.frameworks.torch.fsdp import uses_flat_parameters  # noqa: E402
+from memcheck.frameworks.torch.data_parallel import uses_flat_parameters  # noqa: E402
 from memcheck.job.types import Layout, TrainingJob  # noqa: E402
 from memcheck.memory import residuals as stored_residuals  # noqa: E402
 from memcheck.memory.allocator import allocator_group, blocks_group, optimizer_group, remainder_group, stuck_group  # noqa: E402

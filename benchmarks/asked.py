@@ -9,8 +9,7 @@ from typing import Any
 from memcheck.errors import MemcheckError
 from memcheck.plan.read import load_documents
 from memcheck.verify.compare import TRACED, Observation
-from memcheck.verify.observe import Request, observe, runnable
-from memcheck.verify.process import Progress
+from memcheck.verify.observe import Progress, Request, observe, runnable
 from memcheck.verify.subject import Subject, load_subject
 
 

@@ -51,7 +51,7 @@ def trace_again(
 
 def followed(parts: Any, tracer: Any, held: list[Any]) -> dict[str, int]:
     """Follow three steps, as ``memcheck verify`` does. ``held``: tensors that rest beside the model and its inputs."""
-    from memcheck.verify.process import Progress
+    from memcheck.verify.observe import Progress
     from memcheck.verify.trace.run import _steps, resting_tensors
 
     tracer.follow(parts.inner)

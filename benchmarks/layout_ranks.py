@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from benchmarks.cases import HERE, load
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
+from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve

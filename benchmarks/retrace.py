@@ -23,8 +23,7 @@ from benchmarks.score import Failed, score
 from benchmarks.traced import cases
 from memcheck.errors import MemcheckError
 from memcheck.verify.compare import RankComparison
-from memcheck.verify.observe import compare_all
-from memcheck.verify.process import versions
+from memcheck.verify.observe import compare_all, versions
 
 TOLERANCE = 0.001
 MIB = 2**20

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import uses_flat_parameters
+from memcheck.frameworks.torch.data_parallel import uses_flat_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build import step as single

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from memcheck import __version__
-from memcheck.config.find import Configurations
-from memcheck.config.gate import EVERY, QUICK, Gate
+from memcheck.config.find import EVERY, QUICK, Configurations, Gate
 from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import UsageError
 from memcheck.judge import check_file

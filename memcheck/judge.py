@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from memcheck.config.find import UNCERTAIN, Settings
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
+from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, UNCERTAIN, Gate, Settings
 from memcheck.configs.documents import load_plans
 from memcheck.edge.opener import begin_reading_once, end_reading_once
 from memcheck.errors import UnsupportedError
@@ -233,7 +232,7 @@ def judge(plan: Plan, document: Document, result: PlanResult, gate: Gate) -> tup
         answer = with_longest(context, answer)
     context = context._replace(estimate=answer)
     if gate.hours:
-        from memcheck.rules.hours import gpu_hours
+        from memcheck.rules.governance import gpu_hours
 
         result = result._replace(gpu_hours=gpu_hours(context))
     if gate.grounds is not None:

@@ -8,11 +8,11 @@ import sys
 import click
 
 from memcheck.cli.judging import CLEAN, FINDINGS, USAGE, Gates, plan_files
+from memcheck.cli.list import table
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.parameters import COLOR, CONFIG
 from memcheck.cli.replace import replace
 from memcheck.cli.review.baseline import DEFAULT_FILE, AcceptedFinding, entries_of, read_entries, relative, rendered
-from memcheck.cli.table import table
 from memcheck.cli.tell import complain, write_bug_report
 from memcheck.cli.write import screen_of, write_stdout
 from memcheck.config.find import Configurations

@@ -6,8 +6,8 @@ import sys
 
 import click
 
+from memcheck.cli.list import table
 from memcheck.cli.parameters import COLOR, one_of, rules
-from memcheck.cli.table import table
 from memcheck.cli.write import screen_of, write_stdout
 from memcheck.edge.closest import closest
 from memcheck.errors import UsageError

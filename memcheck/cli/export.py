@@ -11,8 +11,8 @@ from memcheck.cli.tell import complain, tell
 from memcheck.cli.write import write_document, write_file
 from memcheck.config.find import Configurations
 from memcheck.configs.documents import load_plans
-from memcheck.configs.exporting import RefusedPlanError, exported
 from memcheck.configs.formats import WRITTEN
+from memcheck.configs.importing import RefusedPlanError, exported
 from memcheck.edge.screen import plural
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.judge import Gate

@@ -34,7 +34,7 @@ from memcheck.result import PlanResult, Report, Unreadable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.kept import Keeper
-    from memcheck.cli.search import UnseenSearch
+    from memcheck.cli.nothing import UnseenSearch
     from memcheck.edge.screen import Screen
 
 
@@ -129,7 +129,7 @@ def _run(options: CheckOptions, configurations: Configurations, gates: Gates, ke
     """Run with what was found out so far, and return the exit code."""
     whole = found = unseen = None
     if not options.launch and (not options.paths or any(map(os.path.isdir, options.paths))):
-        from memcheck.cli.search import search_of
+        from memcheck.cli.nothing import search_of
 
         unseen = search_of(options, configurations)
     if keeper is not None and keeper.verdicts.usable and may_be_many(options):
@@ -210,7 +210,7 @@ def check_paths(
     files = plan_files(options, configurations, unchanged, elsewhere, unmarked, found)
     unread = None
     if options.format is not None or options.defines:
-        from memcheck.cli.unread import UnreadAnswers
+        from memcheck.cli.nothing import UnreadAnswers
 
         unread = UnreadAnswers(options)
         files = unread.met(files)
@@ -262,7 +262,7 @@ def write_reports(report: Report, options: CheckOptions) -> None:
     """Each format to where it was asked for, and then statistics."""
     write_all(options, lambda form, screen: renderer(form)(report, screen))
     if options.statistics:
-        from memcheck.cli.statistics import write_statistics
+        from memcheck.cli.nothing import write_statistics
 
         write_statistics(report, options)
 

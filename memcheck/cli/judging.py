@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from memcheck.cli.options import STATED, CheckOptions
 from memcheck.config.discover import STDIN, Candidate, PlanFile, find_candidates, plans_among
-from memcheck.config.find import DEFAULT_FAIL_ON, Configurations, Settings
-from memcheck.config.gate import EVERY, QUICK, Gate, known
+from memcheck.config.find import DEFAULT_FAIL_ON, EVERY, QUICK, Configurations, Gate, Settings, known
 from memcheck.record import Record
 from memcheck.report import WITH_DOSSIER, WITH_GROUNDS
 from memcheck.result import PlanResult, Unreadable
@@ -18,8 +17,8 @@ from memcheck.what_if import make_dossier, with_remedies
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memcheck.cli.kept import Keeper
+    from memcheck.cli.nothing import UnseenSearch
     from memcheck.cli.review.baseline import AcceptedFinding, Baseline
-    from memcheck.cli.search import UnseenSearch
 
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
@@ -33,7 +32,7 @@ def configurations_of(options: CheckOptions) -> Configurations:
     """
     if options.config_from_ref is None:
         return Configurations(options.config)
-    from memcheck.cli.review.history.policy import committed_files
+    from memcheck.cli.review.baseline import committed_files
 
     return Configurations(options.config, committed_files(options.config_from_ref))
 
@@ -199,7 +198,7 @@ def plan_files(
     """
     files = plans_among(candidates(options, configurations) if found is None else found, unmarked)
     if options.shard is not None:
-        from memcheck.cli.search import only_share
+        from memcheck.cli.nothing import only_share
 
         files = only_share(files, options.shard, elsewhere)
     if options.from_ref is None:

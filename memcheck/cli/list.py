@@ -1,27 +1,56 @@
-"""``memcheck list``: what the catalogs hold."""
+"""``memcheck list``: what the catalogs hold.
+
+Plain tables for ``list``: aligned columns, the last one wrapped.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 from click.shell_completion import CompletionItem
 
 from memcheck.catalog.names import find_gpu, find_model, gpu_names, model_names
 from memcheck.cli.parameters import COLOR
-from memcheck.cli.table import table
-from memcheck.cli.write import screen_of, write_stdout
+from memcheck.cli.write import has_width, screen_of, write_stdout
 from memcheck.edge.closest import closest
 from memcheck.edge.json_text import dumps
-from memcheck.edge.screen import gib
+from memcheck.edge.screen import Screen, gib
 from memcheck.errors import UsageError
 from memcheck.families.registry import FAMILIES, WRAPPERS, read_architecture
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import DEFAULT_OPTIMIZER
 from memcheck.memory.unmodelled import unpriced
 from memcheck.record import Record
+from memcheck.report import table as writer
+from memcheck.report.story.blocks import NO_ROOM, Table
 from memcheck.rules.registry import RULES
+
+
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    screen: Screen,
+    right: frozenset[int],
+    instead: str = "take --format json",
+) -> str:
+    """A head line and one line per row. Columns in ``right`` are aligned there; the last column takes what is left.
+
+    On a narrow screen the columns before the last give way, from the right; the first, a name, stays. In a file or a
+    pipe each row is one line, which ``grep`` finds whole. ``instead``: where else the dropped columns are.
+    """
+    note = NO_ROOM._replace(text=NO_ROOM.text.replace("take --format json", instead), tone="dim")
+    found = Table(
+        caption="",
+        heads=tuple(heads),
+        rows=tuple(map(tuple, rows)),
+        right=tuple(right),
+        optional=tuple(range(len(heads) - 2, 0, -1)),
+        notes=(note,),
+        flow="wrap",
+    )
+    return "\n".join(writer.lines(found, screen) if has_width(sys.stdout) else writer.unlimited(found)) + "\n"
 
 
 class Listing(Record):

@@ -1,15 +1,34 @@
-"""What ``check`` says where there is no plan: which configs are there, and how to check them."""
+"""What ``check`` says where there is no plan: which configs are there, and how to check them.
+
+Options that are for a framework's config or a script, where a run reads none: they are said, never ignored.
+
+Which of the files that were found a run takes: one machine's share of them, and what the search leaves out.
+
+Where the counts of ``--statistics`` go.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.stated import stated_beside
+from memcheck.cli.tell import tell, warn_of_unseen
+from memcheck.cli.write import screen_of, write_stdout
+from memcheck.config.discover import PlanFile
 from memcheck.config.find import Configurations
+from memcheck.config.unseen import UnseenPlans
 from memcheck.configs.nearby import Nearby, nearby
-from memcheck.edge.screen import one_line, plural
+from memcheck.edge.screen import one_line, plural, put
 from memcheck.errors import UsageError
+from memcheck.plan.sniff import looks_like_plan
+from memcheck.record import Record
+from memcheck.report.screens import statistics
+from memcheck.result import Report, Unreadable
 
 SHOWN = 4
 """Command lines that are shown."""
@@ -46,3 +65,136 @@ def _open(found: Nearby) -> str:
     first = one_line(found.open[0])
     more = f" and {plural(len(found.open) - 1, 'more config')}" if len(found.open) > 1 else ""
     return f"not everything is stated in {first}{more}: `memcheck check FILE` names what is missing"
+
+
+_File = TypeVar("_File")
+_SOURCE = re.compile(rb"\bsource\b")
+
+
+class UnreadAnswers:
+    """``--from`` and each ``--define`` of a command line, until a file is met that they reach."""
+
+    def __init__(self, options: CheckOptions) -> None:
+        self._format = options.format
+        self._defines = {name: str(value) for name, value in options.defines}
+        self._partial = options.from_ref is not None or options.shard is not None or options.skip_unmarked
+        """Whether other runs of the same line may read other files."""
+        self._plans = self._configs = 0
+
+    def met(self, files: Iterable[_File]) -> Iterator[_File]:
+        """The files, each of them noted."""
+        for file in files:
+            if isinstance(file, PlanFile):
+                self.meet(file)
+            yield file
+
+    def meet(self, file: PlanFile) -> None:
+        """Note which options the file takes: a config all formats, a plan what its ``source`` may take."""
+        if not self._format and not self._defines:
+            return
+        if looks_like_plan(file.data):
+            self._plans += 1
+            if _SOURCE.search(file.data):
+                self._defines.clear()  # its script is another file
+            return
+        self._configs += 1
+        self._format = None
+        from memcheck.configs.types import JOB
+
+        if file.path.endswith(".ipynb") or ".py" in file.path or b".py" in file.data:
+            self._defines.pop(JOB, None)
+        for name in [name for name in self._defines if re.search(rf"\b{re.escape(name)}\b".encode(), file.data)]:
+            del self._defines[name]
+
+    def settle(self) -> None:
+        """Say which options no file took.
+
+        Raises:
+            UsageError: there are some, and the run read every file that the command line means.
+        """
+        if not self._plans and not self._configs:
+            return
+        if self._format:
+            said, help = f"--from {self._format} reaches no file: a plan is no config", "leave it out"
+        elif self._defines:
+            name, value = next(iter(self._defines.items()))
+            said, help = f"--define {name}={value} reaches no file: no script names `{name}`", "check the spelling"
+            if not self._configs:
+                said = f"--define {name}={value} reaches no file: a plan has no variables"
+                help = "state a key of the plan: --set training.micro_batch_size=2"
+        else:
+            return
+        if not self._partial:
+            raise UsageError(said, help)
+        tell(f"memcheck: warning: {said}\n")
+
+
+class Share(Record):
+    """One of several shares of the plan files."""
+
+    number: int
+    """The number of this share, from 1."""
+    shares: int
+    """How many shares there are."""
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.shares}"
+
+    def takes(self, path: str) -> bool:
+        """Whether a file, by its shown path, belongs to this share.
+
+        The path alone decides: a file that comes or goes moves no other file to another machine.
+        """
+        import hashlib
+
+        digest = hashlib.sha256(os.fsencode(path)).digest()
+        return int.from_bytes(digest[:8], "big") % self.shares == self.number - 1
+
+
+def only_share(
+    files: Iterator[PlanFile | Unreadable], share: Share, elsewhere: list[str]
+) -> Iterator[PlanFile | Unreadable]:
+    """The files of one share; the paths of all others are added to ``elsewhere``."""
+    for file in files:
+        if share.takes(file.path):
+            yield file
+        else:
+            elsewhere.append(file.path)
+
+
+class UnseenSearch(UnseenPlans):
+    """The plans that one run of ``check`` does not search for, and the warning about them."""
+
+    def tell(self) -> None:
+        """Print one warning that names plans and folders; print nothing where the folders hold no plan."""
+        if self.found.plans or self.found.left:
+            warn_of_unseen(self.found)
+
+
+def search_of(options: CheckOptions, configurations: Configurations) -> UnseenSearch:
+    """The search of a run over folders.
+
+    A plan that it finds fails under ``forbid-unseen``, and where the configuration is read from a commit: there no
+    plan may avoid the check.
+    """
+
+    def strict(folder: str) -> bool:
+        policy = configurations.of_folder(os.path.abspath(folder)).policy
+        return options.config_from_ref is not None or (policy is not None and policy.forbid_unseen)
+
+    return UnseenSearch(strict)
+
+
+FOR_PEOPLE = ("full", "concise", "brief", "github")
+"""Formats that allow other text in the same output."""
+
+
+def write_statistics(report: Report, options: CheckOptions) -> None:
+    """Behind a report for people; on stderr if stdout carries a report for programs."""
+    shown = [output.format for output in options.outputs if output.file is None]
+    if not all(form in FOR_PEOPLE for form in shown):
+        put(sys.stderr, statistics(report, screen_of(sys.stderr, options.color)))
+        return
+    silent = options.quiet and not any(plan.findings for plan in report.plans)
+    gap = "\n" if shown and not silent else ""
+    write_stdout(gap + statistics(report, screen_of(sys.stdout, options.color)))

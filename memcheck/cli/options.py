@@ -6,7 +6,7 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.cli.search import Share
+    from memcheck.cli.nothing import Share
 
 
 HARDWARE = ("gpu", "gpus_per_node", "nodes", "host_memory")

@@ -8,8 +8,7 @@ import os
 from memcheck.cli.judging import Gates, configurations_of
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import write_stdout
-from memcheck.config.find import Settings
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
+from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Settings
 from memcheck.errors import UsageError
 from memcheck.judge import WARN
 

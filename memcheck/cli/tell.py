@@ -1,17 +1,20 @@
-"""What a command says on stderr: messages, errors, defects of memcheck itself, notices, and how far it is."""
+"""What a command says on stderr: messages, errors, defects of memcheck itself, notices, and how far it is.
+
+Which terminals understand hyperlinks (OSC 8). There is no way to ask one; others would show rubbish.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from memcheck import __version__
 from memcheck.cli.options import CheckOptions
 from memcheck.cli.write import is_terminal, width_of
-from memcheck.edge.screen import clean, one_line, put, put_over, silence, wrap
+from memcheck.edge.screen import clean, one_line, put, put_over, silence, whole_number, wrap
 from memcheck.result import PlanResult
 
 TYPE_CHECKING = False
@@ -238,3 +241,30 @@ def progress(noun: str, total: int, *, wanted: bool) -> Callable[[int], None] | 
             put(stream, f"{noun}: {done:,} of {total:,}\n")
 
     return show
+
+
+PROGRAMS = ("ghostty", "iTerm.app", "vscode", "WezTerm")
+"""Values of ``TERM_PROGRAM`` of terminals that show hyperlinks."""
+TERMS = ("alacritty", "foot", "xterm-ghostty", "xterm-kitty")
+"""Beginnings of ``TERM`` of terminals that show hyperlinks."""
+MARKS = ("KITTY_WINDOW_ID", "KONSOLE_VERSION", "WT_SESSION")
+"""Variables that only such terminals set."""
+MULTIPLEXERS = ("TMUX", "STY")
+"""tmux drops hyperlinks before 3.4, and screen always."""
+FIRST_VTE = 5000
+"""GNOME Terminal and its relatives: hyperlinks work since VTE 0.50."""
+
+
+def understood(environment: Mapping[str, str]) -> bool:
+    """Whether the terminal that this environment describes shows hyperlinks."""
+    if environment.get("CI") or environment.get("TERM") == "dumb":
+        return False
+    if any(environment.get(name) for name in MULTIPLEXERS):
+        return False
+    vte = environment.get("VTE_VERSION", "")
+    return (
+        environment.get("TERM_PROGRAM") in PROGRAMS
+        or environment.get("TERM", "").startswith(TERMS)
+        or any(environment.get(name) for name in MARKS)
+        or (whole_number(vte) or 0) >= FIRST_VTE
+    )

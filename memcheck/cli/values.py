@@ -15,7 +15,7 @@ MOST_JOBS = 60
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.cli.search import Share
+    from memcheck.cli.nothing import Share
 
 
 def share(written: str) -> float:
@@ -135,7 +135,7 @@ def jobs(written: str) -> int | None:
 
 def shard(written: str) -> Share:
     """``2/4``: the second of four shares."""
-    from memcheck.cli.search import Share
+    from memcheck.cli.nothing import Share
 
     number, slash, count = written.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal() and len(count) <= MOST_DIGITS):

@@ -15,8 +15,7 @@ from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.report.full import alone
 from memcheck.result import PlanResult
-from memcheck.verify.observe import compare_all, fullest, observe, runnable
-from memcheck.verify.process import Progress, require_extra
+from memcheck.verify.observe import Progress, compare_all, fullest, observe, require_extra, runnable
 from memcheck.verify.recording import append, as_json, drifts, read, records, render
 from memcheck.verify.report import render_json, render_text
 from memcheck.verify.subject import load_document, load_subject, with_layers

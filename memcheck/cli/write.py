@@ -75,7 +75,7 @@ def use_links(stream: TextIO, color: str, environment: Mapping[str, str]) -> boo
         return color != "never" and forced != "0"
     if not is_terminal(stream):
         return False
-    from memcheck.cli.hyperlinks import understood
+    from memcheck.cli.tell import understood
 
     return understood(environment)
 

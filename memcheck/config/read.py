@@ -10,8 +10,7 @@ from math import isfinite
 
 from memcheck import __version__
 from memcheck.catalog.names import find_gpu
-from memcheck.config.find import FAIL_ON, LARGEST, UNCERTAIN, ConfigHardware, Files, Settings
-from memcheck.config.gate import known
+from memcheck.config.find import FAIL_ON, LARGEST, UNCERTAIN, ConfigHardware, Files, Settings, known
 from memcheck.edge.closest import closest
 from memcheck.edge.opener import is_inside, repository
 from memcheck.edge.toml import TomlError, parse_toml

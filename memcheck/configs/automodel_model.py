@@ -13,7 +13,7 @@ from memcheck.configs.detect import SIZELESS, changed, sized
 from memcheck.configs.draft import Draft
 from memcheck.configs.key_table import key_table
 from memcheck.configs.trainer_adapters import base, constants
-from memcheck.configs.trainer_objective import liger_kernels
+from memcheck.configs.trainer_arguments import liger_kernels
 from memcheck.configs.trainer_parts import on, say, text, words
 from memcheck.configs.trainer_split import load_named
 from memcheck.configs.types import ConfigError, KeyRow, Note

@@ -15,8 +15,8 @@ from memcheck.configs.formats import FORMATS
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import starts_processes
 from memcheck.configs.python_code import code_of
-from memcheck.configs.python_files import script_near
 from memcheck.configs.python_job import followed, trainers
+from memcheck.configs.python_source import script_near
 from memcheck.configs.refusals import (
     after_formats,
     asked_in_words,

@@ -1,32 +1,40 @@
-"""Makes a plan from a framework's config and the values that the user states in addition to it."""
+"""Makes a plan from a framework's config and the values that the user states in addition to it.
+
+The config that runs a plan: the plan is read, its layout is checked, and a format writes its job.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.configs.answers import ENGINE, FLAGS, LENGTH, NOTHING_BESIDE, Beside, asks, read_beside
 from memcheck.configs.config_file import parse_text
 from memcheck.configs.detect import detect
-from memcheck.configs.formats import FORMATS
+from memcheck.configs.formats import FORMATS, export_plan
 from memcheck.configs.launch_devices import GPU
 from memcheck.configs.pictures import IMAGES, NUMBER, STATED
 from memcheck.configs.plan_text import plan_text, plan_values
 from memcheck.configs.refusals import launch_inside
 from memcheck.configs.sourced import DISAGREES
 from memcheck.configs.trainer_parts import is_known, release_key
-from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting, told_once
+from memcheck.configs.types import ConfigProblem, Note, ReadConfig, ReadSetting, Written, told_once
 from memcheck.edge.opener import is_inside, real_path, repository
+from memcheck.errors import MemcheckError, UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import resolve
 from memcheck.job.training import LONGEST
 from memcheck.job.types import UNPACKED
 from memcheck.plan import types as plan_types
-from memcheck.plan.finding import Location, Span
+from memcheck.plan.finding import Finding, Location, Span
+from memcheck.plan.places import Document
 from memcheck.plan.read import load_documents, read_plan
 from memcheck.plan.text import read_bytes
 from memcheck.record import Record
+from memcheck.rules.located import located
+from memcheck.rules.run import check_layout, make_context
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "model": plan_types.ModelSpec._fields,
@@ -206,3 +214,38 @@ def _ordered(settings: dict[str, ReadSetting]) -> dict[str, ReadSetting]:
         return (names.index(name) if name in names else len(names), name)
 
     return dict(sorted(settings.items(), key=lambda item: place(item[0])))
+
+
+class RefusedPlanError(MemcheckError):
+    """A plan of which no config is written: it is wrong, or it trains nothing."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        """``findings``: what the check of the plan says; without an error among them, the plan trains nothing."""
+        self.errors = tuple(each for each in findings if each.severity == "error")
+        if self.errors:
+            first = self.errors[0]
+            super().__init__(f"{first.code} {first.message}", first.help or "correct the plan first")
+        else:
+            super().__init__("the plan is one for inference", "only training is exported")
+
+
+def exported(document: Document, format: str) -> Written:
+    """The config of one format for a plan. ``format``: a key of :data:`~memcheck.configs.formats.WRITTEN`.
+
+    Raises:
+        RefusedPlanError: the plan is wrong, or trains nothing.
+    """
+    plan, findings = read_plan(document)
+    if plan is None:
+        raise RefusedPlanError(findings)
+    if plan.training is None:
+        raise RefusedPlanError(())
+    try:
+        resolved = resolve(plan, FRAMEWORKS, base_dir=os.path.dirname(document.path))
+    except (ResolutionError, UnsupportedError) as error:
+        raise RefusedPlanError(located(error, document)) from None
+    context = make_context(plan, document, resolved, fail_above=DEFAULT_FAIL_ABOVE, warn_above=DEFAULT_WARN_ABOVE)
+    found, possible = check_layout(context)
+    if not possible:
+        raise RefusedPlanError(found)
+    return export_plan(plan, resolved, format, document.path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from memcheck.configs.python_code import LocalClass, LocalFunction, LocalNames, named, stated_value
 from memcheck.configs.python_expressions import FollowedCode
-from memcheck.configs.python_scope import LocalClass, LocalFunction, LocalNames, named, stated_value
 from memcheck.configs.python_values import ImportedName, MadeObject, PythonValue, joined
 
 MOST_RETURNS = 8

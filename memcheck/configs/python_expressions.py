@@ -12,16 +12,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from memcheck.configs.python_code import CodeCell, PythonCode, place
-from memcheck.configs.python_scope import (
+from memcheck.configs.python_code import (
+    CodeCell,
     FilesAround,
     Library,
     LibraryCall,
     LocalClass,
     LocalFunction,
     LocalNames,
+    PythonCode,
     TooMuchError,
     named,
+    place,
     stated_value,
     truth,
 )

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcheck.configs.key_table import key_table
-from memcheck.configs.python_code import PythonCode, place, walked
-from memcheck.configs.python_commands import CONFIGS
+from memcheck.configs.python_code import FilesAround, LocalClass, PythonCode, named, place, walked
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
 from memcheck.configs.python_run import FollowedFile
-from memcheck.configs.python_scope import FilesAround, LocalClass, named
+from memcheck.configs.python_source import CONFIGS
 from memcheck.configs.python_unsloth import complete
 from memcheck.configs.python_values import UNKNOWN, MadeObject, PythonValue, plain
 from memcheck.configs.types import NO_DEFINES

@@ -13,7 +13,7 @@ from memcheck.configs.config_file import ConfigFile, parse_text
 from memcheck.configs.launch_lines import commands_of
 from memcheck.configs.types import NO_DEFINES, ConfigError
 from memcheck.configs.wrapper_command import PROGRAM
-from memcheck.configs.wrapper_scripts import BuildScript, as_script
+from memcheck.configs.wrappers import BuildScript, as_script
 from memcheck.edge.opener import names_in, real_path, repository
 from memcheck.plan.text import shown_path
 from memcheck.record import Record

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from memcheck.configs.key_table import key_table
-from memcheck.configs.python_commands import CONFIGS, environment, of_dataclasses, of_parser
+from memcheck.configs.python_code import LibraryCall, LocalFunction, named
 from memcheck.configs.python_expressions import NAMES, FollowedCode
-from memcheck.configs.python_scope import LibraryCall, LocalFunction, named
+from memcheck.configs.python_source import CONFIGS, environment, of_dataclasses, of_parser
 from memcheck.configs.python_values import (
     LONGEST,
     UNKNOWN,

@@ -10,8 +10,7 @@ import ast
 from typing import Any
 
 from memcheck.configs.python_calls import FollowedCalls
-from memcheck.configs.python_expressions import DEEPEST
-from memcheck.configs.python_scope import (
+from memcheck.configs.python_code import (
     LocalClass,
     LocalFunction,
     LocalNames,
@@ -20,6 +19,7 @@ from memcheck.configs.python_scope import (
     stated_value,
     truth,
 )
+from memcheck.configs.python_expressions import DEEPEST
 from memcheck.configs.python_values import LIBRARIES, UNKNOWN, ImportedName, MadeObject, PythonValue, joined, plain
 
 MOST_MODULES = 12

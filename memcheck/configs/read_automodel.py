@@ -29,7 +29,7 @@ from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.pictures import IMAGES, NUMBER, limited, pictures, sees, text_alone
 from memcheck.configs.trainer_adapters import HELD
-from memcheck.configs.trainer_objective import settle
+from memcheck.configs.trainer_arguments import settle
 from memcheck.configs.trainer_parts import off, on, say, text
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.edge.screen import whole_number

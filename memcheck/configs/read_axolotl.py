@@ -22,7 +22,7 @@ from memcheck.configs.trainer_adapters import (
     linear_and,
     resumed,
 )
-from memcheck.configs.trainer_arguments import accelerator
+from memcheck.configs.trainer_arguments import accelerator, chosen_apart, liger_kernels, weighted
 from memcheck.configs.trainer_job import (
     AttentionArguments,
     BatchArguments,
@@ -40,7 +40,6 @@ from memcheck.configs.trainer_job import (
     TuningArguments,
     plan_of,
 )
-from memcheck.configs.trainer_objective import chosen_apart, liger_kernels, weighted
 from memcheck.configs.trainer_parts import (
     Division,
     architecture_named,

@@ -14,7 +14,7 @@ from memcheck.configs.config_file import ConfigFile, all_keys, load_yaml
 from memcheck.configs.draft import Draft, Reader
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_lines import without_others
-from memcheck.configs.torchtune_parts import component_optimizer
+from memcheck.configs.torchtune_launch import component_optimizer
 from memcheck.configs.trainer_parts import FALSE, RECOMPUTE, architecture_named, text
 from memcheck.configs.trainer_split import GROUP, STAGE, load_named
 from memcheck.configs.types import ConfigError, ConfigProblem, KeyRow, ReadConfig

@@ -20,6 +20,7 @@ from memcheck.configs.pictures import IMAGES, scaled, shown
 from memcheck.configs.pictures import parts as sides
 from memcheck.configs.recipe_launch import evidence, join_launch, join_recipe
 from memcheck.configs.trainer_adapters import resumed
+from memcheck.configs.trainer_arguments import liger_kernels
 from memcheck.configs.trainer_job import (
     LIGER,
     AttentionArguments,
@@ -38,7 +39,6 @@ from memcheck.configs.trainer_job import (
     TuningArguments,
     plan_of,
 )
-from memcheck.configs.trainer_objective import liger_kernels
 from memcheck.configs.trainer_parts import Division, last_layers, on, text
 from memcheck.configs.trainer_split import GROUP, LLAMA_FACTORY, RESHARDED, STAGE, deepspeed, replicas
 from memcheck.configs.types import KeyRow, ReadConfig

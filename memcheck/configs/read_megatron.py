@@ -14,8 +14,8 @@ from memcheck.configs.launch_devices import allocator, allotted, machines
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.edge.screen import whole_number
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
+from memcheck.frameworks.megatron.stages import stages_of_layout
 from memcheck.models.families.megatron_lm import DROPOUT, MODEL_TYPE
 from memcheck.models.recurrent import GATED_DELTA_NET
 

@@ -19,8 +19,8 @@ from memcheck.configs.trainer_parts import architecture_named, known_architectur
 from memcheck.configs.trainer_script import spelled_with_underscores
 from memcheck.configs.types import KeyRow, ReadConfig
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.layout_text import stages_of_layout
 from memcheck.frameworks.megatron.profile import FRAMEWORK as MEGATRON
+from memcheck.frameworks.megatron.stages import stages_of_layout
 from memcheck.models.types import Moe
 
 KEYS = key_table("megatron-swift")

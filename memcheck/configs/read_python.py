@@ -21,10 +21,10 @@ from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import devices
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_expressions import MOST_STEPS
-from memcheck.configs.python_files import NearFiles, script_near
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
 from memcheck.configs.python_launches import Launch, launches_of, started_module
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
+from memcheck.configs.python_source import NearFiles, script_near
 from memcheck.configs.python_values import PythonValue, is_whole, plain
 from memcheck.configs.read_trl import (
     attention_of,
@@ -36,6 +36,7 @@ from memcheck.configs.read_trl import (
     scored_before,
 )
 from memcheck.configs.trainer_adapters import PREPARES, leaves_casts
+from memcheck.configs.trainer_arguments import chosen_apart, weighted
 from memcheck.configs.trainer_job import (
     BatchArguments,
     Collated,
@@ -48,7 +49,6 @@ from memcheck.configs.trainer_job import (
     TuningArguments,
     plan_of,
 )
-from memcheck.configs.trainer_objective import chosen_apart, weighted
 from memcheck.configs.trainer_parts import architecture_named, on, text
 from memcheck.configs.trainer_script import others as unknown_options
 from memcheck.configs.types import JOB, NO_DEFINES, ConfigError, ConfigProblem, Note, ReadConfig

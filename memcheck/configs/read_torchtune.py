@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from memcheck.configs import torchtune_parts as keys
+from memcheck.configs import torchtune_launch as keys
 from memcheck.configs import trainer_parts as parts
 from memcheck.configs.config_file import ConfigFile
 from memcheck.configs.draft import Draft, Reader
-from memcheck.configs.torchtune_launch import RecipeRun, command_of, interpolate, join_launch
-from memcheck.configs.torchtune_parts import (
+from memcheck.configs.torchtune_launch import (
     KEYS,
+    RecipeRun,
     builder_of,
     checkpointing,
+    command_of,
     default_width,
+    interpolate,
+    join_launch,
     loss,
     objective,
     optimizer,
     recognise,
 )
-from memcheck.configs.trainer_objective import settle
+from memcheck.configs.trainer_arguments import settle
 from memcheck.configs.trainer_parts import FALSE, on, text
 from memcheck.configs.trainer_split import GROUP, STAGE
 from memcheck.configs.types import ConfigProblem, KeyRow, Note, ReadConfig, ReadSetting

@@ -20,7 +20,7 @@ from memcheck.configs.launch_lines import starts_processes, training_alone
 from memcheck.configs.pictures import shown
 from memcheck.configs.recipe_launch import join_launch, join_named_recipe
 from memcheck.configs.trainer_adapters import HELD, adapters, base, leaves_casts
-from memcheck.configs.trainer_arguments import synchronised
+from memcheck.configs.trainer_arguments import chosen_apart, masked, synchronised, weighted
 from memcheck.configs.trainer_job import (
     EVALUATED,
     AttentionArguments,
@@ -37,7 +37,6 @@ from memcheck.configs.trainer_job import (
     TuningArguments,
     plan_of,
 )
-from memcheck.configs.trainer_objective import chosen_apart, masked, weighted
 from memcheck.configs.trainer_parts import Division, off, on, text
 from memcheck.configs.trainer_script import (
     ask,

@@ -7,7 +7,8 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from memcheck.configs import python_source, serve_python
+from memcheck.configs import python_source
+from memcheck.configs import serve_lines as serve_python
 from memcheck.configs.config_file import ConfigFile, located
 from memcheck.configs.key_table import key_table
 from memcheck.configs.launch_devices import asked, hinted_gpu, per_node
@@ -21,10 +22,8 @@ from memcheck.configs.shell_values import asked_of_slurm, resolved
 from memcheck.configs.syntax import ARGUMENTS, LAUNCH, YAML, syntax_of
 from memcheck.configs.trainer_script import overridden
 from memcheck.configs.types import ConfigError, ElsewhereError
-from memcheck.configs.wrapper_command import LEARNS, PROGRAM, rank
-from memcheck.configs.wrapper_kinds import PLATFORM
-from memcheck.configs.wrapper_scripts import of_build_file
-from memcheck.configs.wrappers import WrappedLaunch, wrapped
+from memcheck.configs.wrapper_command import LEARNS, PLATFORM, PROGRAM, rank
+from memcheck.configs.wrappers import WrappedLaunch, of_build_file, wrapped
 from memcheck.edge.opener import is_file
 from memcheck.plan.finding import Location, Span
 from memcheck.record import Record

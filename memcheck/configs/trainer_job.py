@@ -15,7 +15,7 @@ from memcheck.configs import trainer_parts as parts
 from memcheck.configs.draft import Draft, speaks
 from memcheck.configs.key_table import KeyTable
 from memcheck.configs.trainer_adapters import adapters, base, computed, constants, leaves_casts, starts, unused
-from memcheck.configs.trainer_objective import liger_kernels, masked, objective, settle, trainer
+from memcheck.configs.trainer_arguments import liger_kernels, masked, objective, settle, trainer
 from memcheck.configs.trainer_parts import RECOMPUTE, Division
 from memcheck.configs.trainer_split import engine_batch
 from memcheck.configs.types import AdapterKeys, KeyRow, ReadConfig

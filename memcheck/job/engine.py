@@ -5,8 +5,7 @@ from __future__ import annotations
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import EngineSettings
-from memcheck.job.engines.vllm.defaults import batch_defaults, default_length, default_prefixes
-from memcheck.job.engines.vllm.versions import enclosing, known, order
+from memcheck.job.engines.vllm.versions import batch_defaults, default_length, default_prefixes, enclosing, known, order
 from memcheck.job.lookup import Defaults, JobProblem, ResolutionError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import InferenceSpec, ParallelismSpec

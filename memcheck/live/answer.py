@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from memcheck import __version__
 from memcheck.accounts.dossier import Dossier
 from memcheck.accounts.estimate import Estimate
-from memcheck.config.gate import Gate
+from memcheck.config.find import Gate
 from memcheck.edge.screen import percent
 from memcheck.errors import UsageError
 from memcheck.judge import check_file
-from memcheck.live.positions import Positions
+from memcheck.live.moves import Positions
 from memcheck.live.replies import (
     Diagnostic,
     Figures,
@@ -24,7 +24,7 @@ from memcheck.live.replies import (
     SectionHead,
     TextPlace,
 )
-from memcheck.live.workspace import Workspace
+from memcheck.live.requests import Workspace
 from memcheck.memory.basis import interval_basis
 from memcheck.plan.finding import Finding, Location, Remedy
 from memcheck.plan.places import Document

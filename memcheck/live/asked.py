@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memcheck import __version__
 from memcheck.catalog.names import find_model, gpu_sizes, model_names
-from memcheck.config.gate import QUICK, Gate
-from memcheck.configs.exporting import exported
+from memcheck.config.find import QUICK, Gate
 from memcheck.configs.formats import WRITTEN
-from memcheck.configs.importing import import_config
+from memcheck.configs.importing import exported, import_config
 from memcheck.configs.types import ReadSetting
 from memcheck.edge.screen import Screen
 from memcheck.errors import UsageError
@@ -28,7 +27,7 @@ from memcheck.live.replies import (
     Reported,
     Searching,
 )
-from memcheck.live.workspace import Workspace
+from memcheck.live.requests import Workspace
 from memcheck.plan.finding import Location
 from memcheck.plan.places import Document
 from memcheck.record import Record

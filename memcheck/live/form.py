@@ -9,7 +9,7 @@ from memcheck.catalog.names import GpuSize, gpu_sizes
 from memcheck.edge.screen import gib
 from memcheck.job.types import Assumption
 from memcheck.live.choices import Choosing, candidates, listed
-from memcheck.live.positions import Positions
+from memcheck.live.moves import Positions
 from memcheck.live.replies import FormField, FormGroup, KeyChoice, PlanForm
 from memcheck.live.spelling import every_key, stated_value, written_value
 from memcheck.plan.changes import SHORT

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from memcheck import __version__
-from memcheck.config.gate import Gate
+from memcheck.config.find import Gate
 from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.live.answer import CheckedFile, Places, Slices, checked_file, first
@@ -17,8 +17,7 @@ from memcheck.live.choices import Choosing
 from memcheck.live.form import choices, form, forms, soon
 from memcheck.live.moves import moved
 from memcheck.live.replies import STEPS, Choices, Done, Failed, FileChange, KeyChoice, Linked, Searching
-from memcheck.live.requests import RequestError, checked, numbered
-from memcheck.live.workspace import Workspace, checked_name
+from memcheck.live.requests import RequestError, Workspace, checked, checked_name, numbered
 from memcheck.plan.places import Document
 from memcheck.plan.value_edits import edited
 from memcheck.record import Record

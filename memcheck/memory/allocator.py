@@ -16,7 +16,7 @@ traced steps (``python -m benchmarks.accuracy --write``).
 from __future__ import annotations
 
 from memcheck.accounts.estimate import Pools
-from memcheck.frameworks.torch.fsdp import uses_flat_parameters
+from memcheck.frameworks.torch.data_parallel import uses_flat_parameters
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.job.versions import ends_apart
 from memcheck.memory.residuals import ENOUGH, Residuals, Spread, look_up, residuals

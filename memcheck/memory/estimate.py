@@ -15,7 +15,7 @@ from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.frameworks.stack import WorstRank
+    from memcheck.frameworks.registry import WorstRank
     from memcheck.memory.interval import Kinds
 
 MODELED = Overhead()

@@ -31,8 +31,7 @@ from functools import lru_cache
 from memcheck.accounts.estimate import HostMoment
 from memcheck.accounts.ranks import Components
 from memcheck.accounts.state import weight_bytes
-from memcheck.frameworks.host import NO_SAVING, HostMemory, Saving, state_bytes
-from memcheck.frameworks.registry import stack_of
+from memcheck.frameworks.registry import NO_SAVING, HostMemory, Saving, stack_of, state_bytes
 from memcheck.frameworks.torch.resident import resident_dtype
 from memcheck.job.keys import host_key
 from memcheck.job.training import ON_HOST
@@ -105,7 +104,7 @@ def quantised(job: TrainingJob) -> int:
     transformers quantises it on the GPU layer by layer and moves it to host memory, from where FSDP and DeepSpeed
     shard it (transformers pull request 29587).
     """
-    from memcheck.frameworks.torch.whole_model import model_tensors
+    from memcheck.frameworks.torch.tower_tensors import model_tensors
 
     model = job.architecture
     if isinstance(model, Rough):

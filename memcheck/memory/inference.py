@@ -19,12 +19,11 @@ from memcheck.autograd.context import Context, Setting, elements, touched_by, wh
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.pipelining import stage_parts
-from memcheck.frameworks.transformers.classes import STYLE
 from memcheck.frameworks.transformers.layers import recomputing
+from memcheck.frameworks.transformers.profile import STYLE
 from memcheck.job.engines.types import Transients
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
-from memcheck.memory.served_cache import layer_bytes
-from memcheck.memory.serving import ServingRank, Weight, formulas, ledger
+from memcheck.memory.serving import ServingRank, Weight, formulas, layer_bytes, ledger
 from memcheck.models.module_types import Compressed
 from memcheck.models.parameters import outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, ParameterTensor, Rough

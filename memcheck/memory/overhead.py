@@ -29,7 +29,7 @@ from memcheck.accounts.process_groups import ProcessGroup, UsedGroups
 from memcheck.autograd.tensor import round_up
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
-from memcheck.frameworks.torch.groups import MESH
+from memcheck.frameworks.torch.pipelining import MESH
 from memcheck.job.types import InferenceJob, Layout, Overhead, TrainingJob
 from memcheck.memory.allocator import Shares, allocator_bytes, shares
 from memcheck.memory.residuals import Residuals, Spread

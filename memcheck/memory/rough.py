@@ -14,9 +14,8 @@ from memcheck.accounts.state import LocalTensor, optimizer_state_bytes
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.deepspeed.engine import EngineBuffers
-from memcheck.frameworks.torch.optimizer import step_temporaries
 from memcheck.frameworks.torch.pipelining import in_flight
-from memcheck.frameworks.torch.resident import engine_of, sharding
+from memcheck.frameworks.torch.resident import engine_of, sharding, step_temporaries
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Rough
 from memcheck.record import Record

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from memcheck.accounts.estimate import Estimate
 from memcheck.errors import MemcheckError
-from memcheck.frameworks.torch.fsdp import mixes_adapters
+from memcheck.frameworks.torch.data_parallel import mixes_adapters
 from memcheck.job.framework import Framework
 from memcheck.job.lookup import Defaults
 from memcheck.job.recipe import resolve_recipe

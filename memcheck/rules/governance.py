@@ -1,9 +1,15 @@
-"""What a configuration lays down for every plan, and no plan may change."""
+"""What a configuration lays down for every plan, and no plan may change.
+
+How many GPU hours a run takes whose steps the plan states.
+"""
 
 from __future__ import annotations
 
+from memcheck.errors import UnsupportedError
 from memcheck.plan.types import PolicySpec
 from memcheck.record import Record
+from memcheck.rules.types import RuleContext
+from memcheck.timing.step import step_time
 
 DEFAULT_LOCKED_RULES = ("MEM1", "MEM6")
 """Memory and policy: what a comment in a plan may not hide under ``locked``."""
@@ -55,3 +61,15 @@ def held(stated: PolicySpec, limits: LockedLimits) -> PolicySpec:
         uncertain=limits.uncertain if limits.uncertain == "fail" else stated.uncertain,
         unpacked=limits.unpacked if limits.unpacked == "fail" else stated.unpacked,
     )
+
+
+def gpu_hours(context: RuleContext) -> float | None:
+    """Steps x seconds of a step x GPUs; None without ``training.steps``, or where a step has no modelled time."""
+    job, training = context.training, context.plan.training
+    if job is None or training is None or training.steps is None:
+        return None
+    try:
+        seconds = step_time(job, context.resolved.gpu).seconds
+    except UnsupportedError:
+        return None
+    return training.steps * seconds * context.layout.world_size / 3600

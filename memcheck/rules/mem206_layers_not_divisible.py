@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memcheck.autograd.tensor import ceil_div
-from memcheck.frameworks.megatron.layout_text import stages_of_layout
+from memcheck.frameworks.megatron.stages import stages_of_layout
 from memcheck.job.types import TrainingJob
 from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext

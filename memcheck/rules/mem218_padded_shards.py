@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memcheck.frameworks.torch.shards import PaddedLayer, padded_layer, ranks_without_padding
+from memcheck.frameworks.torch.fsdp_limits import PaddedLayer, padded_layer, ranks_without_padding
 from memcheck.job.types import TrainingJob
 from memcheck.plan.finding import Finding
 from memcheck.rules.types import Rule, RuleContext, stated

@@ -50,8 +50,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.accounts.state import LOW_BITS
+from memcheck.frameworks.torch.data_parallel import uses_fsdp
 from memcheck.frameworks.torch.ddp import buckets
-from memcheck.frameworks.torch.fsdp import uses_fsdp
 from memcheck.job.layout import EACH
 from memcheck.job.recipe import keeps_full_states
 from memcheck.job.types import TrainingJob

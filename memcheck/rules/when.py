@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from memcheck.catalog.names import lacks_bf16
 from memcheck.edge.imports import import_module
-from memcheck.frameworks.torch.fsdp import uses_fsdp
+from memcheck.frameworks.torch.data_parallel import uses_fsdp
 from memcheck.job.types import UNPACKED, InferenceJob
 from memcheck.memory.fit import FITS, TOO_LARGE, gpu_fit
 from memcheck.models.types import Moe

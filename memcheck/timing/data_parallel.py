@@ -11,8 +11,7 @@ from memcheck.accounts.state import expert_slices
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.timing.collectives import GroupLinks, all_reduce, gather, group
-from memcheck.timing.rates import Rates
+from memcheck.timing.rates import GroupLinks, Rates, all_reduce, gather, group
 
 
 class Copies(Record):

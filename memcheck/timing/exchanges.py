@@ -30,9 +30,8 @@ from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.record import Record
-from memcheck.timing.collectives import all_to_all, exposed, gather, group, send
 from memcheck.timing.layer import LayerCost
-from memcheck.timing.rates import Rates
+from memcheck.timing.rates import Rates, all_to_all, exposed, gather, group, send
 from memcheck.timing.tensor_parallel import TensorWires, tensor_wires
 
 ENGINE, ULYSSES, GATHER, WHOLE = "engine", "ulysses", "gather", "whole"

@@ -11,18 +11,22 @@ from memcheck.models.parameters import block_tensors
 from memcheck.models.types import Attention, Block, LatentAttention, Moe, ParameterTensor
 from memcheck.record import Record
 from memcheck.timing.rates import Rates, matmul
-from memcheck.timing.shape import Product, Shape, is_adapted, products, projections
-from memcheck.timing.tensor_parallel import AGAIN, KEPT, Half, halves
-from memcheck.timing.traffic import (
+from memcheck.timing.shape import (
     CAST,
+    Product,
+    Shape,
     activation_input_width,
     block_traffic,
     expert_activation_input_width,
+    is_adapted,
     kv_width,
     merge_traffic,
+    products,
+    projections,
     recomputed_traffic,
     repeat_traffic,
 )
+from memcheck.timing.tensor_parallel import AGAIN, KEPT, Half, halves
 from memcheck.timing.types import RooflineSeconds
 
 TYPE_CHECKING = False

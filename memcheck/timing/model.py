@@ -13,8 +13,7 @@ from memcheck.record import Record
 from memcheck.timing.exchanges import context_kind
 from memcheck.timing.layer import LayerCost, Tally, block_cost
 from memcheck.timing.rates import Rates
-from memcheck.timing.shape import Shape
-from memcheck.timing.traffic import loss_traffic
+from memcheck.timing.shape import Shape, loss_traffic
 from memcheck.timing.types import RooflineSeconds
 
 TYPE_CHECKING = False

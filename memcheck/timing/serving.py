@@ -22,9 +22,8 @@ from memcheck.models.module_types import DenseDispatchMoe
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mixer, Moe, Rough
 from memcheck.record import Record
-from memcheck.timing.collectives import all_reduce, all_to_all, group, send
 from memcheck.timing.model import parts_of
-from memcheck.timing.rates import TERA, Rates, rates_of
+from memcheck.timing.rates import TERA, Rates, all_reduce, all_to_all, group, rates_of, send
 from memcheck.timing.shape import Shape
 from memcheck.timing.types import Exchanges, StepTime
 

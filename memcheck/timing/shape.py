@@ -1,11 +1,22 @@
-"""What of a job decides the cost of a layer, and the matrix products that it comes to."""
+"""What of a job decides the cost of a layer, and the matrix products that it comes to.
+
+Bytes that a layer's element-wise operations read and write in device memory, per token.
+
+Counted from the code that runs: what each operation reads and writes, at the width of its operands. transformers'
+RMSNorm is ten operations on an fp32 copy (``models/llama/modeling_llama.py``); torchtitan's is one kernel
+(``torch.nn.RMSNorm``); Transformer Engine and ``torch.compile`` read a tensor once and write what the next product
+needs.
+Backward passes: each operation's gradient reads the incoming gradient and what was saved, and writes one gradient per
+input.
+"""
 
 from __future__ import annotations
 
 from memcheck.accounts.state import local_tensor
 from memcheck.autograd.context import Adapter, adapts, is_frozen
+from memcheck.autograd.tensor import ceil_div
 from memcheck.models.module_types import DenseDispatchMoe
-from memcheck.models.types import Block, Moe, ParameterTensor
+from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm, ParameterTensor
 from memcheck.record import Record
 
 TYPE_CHECKING = False
@@ -73,7 +84,7 @@ class Shape(Record):
     fused_loss: bool = True
     """The loss is one kernel."""
     latent_inputs: str = "own"
-    """What matrices that compress latents read, as :class:`memcheck.frameworks.stack.Timing` has it."""
+    """What matrices that compress latents read, as :class:`memcheck.frameworks.registry.Timing` has it."""
     float8_tensors: bool = False
     """fp8 is torchao's."""
     by_operators: bool = False
@@ -85,7 +96,7 @@ class Shape(Record):
     has_mtp: bool = False
     """Megatron's multi-token prediction (``mtp_num_layers``)."""
     adapted_module_name: Callable[[ParameterTensor, object], str] | None = None
-    """What adapters' targets call a layer (:class:`memcheck.frameworks.stack.Timing`)."""
+    """What adapters' targets call a layer (:class:`memcheck.frameworks.registry.Timing`)."""
     tower: TowerShape | None = None
     """The vision tower's, where a step has pictures."""
 
@@ -240,3 +251,307 @@ def projections(linear: list[Product]) -> list[Product]:
 
 def _is_qkv(product: Product) -> bool:
     return product.name.rpartition(".")[2] in ("q_proj", "k_proj", "v_proj")
+
+
+HALF = 2.0
+"""Bytes of one read or write of a 16-bit element."""
+FULL = 4.0
+"""Bytes of one read or write of an fp32 element."""
+CAST = HALF + FULL
+"""Bytes per element of a cast between 16 bits and fp32: one read, one write."""
+UNFUSED_NORM = 36
+"""transformers' RMSNorm, bytes per element: float 2 + 4, pow 4 + 4, mean 4, product 4 + 4, cast 4 + 2, weight 2 + 2."""
+UNFUSED_NORM_FP32 = 28
+"""Bytes per element of transformers' RMSNorm on an fp32 stream, where the two casts are no operations."""
+FUSED_ROTARY = 2 * HALF
+"""Bytes per rotated element in one kernel: one read, one write."""
+UNFUSED_ROTARY = 9 * HALF
+"""Bytes per rotated element in separate operations: product with cos (2 accesses), swapped halves (2), product with sin
+(2), sum (3)."""
+NEW_GELU_OPERATORS = 8
+"""Element-wise operators of transformers' ``NewGELUActivation``."""
+SOFTMAX_ACCESSES = 5
+"""Reads and writes of an fp32 copy of the logits by the vocabulary-parallel loss: maximum, difference, exponential and
+sum."""
+ROUTING = 4 * HALF
+"""Bytes per element of a routed token: gathered for its expert, then weighted and summed; a read and a write each."""
+
+
+class PassBytes(Record):
+    """Bytes that a forward pass and its backward pass read and write, per token or per logit."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def plus(self, other: PassBytes) -> PassBytes:
+        """Return the sum of both, pass by pass."""
+        return PassBytes(self.forward + other.forward, self.backward + other.backward)
+
+
+NOTHING = PassBytes()
+
+
+class Traffic(Record):
+    """Bytes that the element-wise operations of one layer move per token."""
+
+    stream: PassBytes
+    """On the residual stream: divided by the tensor ranks under sequence parallelism."""
+    inner: PassBytes
+    """Inside attention and feed-forward, whole model: divided by the tensor ranks."""
+    experts: PassBytes = NOTHING
+    """Per token and chosen expert."""
+
+
+def block_traffic(block: Block, hidden: int, *, fused: bool, fused_norms: bool, item_bytes: int) -> Traffic:
+    """Compute the bytes per token that the element-wise operations of one layer read and write.
+
+    ``fused``: the layer is compiled, or runs in Transformer Engine. ``fused_norms``: a norm is one kernel anyway.
+    ``item_bytes``: bytes per element of the residual stream.
+    """
+    one_kernel = fused or fused_norms
+    stream = _residual_additions(block, hidden, item_bytes, fused=fused)
+    for norm in block.norms:
+        stream = stream.plus(_norm(norm, hidden, item_bytes, one_kernel=one_kernel))
+    inner = _mixer(block.mixer, fused=fused, one_kernel=one_kernel)  # type: ignore[arg-type]  # towers are timed as text
+    mlp = block.mlp
+    if isinstance(mlp, Mlp):
+        inner = inner.plus(_activation(mlp, mlp.width, fused=fused))
+    if not isinstance(mlp, Moe):
+        return Traffic(stream, inner)
+    if mlp.shared.width:
+        inner = inner.plus(_activation(mlp, mlp.shared.width, fused=fused))
+    routing = PassBytes(ROUTING * hidden, ROUTING * hidden)
+    return Traffic(stream, inner, experts=_activation(mlp, mlp.width, fused=fused).plus(routing))
+
+
+def _residual_additions(block: Block, hidden: int, item_bytes: int, *, fused: bool) -> PassBytes:
+    """Compute the bytes per token of adding the outputs of attention and of the MLP to the residual stream.
+
+    An addition reads two tensors and writes one. ``fused``: the next norm reads the sum in the same kernel.
+    """
+    additions = len([half for half in (block.mixer, block.mlp) if half is not None])
+    accesses = 2 if fused else 3
+    return PassBytes(
+        forward=float(additions * accesses * item_bytes * hidden), backward=float(additions * 3 * item_bytes * hidden)
+    )
+
+
+def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> PassBytes:
+    """Compute the bytes per token that a norm reads and writes.
+
+    ``one_kernel``: the norm is one kernel, not separate operations. ``item_bytes``: bytes per element of the stream.
+    """
+    size = norm.size * norm.rows if norm.rows > 1 else norm.size
+    width = max(hidden, size)
+    if one_kernel or norm.kind == "layernorm":  # one read and one write; backward reads input and gradient, writes one
+        return PassBytes(forward=2.0 * item_bytes * width, backward=3.0 * item_bytes * width)
+    forward = float((UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width)
+    return PassBytes(forward=forward, backward=2 * forward)
+
+
+def _mixer(mixer: Attention | LatentAttention | Mixer | None, *, fused: bool, one_kernel: bool) -> PassBytes:
+    """Compute the bytes per token of rotary embedding and of the norms of queries and keys.
+
+    Latent attention concatenates queries and keys from two parts, which reads and writes them once more. A recurrent
+    mixer is estimated as two reads and two writes per element of its width, and twice that in backward. ``one_kernel``:
+    a norm is one kernel.
+    """
+    rotary_bytes = FUSED_ROTARY if fused else UNFUSED_ROTARY
+    if isinstance(mixer, LatentAttention):
+        rotated = mixer.heads * mixer.qk_rope_head_dim + mixer.qk_rope_head_dim  # of queries, and of the shared key
+        queries_and_keys = 2 * mixer.heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
+        both_ways = rotary_bytes * rotated + 2 * HALF * queries_and_keys
+        return PassBytes(both_ways, both_ways)
+    if isinstance(mixer, Mixer):
+        return PassBytes(forward=4 * HALF * mixer.width, backward=8 * HALF * mixer.width)
+    if mixer is None:
+        return NOTHING
+    width = (mixer.heads + mixer.kv_heads) * mixer.head_dim
+    moved = NOTHING
+    if mixer.rotary_dim:
+        moved = PassBytes(rotary_bytes * width, rotary_bytes * width)
+    if mixer.query_norm is not None and one_kernel:  # a read and a write; backward reads two tensors and writes one
+        moved = moved.plus(PassBytes(forward=2 * HALF * width, backward=3 * HALF * width))
+    elif mixer.query_norm is not None:
+        moved = moved.plus(PassBytes(forward=float(UNFUSED_NORM * width), backward=2.0 * UNFUSED_NORM * width))
+    return moved
+
+
+def _activation(mlp: Mlp | Moe, width: int, *, fused: bool) -> PassBytes:
+    """Compute the bytes per token of ``act(gate) * up``, or of ``act(up)`` without a gate, on 16-bit elements.
+
+    ``width``: elements per token of the up product. ``fused``: activation and product are one kernel.
+    """
+    if mlp.gated and fused:  # reads gate and up, writes the product; backward reads these and the gradient, writes two
+        return PassBytes(forward=3 * HALF * width, backward=5 * HALF * width)
+    if mlp.gated:  # the activation reads and writes, the product reads two tensors and writes one; backward 3 and 5
+        return PassBytes(forward=5 * HALF * width, backward=8 * HALF * width)
+    operators = NEW_GELU_OPERATORS if mlp.activation == "gelu_new" and not fused else 1
+    # each operator reads and writes; its backward reads the gradient and the saved input, and writes one gradient
+    return PassBytes(forward=2 * HALF * width * operators, backward=3 * HALF * width * operators)
+
+
+def recomputed_traffic(block: Block, hidden: int, modules: tuple[str, ...], *, fused: bool) -> Traffic:
+    """Compute the bytes per token that Megatron's ``recompute_modules`` move once more in backward.
+
+    ``modules``: these modules. ``layernorm`` are norms that are not fused with a linear layer: before latent attention
+    and before experts, and all norms without Transformer Engine. ``mla_up_proj`` also rotates and concatenates queries
+    and keys (``multi_latent_attention.py``, qkv_up_proj_and_rope_apply). ``fused``: Transformer Engine's kernels run.
+    """
+    mixer, mlp = block.mixer, block.mlp
+    stream = inner = experts = 0.0
+    if "layernorm" in modules:
+        separate_norms = []
+        if not fused or isinstance(mixer, LatentAttention):
+            separate_norms.append(block.input_norm)
+        if not fused or isinstance(mlp, Moe):
+            separate_norms.append(block.mlp_norm)
+        for norm in separate_norms:
+            if norm is not None:
+                stream += _norm(norm, hidden, 2, one_kernel=True).forward
+    if "mla_up_proj" in modules and isinstance(mixer, LatentAttention):
+        inner += _mixer(mixer, fused=fused, one_kernel=True).forward
+    if isinstance(mlp, Mlp) and "mlp" in modules:
+        inner += _activation(mlp, mlp.width, fused=fused).forward
+    if isinstance(mlp, Moe):
+        if mlp.shared.width and ("moe" in modules or "shared_experts" in modules):
+            inner += _activation(mlp, mlp.shared.width, fused=fused).forward
+        if "moe" in modules or "moe_act" in modules:
+            experts += _activation(mlp, mlp.width, fused=fused).forward
+        if "moe" in modules:
+            experts += ROUTING * hidden
+    return Traffic(PassBytes(stream), PassBytes(inner), PassBytes(experts))
+
+
+def activation_input_width(block: Block) -> int:
+    """Count the elements per token of the input of a layer's activation function, routed experts left out.
+
+    Gate and up are both inputs of a gated activation.
+    """
+    mlp = block.mlp
+    width = 0
+    if isinstance(mlp, Mlp):
+        width = mlp.width
+    elif isinstance(mlp, Moe):
+        width = mlp.shared.width
+    return 2 * width if mlp is not None and mlp.gated else width
+
+
+def expert_activation_input_width(block: Block) -> int:
+    """Count the elements of the activation function's input in a routed expert, per token that it gets; 0 without
+    experts.
+    """
+    mlp = block.mlp
+    if not isinstance(mlp, Moe):
+        return 0
+    return 2 * mlp.width if mlp.gated else mlp.width
+
+
+def kv_width(mixer: object, *, tensor: int, repeats_kv_heads: bool) -> int:
+    """Count the elements of one token's keys and values on one tensor-parallel rank; 0 where ``mixer`` has none.
+
+    ``repeats_kv_heads``: keys and values are repeated for every query head.
+    """
+    if isinstance(mixer, Attention):
+        heads = mixer.heads if repeats_kv_heads else mixer.kv_heads
+        return 2 * ceil_div(heads, tensor) * mixer.head_dim
+    if isinstance(mixer, LatentAttention):
+        key_width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+        return ceil_div(mixer.heads, tensor) * (key_width + mixer.v_head_dim)
+    return 0
+
+
+def merge_traffic(
+    kind: str,
+    mixer: Attention | LatentAttention | Mixer | None,
+    ranks: int,
+    *,
+    tensor: int,
+    fused: bool,
+    repeats_kv_heads: bool,
+) -> PassBytes:
+    """Compute the bytes per token of merging the outputs of ring attention's ``ranks`` steps.
+
+    ``kind``: whose ring runs, ``engine`` (Transformer Engine) or ``torch``; others merge nothing. ``tensor``: degree of
+    tensor parallelism. ``repeats_kv_heads``: keys and values are repeated for every query head.
+    """
+    if isinstance(mixer, Attention):
+        output_width = ceil_div(mixer.heads, tensor) * mixer.head_dim
+    elif isinstance(mixer, LatentAttention):
+        output_width = ceil_div(mixer.heads, tensor) * mixer.v_head_dim
+    else:
+        return NOTHING
+    keys_values = kv_width(mixer, tensor=tensor, repeats_kv_heads=repeats_kv_heads)
+    if kind == "engine":
+        return _engine_merge(output_width, keys_values, ranks)
+    if kind == "torch":
+        return _torch_merge(output_width, keys_values, ranks, fused=fused)
+    return NOTHING
+
+
+def _engine_merge(output_width: int, keys_values: int, ranks: int) -> PassBytes:
+    """Compute the bytes per token that Transformer Engine's ring moves to merge its steps.
+
+    Forward: keys and values are concatenated, the first output is scaled, each other one scaled and added. Backward:
+    they are copied once more, and each step's gradients of queries, keys and values are copied or added. Under the
+    causal mask half of the other steps have half of the queries, and half of them half of the keys: three quarters of
+    the elements on average. Widths are elements per token. Source: ``dot_product_attention/context_parallel.py``.
+    """
+    copy, add = 2 * HALF, 3 * HALF  # one read and one write; two reads and one write
+    causal_share = 0.75
+    added = add * causal_share * (ranks - 1)
+    of_outputs = output_width * (copy + added)
+    return PassBytes(forward=keys_values * copy + of_outputs, backward=keys_values * (copy + add + added) + of_outputs)
+
+
+def _torch_merge(output_width: int, keys_values: int, ranks: int, *, fused: bool) -> PassBytes:
+    """Compute the bytes per token that torch's ring moves to merge its steps. Widths are elements per token.
+
+    Forward: the first output is cast to fp32, and the merged one back. Each other one is cast, subtracted, scaled and
+    subtracted again; with half of the queries, half of that, and both halves are concatenated. ``fused``: one kernel
+    reads the output and the sum, and writes the sum. Backward: gradients of queries, keys and values are summed in
+    fp32, those of half of the queries concatenated, those of keys and values also copied to be sent. Source:
+    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, _SDPAMerger.
+    """
+    add = CAST + FULL  # reads a 16-bit tensor and the fp32 sum, and writes the sum
+    copy = 2 * FULL
+    casts = 2 * CAST
+    subtract = 3 * FULL
+    whole = CAST + subtract + copy + subtract
+    other_steps = ranks - 1
+    merged = add if fused else (whole + whole / 2 + copy) / 2  # the mean of a whole step and a half one
+    query_gradients = (add + add / 2 + copy) / 2
+    return PassBytes(
+        forward=output_width * (casts + other_steps * merged),
+        backward=(output_width * query_gradients + keys_values * (add + copy)) * other_steps,
+    )
+
+
+def repeat_traffic(mixer: Attention | LatentAttention | Mixer | None, *, tensor: int, item_bytes: int) -> float:
+    """Return the bytes per token of repeating keys and values for every query head, and of adding up their gradients
+    again.
+    """
+    if not isinstance(mixer, Attention) or mixer.heads == mixer.kv_heads:
+        return 0.0
+    kv_heads, query_heads = ceil_div(mixer.kv_heads, tensor), ceil_div(mixer.heads, tensor)
+    if query_heads <= kv_heads:
+        return 0.0
+    return 2.0 * item_bytes * (kv_heads + query_heads) * mixer.head_dim  # of keys, and of values
+
+
+def loss_traffic(kind: str, *, fused: bool, upcast: bool) -> PassBytes:
+    """Compute the bytes per logit that the loss reads and writes.
+
+    ``kind``: the plan's loss. ``fused``: one kernel (Liger, Transformer Engine, compiled) writes and reads the logits,
+    and in backward reads them and writes the gradient. ``upcast``: logits are cast to fp32 before the loss.
+    """
+    logits_written = HALF
+    if fused or kind in ("fused-linear", "in-place"):
+        return PassBytes(forward=logits_written + HALF, backward=2 * HALF)
+    if kind == "vocab-parallel":  # backward: softmax minus one-hot, and its scaling
+        return PassBytes(forward=logits_written + CAST + SOFTMAX_ACCESSES * FULL, backward=3 * FULL + CAST)
+    item = FULL if upcast else HALF
+    casts = CAST if upcast else 0.0
+    log_softmax = 2 * item
+    gradients = 4 * item  # of log-softmax: two reads and a write; of the one-hot target: a write
+    return PassBytes(forward=logits_written + casts + log_softmax, backward=gradients + casts)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
-from memcheck.timing.collectives import exposed
 from memcheck.timing.data_parallel import Copies, ExchangedBytes, gather_seconds, reduce_seconds
 from memcheck.timing.exchanges import Wires, context_seconds, expert_seconds
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import ModelCost, Stage
-from memcheck.timing.rates import CHANNELS, Rates
+from memcheck.timing.rates import CHANNELS, Rates, exposed
 from memcheck.timing.tensor_parallel import tensor_seconds
 
 FSDP_COPY_BYTES = 4.0

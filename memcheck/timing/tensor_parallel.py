@@ -27,8 +27,7 @@ from memcheck.frameworks.registry import timing_of
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import LatentAttention, Rough
 from memcheck.record import Record
-from memcheck.timing.collectives import all_reduce, exposed, gather, group
-from memcheck.timing.rates import Rates, matmul
+from memcheck.timing.rates import Rates, all_reduce, exposed, gather, group, matmul
 from memcheck.timing.shape import Product
 
 TORCH, ENGINE = "torch", "engine"

@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from memcheck.config.discover import find_plans
-from memcheck.config.find import Configurations
-from memcheck.config.gate import Gate
+from memcheck.config.find import Configurations, Gate
 from memcheck.edge.in_memory import FilesInMemory, looking_at
 from memcheck.edge.opener import RefusedError, digest, is_inside, look_at, read_whole, refuse_way_out, repository
 from memcheck.errors import UsageError
-from memcheck.live.workspace import LARGEST, Workspace, checked_name
+from memcheck.live.requests import LARGEST, Workspace, checked_name
 from memcheck.plan.text import shown_path
 from memcheck.record import Record
 from memcheck.result import Unreadable

@@ -24,7 +24,7 @@ from memcheck.verify.build.stage import build_stage
 from memcheck.verify.build.step import DevicePlacement, StepParts, build_single
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.compare import MEASURED, Observation, RankObservation, UntraceableError
-from memcheck.verify.process import Progress, versions
+from memcheck.verify.observe import Progress, versions
 
 
 class Meter:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from memcheck.accounts.estimate import Estimate
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
+from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE
 from memcheck.errors import UnsupportedError
 from memcheck.job.lookup import ResolutionError
 from memcheck.job.resolve import Resolved, with_batch

@@ -28,7 +28,6 @@ from memcheck.report.story.blocks import (
     Verdict,
 )
 from memcheck.result import PlanResult
-from memcheck.why.device_sections import device_sections, devices_data
 from memcheck.why.engine_start import ENGINES, SGLANG, VLLM, EngineStart, flags
 from memcheck.why.evidence import (
     ALLOCATED,
@@ -54,7 +53,7 @@ from memcheck.why.evidence import (
     TensorReading,
 )
 from memcheck.why.explained import AS_PREDICTED, WORDS, Explained
-from memcheck.why.live import Mapped
+from memcheck.why.live import Mapped, device_sections, devices_data
 from memcheck.why.log import LogEvidence
 from memcheck.why.shapes import TensorFit
 from memcheck.why.snapshots import DeviceMemory

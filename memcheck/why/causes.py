@@ -24,7 +24,9 @@ from memcheck.verify.subject import Subject, changed, load_subject
 from memcheck.what_if import with_remedies
 from memcheck.why.evidence import (
     ALLOCATED,
+    CLOSE,
     DEVICE,
+    ENOUGH,
     FREE,
     HOST,
     IN_USE,
@@ -37,7 +39,9 @@ from memcheck.why.evidence import (
     UNALLOCATED,
     UNEXPLAINED,
     Message,
+    Observed,
     TensorReading,
+    support,
 )
 from memcheck.why.explained import (
     AS_PREDICTED,
@@ -65,7 +69,6 @@ from memcheck.why.explained import (
 )
 from memcheck.why.shapes import TensorFit, readings, tensor_bytes
 from memcheck.why.statements import CONTEXT, is_fragmented, size
-from memcheck.why.support import CLOSE, ENOUGH, Observed, support
 
 TOKENS = (MORE_TOKENS, LONGER, LARGER)
 MOST_TIMES = 64

@@ -13,7 +13,6 @@ from memcheck.errors import MemcheckError, UsageError
 from memcheck.families.registry import catalog_architecture
 from memcheck.models.types import Architecture, Rough
 from memcheck.why.answer import Diagnosis, Drafted
-from memcheck.why.device_sections import failing
 from memcheck.why.drafting import draft
 from memcheck.why.engine_start import ENGINES, judge_start
 from memcheck.why.engine_start import read_start as read_engine_start
@@ -29,7 +28,17 @@ from memcheck.why.evidence import (
     Message,
     printed_shape,
 )
-from memcheck.why.live import ACTIVATIONS, BUFFERS, GRADIENTS, LOGITS, PARAMETERS, STATES, component_of, map_blocks
+from memcheck.why.live import (
+    ACTIVATIONS,
+    BUFFERS,
+    GRADIENTS,
+    LOGITS,
+    PARAMETERS,
+    STATES,
+    component_of,
+    failing,
+    map_blocks,
+)
 from memcheck.why.log import LogEvidence, read_log
 from memcheck.why.readings import growth
 from memcheck.why.shapes import TensorFit, readings

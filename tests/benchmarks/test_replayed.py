@@ -8,7 +8,7 @@ from benchmarks.cases import load
 from benchmarks.replayed import steps
 from benchmarks.score import as_traced, rank_of, resolved
 from memcheck.accounts.state import MIB
-from memcheck.frameworks.torch.fsdp import uses_flat_parameters
+from memcheck.frameworks.torch.data_parallel import uses_flat_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.memory.estimate import estimate
 from memcheck.memory.interval import PlanFigures, ends, interval_kinds

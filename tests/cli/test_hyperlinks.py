@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from memcheck.cli.hyperlinks import understood
+from memcheck.cli.tell import understood
 from memcheck.cli.write import screen_of
 from memcheck.edge.screen import Screen
 from memcheck.report.brief import concise

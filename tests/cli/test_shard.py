@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memcheck.__main__ import main
-from memcheck.cli.search import Share, only_share
+from memcheck.cli.nothing import Share, only_share
 from memcheck.config.discover import PlanFile
 from memcheck.result import Unreadable
 from tests.cli.plans import write, write_broken, write_over

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memcheck.cli.submit import exact, partition_gpu
-from memcheck.cli.submitted import parsed, submission_of
+from memcheck.cli.submit import exact, parsed, partition_gpu, submission_of
 from memcheck.errors import UsageError
 
 LINE = "torchrun --nproc_per_node {gpus} -m trl.scripts.sft --model_name_or_path Qwen/Qwen2.5-{size} --per_device_train_batch_size 1 --max_length 1024 --bf16"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.config.gate import counts, known
+from memcheck.config.find import counts, known
 from memcheck.errors import UsageError
 
 

@@ -10,10 +10,8 @@ import pytest
 from memcheck.configs.launch_devices import hinted_gpu
 from memcheck.configs.next_command import gpu_named, seen
 from memcheck.configs.syntax import ARGUMENTS, load_config
-from memcheck.configs.wrapper_command import CALLS, LEARNS, RUNS, STARTS, TRAINS, rank
-from memcheck.configs.wrapper_kinds import YAML_KINDS, build_title
-from memcheck.configs.wrapper_scripts import of_build_file
-from memcheck.configs.wrappers import wrapped
+from memcheck.configs.wrapper_command import CALLS, LEARNS, RUNS, STARTS, TRAINS, YAML_KINDS, build_title, rank
+from memcheck.configs.wrappers import of_build_file, wrapped
 from memcheck.judge import Gate, check_file
 from memcheck.result import PlanResult
 

@@ -11,9 +11,14 @@ import pytest
 from memcheck.catalog.names import find_gpu
 from memcheck.job.engines.types import EngineSettings, KvPool
 from memcheck.job.engines.vllm.caches import layer_caches
-from memcheck.job.engines.vllm.defaults import batch_defaults, capture_sizes, default_length, default_prefixes
 from memcheck.job.engines.vllm.planner import gib, grouped, on_rank, planned
-from memcheck.job.engines.vllm.versions import enclosing
+from memcheck.job.engines.vllm.versions import (
+    batch_defaults,
+    capture_sizes,
+    default_length,
+    default_prefixes,
+    enclosing,
+)
 from memcheck.job.engines.vllm.weights import rank_bytes, stages
 from memcheck.job.lookup import resolve_model
 from memcheck.models.types import Architecture

@@ -10,10 +10,9 @@ from memcheck.autograd.context import Setting
 from memcheck.autograd.curve import replay
 from memcheck.catalog.names import find_model
 from memcheck.families.registry import read_architecture
-from memcheck.frameworks.layers import layers_of, model_states_of
 from memcheck.frameworks.litgpt import layers as litgpt_layers
 from memcheck.frameworks.litgpt import states as litgpt_states
-from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.registry import FRAMEWORKS, layers_of, model_states_of
 from memcheck.frameworks.torchtitan import layers as torchtitan_layers
 from memcheck.frameworks.torchtitan import states as torchtitan_states
 from memcheck.frameworks.torchtune import layers as torchtune_layers
@@ -22,7 +21,7 @@ from memcheck.frameworks.transformers import layers as transformers_layers
 from memcheck.frameworks.transformers import states as transformers_states
 
 if TYPE_CHECKING:
-    from memcheck.frameworks.layers import Layers, ModelStates
+    from memcheck.frameworks.registry import Layers, ModelStates
 
 TRANSFORMERS: tuple[Layers, ModelStates] = (transformers_layers, transformers_states)
 DOORS: dict[str, tuple[Layers, ModelStates]] = {

@@ -9,7 +9,7 @@ import pytest
 from memcheck.__main__ import main
 from memcheck.edge.toml import TomlError, parse_toml
 from memcheck.families.registry import read_architecture
-from memcheck.frameworks.torch import whole_model
+from memcheck.frameworks.torch import tower_tensors as whole_model
 from memcheck.judge import Gate, check_file
 from memcheck.models.reader import ArchitectureError
 from memcheck.what_if import with_remedies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.config.gate import Gate
+from memcheck.config.find import Gate
 from memcheck.judge import check_file
 from memcheck.result import PlanResult
 

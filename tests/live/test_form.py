@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
+from memcheck.config.find import DEFAULT_FAIL_ABOVE, DEFAULT_WARN_ABOVE, Gate
 from memcheck.errors import UnsupportedError, UsageError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.lookup import ResolutionError
@@ -17,8 +17,7 @@ from memcheck.job.resolve import resolve
 from memcheck.judge import effective_policy
 from memcheck.live.choices import Choosing
 from memcheck.live.form import MAIN, choices, form, forms
-from memcheck.live.moves import moved
-from memcheck.live.positions import Positions
+from memcheck.live.moves import Positions, moved
 from memcheck.live.protocol import Session
 from memcheck.live.spelling import every_key, stated_value
 from memcheck.plan.places import Document

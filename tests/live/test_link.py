@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memcheck import __version__
 from memcheck.cli.app import run_app
-from memcheck.config.gate import Gate
+from memcheck.config.find import Gate
 from memcheck.configs.documents import load_plans
 from memcheck.errors import MemcheckError
 from memcheck.judge import check_file

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memcheck.config.gate import Gate
+from memcheck.config.find import Gate
 from memcheck.judge import check_file
 from memcheck.live.moves import moved
 from memcheck.live.protocol import Session

@@ -11,9 +11,9 @@ from memcheck.autograd.tensor import rounded
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.families.registry import read_architecture
-from memcheck.frameworks.deepspeed.host import HOST
-from memcheck.frameworks.torch.optimizer import step_temporaries
+from memcheck.frameworks.deepspeed.step import HOST
 from memcheck.frameworks.torch.pipelining import in_flight, stage_parts
+from memcheck.frameworks.torch.resident import step_temporaries
 from memcheck.frameworks.torch.units import base_setting, block_curve
 from memcheck.job.types import Checkpointing, InferenceJob, Layout, Lora, Loss, Optimizer, Overhead, Recipe
 from memcheck.memory.estimate import estimate

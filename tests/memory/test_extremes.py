@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memcheck.autograd.tensor import Tape
-from memcheck.frameworks.megatron.layout_text import MAX_LETTERS, stages_of_layout
+from memcheck.frameworks.megatron.stages import MAX_LETTERS, stages_of_layout
 from memcheck.frameworks.torch.resident import fullest_share
 from memcheck.judge import Gate, check_file
 from memcheck.memory.estimate import estimate

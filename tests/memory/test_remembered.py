@@ -16,7 +16,8 @@ from memcheck.frameworks.megatron import schedule as megatron_candidates
 from memcheck.frameworks.megatron import step as megatron_step
 from memcheck.frameworks.megatron.schedule import WARM_INPUT, InFlight, Pass, PassRun
 from memcheck.frameworks.registry import FRAMEWORKS
-from memcheck.frameworks.torch import host, load_and_save, rank_steps, ranks
+from memcheck.frameworks.torch import load_and_save, rank_steps, ranks
+from memcheck.frameworks.torch import stack as host
 from memcheck.job.resolve import resolve
 from memcheck.judge import Gate
 from memcheck.memory.estimate import estimate

@@ -42,8 +42,8 @@ def test_loops_are_never_too_low() -> None:
     from benchmarks.asked import request_of
     from memcheck.accounts.ranks import Part
     from memcheck.accounts.state import LocalTensor
-    from memcheck.frameworks.torch.optimizer import step_temporaries
     from memcheck.frameworks.torch.rank_units import part_units
+    from memcheck.frameworks.torch.resident import step_temporaries
     from memcheck.verify.build.model import build_model
 
     def loop(shapes: list[tuple[int, ...]]) -> int:

@@ -14,7 +14,7 @@ import yaml
 
 from docs.plan_format import MOST
 from memcheck.cli.app import app
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE
+from memcheck.config.find import DEFAULT_FAIL_ABOVE
 from memcheck.config.read import READERS, read_settings
 from memcheck.judge import Gate, check_file
 from tests.packaging.sentences import LONGEST, in_markdown

@@ -162,7 +162,7 @@ def test_a_clean_check_leaves_the_rest_of_the_package_alone(root: Path, clean: s
     unneeded = (
         "memcheck.cli.app",
         "memcheck.config.read",
-        "memcheck.frameworks.megatron.layout_text",
+        "memcheck.frameworks.megatron.stages",
         "memcheck.frameworks.torch.ddp",
         "memcheck.frameworks.deepspeed",
         "memcheck.frameworks.torch.inventory",

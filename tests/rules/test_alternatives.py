@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures
-from memcheck.config.gate import EVERY, Gate
+from memcheck.config.find import EVERY, Gate
 from memcheck.judge import check_file
 from memcheck.result import PlanResult
 from memcheck.rules.grounds import ALTERNATIVES, alternative

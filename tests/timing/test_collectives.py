@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.catalog.names import find_gpu, gpu_names
-from memcheck.timing.collectives import all_reduce, all_to_all, exposed, gather, group, send
 from memcheck.timing.exchanges import touched
-from memcheck.timing.rates import Rates, filled, matmul, rates_of
+from memcheck.timing.rates import Rates, all_reduce, all_to_all, exposed, filled, gather, group, matmul, rates_of, send
 from memcheck.timing.types import MissingRateError
 
 GB = 10**9

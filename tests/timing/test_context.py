@@ -7,12 +7,11 @@ import pytest
 from memcheck.catalog.names import find_gpu
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention
-from memcheck.timing.collectives import all_to_all, exposed, gather, group, send
 from memcheck.timing.exchanges import context_kind, context_seconds
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import parts_of, shape_of
-from memcheck.timing.rates import Rates, rates_of
-from memcheck.timing.traffic import merge_traffic
+from memcheck.timing.rates import Rates, all_to_all, exposed, gather, group, rates_of, send
+from memcheck.timing.shape import merge_traffic
 from tests.timing.plans import job, timed
 
 LONG = {"sequence_length": 131072, "context": 4}

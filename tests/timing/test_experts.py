@@ -9,14 +9,12 @@ import pytest
 from memcheck.catalog.names import find_gpu
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.timing.collectives import gather, group
 from memcheck.timing.exchanges import expert_seconds
 from memcheck.timing.layer import LayerCost
 from memcheck.timing.model import parts_of, shape_of
-from memcheck.timing.rates import Rates, rates_of
-from memcheck.timing.shape import products
+from memcheck.timing.rates import Rates, gather, group, rates_of
+from memcheck.timing.shape import products, recomputed_traffic
 from memcheck.timing.tensor_parallel import Half, TensorWires, tensor_seconds, tensor_wires
-from memcheck.timing.traffic import recomputed_traffic
 from tests.timing.plans import job, timed
 
 

@@ -10,9 +10,8 @@ from memcheck.families.registry import catalog_architecture
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Attention, Rough
 from memcheck.timing.model import shape_of
-from memcheck.timing.optimizer import HOST_ADAM_PER_SECOND, TORCH_SLOWER
 from memcheck.timing.shape import products
-from memcheck.timing.step import step_time
+from memcheck.timing.step import HOST_ADAM_PER_SECOND, TORCH_SLOWER, step_time
 from memcheck.timing.types import MissingRateError, StepTime
 from tests.timing.plans import job, timed
 

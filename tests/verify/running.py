@@ -6,8 +6,7 @@ import io
 from typing import Any
 
 from memcheck.verify.compare import TRACED, Observation, RankComparison
-from memcheck.verify.observe import Request, compare_all, observe, runnable
-from memcheck.verify.process import Progress
+from memcheck.verify.observe import Progress, Request, compare_all, observe, runnable
 from tests.verify.plans import subject
 
 

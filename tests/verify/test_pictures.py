@@ -12,12 +12,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 import torch  # noqa: E402
 
-from memcheck.frameworks.torch.whole_model import model_tensors  # noqa: E402
+from memcheck.frameworks.torch.tower_tensors import model_tensors  # noqa: E402
 from memcheck.job.images import gives  # noqa: E402
 from memcheck.verify.build.model import build_model  # noqa: E402
 from memcheck.verify.compare import RefusedStepError  # noqa: E402
-from memcheck.verify.observe import runnable  # noqa: E402
-from memcheck.verify.process import versions  # noqa: E402
+from memcheck.verify.observe import runnable, versions  # noqa: E402
 from tests.frameworks.torch.test_towers import TRACED  # noqa: E402
 from tests.models.multimodal import FACTS  # noqa: E402
 from tests.verify.plans import plan, subject  # noqa: E402

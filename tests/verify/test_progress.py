@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from memcheck.verify.process import Interrupts, Progress
+from memcheck.verify.observe import Interrupts, Progress
 
 
 def run(*, terminal: bool) -> str:

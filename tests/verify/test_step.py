@@ -12,8 +12,7 @@ pytestmark = pytest.mark.torch
 from memcheck.verify.build.step import StepParts, build_single  # noqa: E402
 from memcheck.verify.compare import RefusedStepError  # noqa: E402
 from memcheck.verify.measure import _fill  # noqa: E402
-from memcheck.verify.observe import runnable  # noqa: E402
-from memcheck.verify.process import quiet  # noqa: E402
+from memcheck.verify.observe import quiet, runnable  # noqa: E402
 from tests.verify.plans import TINY, plan, subject  # noqa: E402
 from tests.verify.running import traced  # noqa: E402
 

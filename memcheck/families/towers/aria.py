@@ -14,10 +14,9 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import copy, operator, scale
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, patch_convolution, return_image_tokens
 from memcheck.families.towers.idefics2 import add_position_per_patch
-from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.siglip import IDEFICS3, siglip, with_padding_mask
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_SIZE, ConfigReader

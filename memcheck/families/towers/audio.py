@@ -12,8 +12,8 @@ modeling_qwen3_asr.py, modeling_glmasr.py of transformers 5.23.
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
+from memcheck.families.tower import norm_pair
 from memcheck.families.towers.omni import convolved, sizes, whisper_tower
-from memcheck.families.towers.parts import norm_pair
 from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor

@@ -16,7 +16,7 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import mul
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair
 from memcheck.families.towers.forward_parts import (
     last_hidden_state,
     layer_norm,
@@ -24,7 +24,6 @@ from memcheck.families.towers.forward_parts import (
     pixel_shuffle,
     return_image_tokens,
 )
-from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.families.towers.siglip import pooling_head, siglip, siglip_stem
 from memcheck.models.decoder import linear

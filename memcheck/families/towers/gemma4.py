@@ -24,10 +24,18 @@ from memcheck.autograd.modules import matrix, normalise, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, cat, index, operator, scale, shift
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, PictureError, ProcessedPicture, TowerForward, no_limits
+from memcheck.families.tower import (
+    IRRELEVANT_KEYS,
+    Limits,
+    PictureError,
+    ProcessedPicture,
+    TowerForward,
+    no_limits,
+    norm_pair,
+    square_side,
+)
 from memcheck.families.towers.attention import attention_kernel
 from memcheck.families.towers.forward_parts import layer_norm, linear_layer, return_image_tokens
-from memcheck.families.towers.parts import IRRELEVANT_KEYS, norm_pair, square_side
 from memcheck.models.decoder import linear, norm_tensors, rms_norm, vector
 from memcheck.models.module_types import ClippedMlp
 from memcheck.models.reader import MAX_LAYERS, ConfigReader

@@ -15,9 +15,8 @@ from memcheck.autograd.modules import activation, fused_norm, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import TowerForward, norm_pair, square_side
 from memcheck.families.towers.forward_parts import cat_image_tokens, linear_layer, save_frozen_convolution_input
-from memcheck.families.towers.parts import norm_pair, square_side
 from memcheck.families.towers.qwen import (
     channels,
     embedded_patches,

@@ -18,7 +18,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy, head_view, operator, scale
 from memcheck.autograd.tensor import Value, round_up
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import TowerForward, norm_pair, require_divisible_heads, square_side, tower_mlp
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     hold_pixel_values,
@@ -30,7 +30,6 @@ from memcheck.families.towers.forward_parts import (
     return_image_tokens,
     unbiased_convolution,
 )
-from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_mlp
 from memcheck.models.decoder import linear, stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, Norm, ParameterTensor

@@ -8,7 +8,15 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import (
+    LayerNames,
+    TowerForward,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     drop_class_tokens,
@@ -21,14 +29,6 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
     require_input_grads,
     return_image_tokens,
-)
-from memcheck.families.towers.parts import (
-    LayerNames,
-    norm_pair,
-    require_divisible_heads,
-    square_side,
-    tower_layer,
-    tower_mlp,
 )
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader

@@ -11,9 +11,8 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, operator
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import TowerForward, norm_pair, require_divisible_heads
 from memcheck.families.towers.forward_parts import cat_image_tokens, last_hidden_state, layer_norm, require_input_grads
-from memcheck.families.towers.parts import norm_pair, require_divisible_heads
 from memcheck.families.towers.qwen import embedded_patches, merge, packed_block, packed_mlp, rotary_tables
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader

@@ -17,7 +17,19 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, copy, operator
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    SIGLIP,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.forward_parts import (
     flat_pixel_values,
     last_hidden_state,
@@ -26,14 +38,6 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
     require_input_grads,
     return_image_tokens,
-)
-from memcheck.families.towers.parts import (
-    SIGLIP,
-    norm_pair,
-    require_divisible_heads,
-    square_side,
-    tower_layer,
-    tower_mlp,
 )
 from memcheck.families.towers.processors import smart_resize
 from memcheck.families.towers.siglip import pooling_head

@@ -12,7 +12,19 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    LayerNames,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -23,14 +35,6 @@ from memcheck.families.towers.forward_parts import (
     prepend_class_token,
     require_input_grads,
     return_image_tokens,
-)
-from memcheck.families.towers.parts import (
-    LayerNames,
-    norm_pair,
-    require_divisible_heads,
-    square_side,
-    tower_layer,
-    tower_mlp,
 )
 from memcheck.families.towers.processors import DEFAULT_PROCESSOR, equal_tiles
 from memcheck.models.decoder import linear

@@ -23,7 +23,19 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    SIGLIP,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
     drop_class_tokens,
@@ -34,14 +46,6 @@ from memcheck.families.towers.forward_parts import (
     projector_mlp,
     require_input_grads,
     return_image_tokens,
-)
-from memcheck.families.towers.parts import (
-    SIGLIP,
-    norm_pair,
-    require_divisible_heads,
-    square_side,
-    tower_layer,
-    tower_mlp,
 )
 from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
 from memcheck.models.decoder import linear

@@ -20,7 +20,18 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import add, copy, index, operator, slices, unary
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.attention import attention_per_picture, projections, tower_attention
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
@@ -30,7 +41,6 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     require_input_grads,
 )
-from memcheck.families.towers.parts import norm_pair, require_divisible_heads, square_side, tower_layer, tower_mlp
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor

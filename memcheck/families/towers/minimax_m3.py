@@ -10,17 +10,17 @@ from memcheck.autograd.kernels import rotate_half
 from memcheck.autograd.operator import cast, cat, slices
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
-from memcheck.families.towers.attention import attention_per_picture, projections
-from memcheck.families.towers.forward_parts import cat_image_tokens, layer_norm, patch_convolution, projector_mlp
-from memcheck.families.towers.parts import (
+from memcheck.families.tower import (
     IRRELEVANT_KEYS,
     SIGLIP,
+    TowerForward,
     norm_pair,
     require_divisible_heads,
     tower_layer,
     tower_mlp,
 )
+from memcheck.families.towers.attention import attention_per_picture, projections
+from memcheck.families.towers.forward_parts import cat_image_tokens, layer_norm, patch_convolution, projector_mlp
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor

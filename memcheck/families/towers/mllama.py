@@ -14,7 +14,19 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import operator
 from memcheck.autograd.tensor import Storage, Value, promote, round_up
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    LayerNames,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -23,14 +35,6 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     prepend_class_token,
     require_input_grads,
-)
-from memcheck.families.towers.parts import (
-    LayerNames,
-    norm_pair,
-    require_divisible_heads,
-    square_side,
-    tower_layer,
-    tower_mlp,
 )
 from memcheck.models.decoder import linear
 from memcheck.models.families.mllama import crossing_layers

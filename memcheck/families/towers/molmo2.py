@@ -17,16 +17,20 @@ from memcheck.autograd.modules import activation
 from memcheck.autograd.operator import cast, copy, index, mul, operator
 from memcheck.autograd.tensor import Value, ceil_div, round_up
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
-from memcheck.families.towers.forward_parts import add_position_embedding, linear_layer, require_input_grads
-from memcheck.families.towers.parts import (
+from memcheck.families.tower import (
     SIGLIP,
     LayerNames,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
     require_divisible_heads,
     square_side,
     tower_layer,
     tower_mlp,
 )
+from memcheck.families.towers.forward_parts import add_position_embedding, linear_layer, require_input_grads
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor

@@ -19,10 +19,20 @@ from memcheck.autograd.modules import activation, rms_norm_pieces
 from memcheck.autograd.operator import add, cast, copy, index
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    LayerNames,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    norm_pair,
+    require_divisible_heads,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.attention import attention_per_picture, projections
 from memcheck.families.towers.forward_parts import cat_image_tokens, flat_pixel_values, layer_norm, linear_layer
-from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.families.towers.qwen import interpolated_positions
 from memcheck.models.decoder import layer_types, linear, stack
 from memcheck.models.reader import MAX_LAYERS, ConfigReader

@@ -7,7 +7,7 @@ have no memory model, so that it never runs.
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.towers.parts import norm_pair
+from memcheck.families.tower import norm_pair
 from memcheck.families.towers.qwen import MergerNames, deepstack_tower
 from memcheck.families.towers.qwen import read_2_5 as read_windowed
 from memcheck.models.decoder import linear, vector

@@ -11,7 +11,15 @@ from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import GRAD_UNCHANGED, copy, operator
 from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import (
+    LayerNames,
+    TowerForward,
+    norm_pair,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     add_position_embedding,
@@ -20,14 +28,6 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     require_input_grads,
     return_image_tokens,
-)
-from memcheck.families.towers.parts import (
-    LayerNames,
-    norm_pair,
-    require_divisible_heads,
-    square_side,
-    tower_layer,
-    tower_mlp,
 )
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader

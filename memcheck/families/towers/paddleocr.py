@@ -11,7 +11,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, cast, copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import TowerForward, norm_pair
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
     last_hidden_state,
@@ -19,7 +19,6 @@ from memcheck.families.towers.forward_parts import (
     patch_convolution,
     require_input_grads,
 )
-from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.qwen import interpolated_positions, merge, rotary_tables
 from memcheck.families.towers.siglip import siglip
 from memcheck.models.decoder import linear

@@ -24,7 +24,7 @@ from memcheck.autograd.context import Context
 from memcheck.autograd.operator import copy, gradient_copied, operator
 from memcheck.autograd.tensor import Value, ceil_div
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, PictureError, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import Limits, PictureError, ProcessedPicture, TowerForward, no_clips, no_limits, norm_pair
 from memcheck.families.towers.attention import masked_attention
 from memcheck.families.towers.forward_parts import (
     attention_pooling_head,
@@ -35,7 +35,6 @@ from memcheck.families.towers.forward_parts import (
     require_input_grads,
 )
 from memcheck.families.towers.idefics2 import add_position_per_patch
-from memcheck.families.towers.parts import norm_pair
 from memcheck.families.towers.processors import closest_aspect_ratio_grid
 from memcheck.families.towers.siglip import SiglipSizes, pooling_head, siglip, with_padding_mask
 from memcheck.models.decoder import linear, vector

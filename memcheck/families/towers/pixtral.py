@@ -21,7 +21,18 @@ from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import copy
 from memcheck.autograd.tensor import Value
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import Limits, ProcessedPicture, TowerForward, no_clips, no_limits
+from memcheck.families.tower import (
+    LayerNames,
+    Limits,
+    ProcessedPicture,
+    TowerForward,
+    no_clips,
+    no_limits,
+    require_divisible_heads,
+    square_side,
+    tower_layer,
+    tower_mlp,
+)
 from memcheck.families.towers.attention import separate_attention
 from memcheck.families.towers.forward_parts import (
     linear_layer,
@@ -30,7 +41,6 @@ from memcheck.families.towers.forward_parts import (
     require_input_grads,
     return_image_tokens,
 )
-from memcheck.families.towers.parts import LayerNames, require_divisible_heads, square_side, tower_layer, tower_mlp
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import ParameterTensor

@@ -19,7 +19,7 @@ from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import add, copy, index
 from memcheck.autograd.tensor import Storage, Value, ceil_div, round_up
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.tower import TowerForward
+from memcheck.families.tower import LayerNames, TowerForward, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.families.towers.attention import attention_kernel, attention_per_picture, output_projection, projections
 from memcheck.families.towers.forward_parts import (
     cat_image_tokens,
@@ -30,7 +30,6 @@ from memcheck.families.towers.forward_parts import (
     prepend_class_token,
     projector_mlp,
 )
-from memcheck.families.towers.parts import LayerNames, norm_pair, require_divisible_heads, tower_layer, tower_mlp
 from memcheck.models.decoder import linear, vector
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
 from memcheck.models.types import Block, ParameterTensor

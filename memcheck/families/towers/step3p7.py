@@ -7,7 +7,7 @@ so that the tower is idle: steps are of text alone.
 from __future__ import annotations
 
 from memcheck.families.multimodal import TowerContext
-from memcheck.families.towers.parts import (
+from memcheck.families.tower import (
     LayerNames,
     norm_pair,
     require_divisible_heads,

@@ -9,7 +9,7 @@ Sources: ``deepspeed/runtime/zero/config.py`` (bucket sizes 5e8 elements, ``sub_
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.profile import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 

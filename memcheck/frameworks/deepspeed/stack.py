@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.deepspeed.host import HOST
+from memcheck.frameworks.deepspeed.step import HOST
 from memcheck.frameworks.torch.stack import STACK as TORCH
 
 STACK = TORCH._replace(host=HOST)

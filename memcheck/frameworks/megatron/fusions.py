@@ -3,13 +3,19 @@
 Sources: Megatron-core ``fusions/fused_bias_swiglu.py``, ``fused_bias_gelu.py``, ``fused_bias_dropout.py`` and the
 unfused branches of ``transformer/mlp.py``. ``jit_fuser`` is torch.compile: intermediate values stay in registers,
 dropout masks are kept as one byte per element.
+
+Megatron's dense MLP: linear_fc1 (gate and up in one), activation, linear_fc2.
+
+Source: Megatron-core ``transformer/mlp.py``, ``transformer/moe/shared_experts.py``.
 """
 
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, add_bias, dropout, mul, operator, unary
-from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
+from memcheck.frameworks.megatron.linear import Projection, column, projection, row
+from memcheck.models.types import Mlp, Norm
 
 
 def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: Value, probability: float) -> Value:
@@ -113,3 +119,17 @@ def weighted_swiglu(ctx: Context, x: Value, routing_weights: Value) -> Value:
     shape, dtype = x.shape, x.dtype
     out = tape.value((*shape[:-1], shape[-1] // 2), dtype, "weighted swiglu")
     return operator(tape, out, (x, routing_weights), "weighted swiglu backward", saves=saved)
+
+
+def mlp(ctx: Context, mlp: Mlp, x: Value, spec: Norm | None, owner: str = "mlp") -> tuple[Value, Projection]:
+    """Return the MLP's output and its second projection (whose bias the bias-dropout-add adds).
+
+    ``spec``: the norm before it, where linear_fc1 does it (TE).
+    """
+    width = ceil_div(mlp.width, ctx.tp)
+    fc1 = projection(ctx, owner + ".linear_fc1", width * (2 if mlp.gated else 1), ctx.hidden, bias=mlp.bias, adds=False)
+    fc2 = projection(ctx, owner + ".linear_fc2", ctx.hidden, width, bias=mlp.bias, adds=False)
+    inner = column(ctx, x, fc1, owner + ".linear_fc1", spec)
+    del x
+    inner = activate(ctx, inner, fc1.bias, gated=mlp.gated, activation=mlp.activation)
+    return row(ctx, inner, fc2, owner + ".linear_fc2"), fc2

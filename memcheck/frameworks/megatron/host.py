@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.tensor import ceil_div
-from memcheck.frameworks.host import HostMemory, ModelStateBytes, Saving, optimizer_on_host
+from memcheck.frameworks.registry import HostMemory, ModelStateBytes, Saving, optimizer_on_host
 from memcheck.job.types import TrainingJob
 
 

@@ -10,11 +10,11 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.curve import Peak
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron import buffers, fsdp
-from memcheck.frameworks.megatron.building import BUILDING
 from memcheck.frameworks.megatron.profile import FRAMEWORK
 from memcheck.frameworks.megatron.schedule import PassRun
 from memcheck.frameworks.megatron.setting import argument_options
 from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
+from memcheck.frameworks.megatron.tensors import BUILDING
 from memcheck.job.types import TrainingJob
 from memcheck.record import Record
 

@@ -10,9 +10,8 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.megatron.attention import hidden_dropout, self_attention
-from memcheck.frameworks.megatron.fusions import bias_dropout_add
+from memcheck.frameworks.megatron.fusions import bias_dropout_add, mlp
 from memcheck.frameworks.megatron.linear import Projection, norm, uses_te
-from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 
@@ -64,7 +63,7 @@ def _attention_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ..
     if isinstance(mixer, Attention):
         out, proj = self_attention(ctx, mixer, normed, fused, recompute=core)
     elif isinstance(mixer, LatentAttention):
-        from memcheck.frameworks.megatron.latent import latent_attention
+        from memcheck.frameworks.megatron.attention import latent_attention
 
         out, proj = latent_attention(ctx, mixer, normed, recompute=core, up_proj="mla_up_proj" in modules)
     elif isinstance(mixer, Mixer) and mixer.kind == "gated-delta-net":

@@ -18,7 +18,7 @@ import math
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
-from memcheck.frameworks.megatron.fusions import activate, fuses_activation, weighted_swiglu
+from memcheck.frameworks.megatron.fusions import activate, fuses_activation, mlp, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
     fuses_wgrad,
     gather_sequence,
@@ -29,7 +29,6 @@ from memcheck.frameworks.megatron.linear import (
     scatters,
     uses_te,
 )
-from memcheck.frameworks.megatron.mlp import mlp
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.models.types import Mlp, Moe
 

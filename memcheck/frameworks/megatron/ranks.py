@@ -21,13 +21,13 @@ from memcheck.accounts.ranks import (
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
-from memcheck.frameworks.megatron.building import buffer_layout_components, with_building
 from memcheck.frameworks.megatron.counted import counted, runs_of
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, SchedulePosition, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
 from memcheck.frameworks.megatron.stages import Chunk, stages
 from memcheck.frameworks.megatron.step import Rank, SchedulePeaks
+from memcheck.frameworks.megatron.tensors import buffer_layout_components, with_building
 from memcheck.frameworks.megatron.units import SharedLayers, chunk_units, name_of, renumbered
 from memcheck.frameworks.megatron.workspaces import ANY_DEVICE, Device
 from memcheck.frameworks.megatron.workspaces import ChunkContents as Blocks

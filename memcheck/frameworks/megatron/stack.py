@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
-from memcheck.frameworks.megatron.groups import exchanges
 from memcheck.frameworks.megatron.host import HOST
 from memcheck.frameworks.megatron.ranks import MegatronWorst, megatron_ranks
+from memcheck.frameworks.megatron.stages import exchanges
 from memcheck.frameworks.megatron.workspaces import Device
-from memcheck.frameworks.stack import Stack, WorstRank
+from memcheck.frameworks.registry import Stack, WorstRank
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -25,7 +25,7 @@ def worst(job: TrainingJob, architecture: Architecture, arch: str | None) -> Wor
 def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Count the trained parameters of the whole model, and the adapter parameters added to it."""
     if job.lora is None:
-        from memcheck.frameworks.torch.whole_model import trainable_parameters
+        from memcheck.frameworks.torch.tower_tensors import trainable_parameters
 
         return trainable_parameters(job, architecture)
     from memcheck.frameworks.megatron.adapters import adapter_parameters

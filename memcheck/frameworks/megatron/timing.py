@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcheck.accounts.ranks import Part
 from memcheck.frameworks.megatron.stages import stages
-from memcheck.frameworks.stack import Timing
+from memcheck.frameworks.registry import Timing
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Attention, LatentAttention, Mlp, Moe, ParameterTensor

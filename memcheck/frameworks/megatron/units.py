@@ -23,7 +23,7 @@ from memcheck.frameworks.megatron.tensors import (
     padded_vocabulary,
     whole_block,
 )
-from memcheck.frameworks.torch.trained_parts import frozen_layers
+from memcheck.frameworks.torch.rank_tensors import frozen_layers
 from memcheck.job.types import TrainingJob
 from memcheck.models.decoder import norm_tensors
 from memcheck.models.parameters import outer_tensors

@@ -14,10 +14,16 @@ from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.frameworks.megatron.counted import Counted
 from memcheck.frameworks.megatron.own_code import OwnCode
 from memcheck.frameworks.megatron.workspaces import ChunkContents, Device
-from memcheck.frameworks.nanotron.ends import embedding_forward, head_forward
-from memcheck.frameworks.nanotron.layers import is_qwen, nanotron_layers
-from memcheck.frameworks.nanotron.linear import gathers_again, is_async, scatters
-from memcheck.frameworks.nanotron.stages import costed_stages
+from memcheck.frameworks.nanotron.layers import (
+    embedding_forward,
+    gathers_again,
+    head_forward,
+    is_async,
+    is_qwen,
+    nanotron_layers,
+    scatters,
+)
+from memcheck.frameworks.nanotron.profile import costed_stages
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture, Attention
 

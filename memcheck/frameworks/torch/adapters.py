@@ -8,9 +8,8 @@ from memcheck.accounts.state import LocalTensor, adapter_tensors, block_componen
 from memcheck.autograd.context import Adapter, adapts
 from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.stacked_adapters import expert_adapters
-from memcheck.frameworks.torch.dtypes import unquantised
-from memcheck.frameworks.torch.fsdp import all_gather_dtype
-from memcheck.frameworks.torch.trained_parts import HEAD
+from memcheck.frameworks.torch.data_parallel import all_gather_dtype
+from memcheck.frameworks.torch.rank_tensors import HEAD, unquantised
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
 from memcheck.models.parameters import head_width, task_tensors

@@ -12,12 +12,10 @@ from memcheck.accounts.ranks import Unit
 from memcheck.autograd.context import Context, Setting, require_covered, touched, whole
 from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.tensor import ITEM_BYTES, Dim, Value, rounded, rounded_bytes
-from memcheck.frameworks.layers import encoder_code
-from memcheck.frameworks.torch.dtypes import stream_dtype, widens_inside
-from memcheck.frameworks.torch.fsdp import casts_inputs
-from memcheck.frameworks.torch.rank_tensors import as_block
+from memcheck.frameworks.registry import encoder_code
+from memcheck.frameworks.torch.data_parallel import casts_inputs
+from memcheck.frameworks.torch.rank_tensors import as_block, is_hooked, recompute_mode, stream_dtype, widens_inside
 from memcheck.frameworks.torch.tower_tensors import part_setting, part_tensors, reaches
-from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
 from memcheck.job.training import encoder_length, target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob

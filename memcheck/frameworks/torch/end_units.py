@@ -7,22 +7,28 @@ from functools import lru_cache
 from memcheck.accounts.ranks import Part, Unit
 from memcheck.autograd.context import Context, Setting, require_covered, touched, whole
 from memcheck.autograd.tensor import Leaf, Value, ceil_div
-from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
+from memcheck.frameworks.registry import layers_of
 from memcheck.frameworks.torch.rank_tensors import (
+    HEAD,
+    TABLE,
+    embedded_dtype,
     embedding_tensors,
     embedding_unit_tensors,
     head_tensors,
     head_unit_tensors,
+    is_head_frozen,
+    is_hooked,
+    is_tied,
+    leaves_beside,
     multiplied_by_head,
     placement_of,
     saves_copy,
     setting_placement,
+    stream_dtype,
     transform_biases,
     unused_in_embedding,
     unused_in_head,
 )
-from memcheck.frameworks.torch.trained_parts import HEAD, TABLE, is_head_frozen, is_hooked, is_tied, leaves_beside
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.job.types import Objective, TrainingJob

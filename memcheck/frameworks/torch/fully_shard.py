@@ -10,12 +10,13 @@ from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
 from memcheck.accounts.ranks import OF_TOWER
 from memcheck.frameworks.torch.data_parallel import (
     FIRST_OF_PAIR,
+    NO_GROUP,
     DataParallel,
+    Group,
     MicroBatch,
     NamedUnit,
     StepUnits,
 )
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.record import Record
 
 BUFFERS = "communication_buffers"

@@ -14,8 +14,7 @@ from memcheck.autograd.curve import Curve, keeping, replay
 from memcheck.autograd.kernels import MASK_ALIGNMENT
 from memcheck.autograd.tensor import Dim, Value, rounded_bytes
 from memcheck.families.tower import tower_forward
-from memcheck.frameworks.torch.dtypes import stream_dtype
-from memcheck.frameworks.torch.rank_tensors import as_block
+from memcheck.frameworks.torch.rank_tensors import as_block, stream_dtype
 from memcheck.frameworks.torch.tower_tensors import part_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.vision import Vision

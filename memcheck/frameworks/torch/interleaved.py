@@ -17,19 +17,19 @@ from functools import lru_cache
 from memcheck.accounts.program import NamedCurve, Recorder
 from memcheck.accounts.ranks import Always, Part, Unit
 from memcheck.frameworks.torch.data_parallel import (
+    NO_GROUP,
     DataParallel,
+    Group,
     MicroBatch,
     NamedRun,
     StepSizes,
     StepUnits,
     UnitGroups,
 )
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.torch.rank_units import Run, Units
-from memcheck.frameworks.torch.step import Step
-from memcheck.frameworks.torch.step_options import Schedule, StepOptions, step_sizes, wrapped_kinds
+from memcheck.frameworks.torch.step import Schedule, Step, StepOptions, step_sizes, wrapped_kinds
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 

@@ -9,10 +9,10 @@ from memcheck.accounts.ranks import Part, ResidentTensors
 from memcheck.accounts.state import optimizer_state_bytes, unfilled, weight_bytes
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
+from memcheck.frameworks.torch.data_parallel import all_gather_dtype, fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.end_units import head_of, run_head
 from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
-from memcheck.frameworks.torch.fsdp import all_gather_dtype, fsdp_group, uses_fsdp
-from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors
+from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors, is_tied
 from memcheck.frameworks.torch.resident import (
     PACKED,
     Sharding,
@@ -23,7 +23,6 @@ from memcheck.frameworks.torch.resident import (
     states_dtype,
     unit_counts,
 )
-from memcheck.frameworks.torch.trained_parts import is_tied
 from memcheck.frameworks.torch.units import base_setting
 from memcheck.job.keys import state_key
 from memcheck.job.training import shards_parameters

@@ -13,7 +13,7 @@ from memcheck.autograd.tensor import rounded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memcheck.frameworks.torch.optimizer import Mesh
+    from memcheck.frameworks.torch.resident import Mesh
 
 STEPPED_BYTES = {"adamw-torchao-8bit": 8, "adamw-torchao-4bit": 26, "adamw-torchao-fp8": 0}
 """Bytes of torchao's compiled step (``single_param_adam``), for each element: what Inductor allocates (its wrapper's

@@ -7,7 +7,7 @@ such loops: ``out = model(...)`` keeps the logits referenced until the next step
 
 from __future__ import annotations
 
-from memcheck.frameworks.transformers.classes import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
+from memcheck.frameworks.transformers.profile import ADAPTERS, MISSING_ATTENTIONS, STYLE, TRANSFORMERS
 from memcheck.job import recipe as r
 from memcheck.job.framework import Framework, Fsdp2, LoadAndSave, Losses, Optimizers, Parallelism, Precisions
 

@@ -7,10 +7,11 @@ from functools import lru_cache
 from memcheck.accounts.ranks import NEVER_GATHERED, Always, Part, RankPeak, RankStates, ResidentTensors, interned
 from memcheck.accounts.state import LocalTensor
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.data_parallel import NO_UNIT_GROUPS, UnitGroups
-from memcheck.frameworks.torch.fsdp import (
+from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
+    NO_UNIT_GROUPS,
     Group,
+    UnitGroups,
     accumulates_unsharded,
     all_gather_dtype,
     ends_have_own_groups,
@@ -41,7 +42,7 @@ from memcheck.frameworks.torch.recording import (
     run_sizes,
 )
 from memcheck.frameworks.torch.resident import resident_states, shard_placement
-from memcheck.frameworks.torch.step_options import step_options, step_sizes, wrapped_kinds
+from memcheck.frameworks.torch.step import step_options, step_sizes, wrapped_kinds
 from memcheck.job.keys import UNREAD
 from memcheck.job.types import Layout, Optimizer, TrainingJob
 from memcheck.models.types import Architecture
@@ -317,7 +318,7 @@ def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSi
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     own_modules: dict[str, tuple[str, ...]] = {}
     if vision is not None:
-        from memcheck.frameworks.torch.tower_setup import own_parts
+        from memcheck.frameworks.torch.tower_tensors import own_parts
 
         own_modules = own_parts(job, vision)
     outside = [run.unit.kind not in wrapped or run.unit.kind in own_modules for run in units.runs]

@@ -1,4 +1,9 @@
-"""The parameter tensors of each unit on one rank, and which of them are trained."""
+"""The parameter tensors of each unit on one rank, and which of them are trained.
+
+Which parts of a model a job trains, ties, hooks and recomputes.
+
+Dtypes that a model does not share: parameters that stay in fp32, and the stream from layer to layer.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,220 @@ from memcheck.accounts.state import LocalTensor, block_component_tensors, expert
 from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.torch.dtypes import as_stored
-from memcheck.frameworks.torch.trained_parts import (
-    HEAD,
-    TABLE,
-    is_head_frozen,
-    is_table_frozen,
-    is_tied,
-    leaves_beside,
-    module_patterns,
-)
 from memcheck.job.types import TrainingJob
+from memcheck.models.module_types import T5Mlp
 from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
-from memcheck.models.types import Architecture, Block, Norm, ParameterTensor, PegasusModel, is_saved
+from memcheck.models.types import (
+    AltUpBlock,
+    Architecture,
+    Block,
+    Moe,
+    Norm,
+    ParameterTensor,
+    PegasusModel,
+    Rough,
+    WideStreamBlock,
+    is_saved,
+)
 from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memcheck.models.vision import Vision
+
+
+ENDS = "fp32_embeddings"
+"""The option for what Axolotl does without adapters and FSDP, where no flash attention follows (``loaders/model.py``,
+``_convert_embedding_modules_dtype``): whatever has ``norm`` in its name, routers, embedding and head.
+"""
+UPCAST = ("norm", ".gate.", "embed_tokens", "lm_head")
+
+
+def kept_names(job: TrainingJob) -> tuple[str, ...]:
+    """Return parts of the names of parameters that stay in fp32 in a model of 16 bits.
+
+    The class lists them (``_keep_in_fp32_modules``), or the trainer upcasts them. An engine of its own casts the whole
+    model when it takes it over (DeepSpeed runtime/engine.py, ``_configure_distributed_model``).
+    """
+    profile, architecture = job.framework, job.architecture
+    if not profile.runs_transformers or profile.own_engine or isinstance(architecture, Rough):
+        return ()
+    upcast = UPCAST if upcasts_ends(job) else ()
+    return {
+        "bf16": architecture.fp32_params.always + upcast,
+        "fp16": architecture.fp32_params.always + architecture.fp32_params.of_fp16 + upcast,
+    }.get(job.recipe.params, ())
+
+
+def upcasts_ends(job: TrainingJob) -> bool:
+    """Whether the trainer makes norms, embeddings and head fp32 when the model is loaded (``ENDS``)."""
+    return bool(job.option(ENDS, default=False)) and job.recipe.params != "fp32"
+
+
+def unquantised(job: TrainingJob) -> tuple[str, ...]:
+    """Return parts of the names of linear layers that are not quantised.
+
+    These are those of ``_keep_in_fp32_modules``, in any dtype (quantizers/base.py, ``get_modules_to_not_convert``).
+    GPTQ's files say themselves what they quantise.
+    """
+    architecture, by_class = (
+        job.architecture,
+        job.framework.runs_transformers and not job.base_format.startswith("gptq"),
+    )
+    return architecture.fp32_params.of_fp16 if by_class and not isinstance(architecture, Rough) else ()
+
+
+def as_stored(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> tuple[LocalTensor, ...]:
+    """The tensors, with fp32 for those that are stored in fp32 in a model of another dtype."""
+    return widened(tensors, kept_names(job), trained=job.upcast)
+
+
+@lru_cache(maxsize=4096)
+def widened(tensors: tuple[LocalTensor, ...], names: tuple[str, ...], *, trained: bool) -> tuple[LocalTensor, ...]:
+    """Return the tensors, of which some are stored in fp32.
+
+    ``names``: substrings of the names of these; a tensor that has a dtype already, such as an adapter, keeps it.
+    ``trained``: all trained tensors are in fp32.
+    """
+    if not (names or trained):
+        return tensors
+    with_dtypes = []
+    for t in tensors:
+        is_named = t.dtype is None and any(name in t.name for name in names)
+        with_dtypes.append(t._replace(dtype="fp32") if is_named or (trained and t.trained) else t)
+    in_fp32 = tuple(with_dtypes)
+    return tensors if in_fp32 == tensors else in_fp32  # an equal tuple is shared by its identity
+
+
+def stream_dtype(setting: Setting) -> str:
+    """Dtype of the residual stream: under autocast that of the embedding's weights, unless something widened it."""
+    return setting.residual_dtype or setting.param_dtype
+
+
+def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
+    """Return the dtype of the embedding's rows: that of its weights, also where what follows makes the stream fp32."""
+    widened = widens_stream(architecture, autocast=bool(setting.autocast_dtype)) or widens_inside(architecture, setting)
+    return setting.param_dtype if widened else stream_dtype(setting)
+
+
+def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
+    """Say whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
+    layers = [block for block, _ in architecture.blocks]
+    ends = [
+        architecture.embedding_norm,
+        *(block.mlp_norm for block in layers if block.residual == "post-norm" or _keeps_dtype(block)),
+    ]
+    altup = any(isinstance(block, AltUpBlock) for block in layers)  # scales the other streams by fp32 magnitudes
+    widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))
+    return widened or any(isinstance(block, WideStreamBlock) for block in layers)
+
+
+def _keeps_dtype(block: Block) -> bool:
+    """Say whether the feed-forward network returns its input's dtype.
+
+    Sums of experts do, whose matrices are in autocast's dtype (transformers integrations/moe.py).
+    """
+    return isinstance(block.mlp, Moe) and not block.parallel
+
+
+def widens_inside(architecture: Architecture, setting: Setting) -> bool:
+    """Say whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in
+    fp16).
+    """
+    last = [b.mlp.tensors[-1].name for b, _ in architecture.blocks if isinstance(b.mlp, T5Mlp)]
+    return not setting.autocast_dtype and any(part in name for part in setting.fp32_params for name in last)
+
+
+def widens_encoded(architecture: Architecture) -> bool:
+    """Whether the encoder's output is fp32 under autocast: a LayerNorm follows its layers."""
+    return architecture.encoder is not None and _is_layernorm(architecture.encoder.final_norm)
+
+
+def widened_tower(vision: Vision, base: Setting) -> str | None:
+    """Dtype of a tower's stream where CLIP's LayerNorm in front of its layers makes it; None where the weights do."""
+    return "fp32" if base.autocast_dtype and any(t.name.endswith("pre_layrnorm.weight") for t in vision.stem) else None
+
+
+def _is_layernorm(norm: Norm | None) -> bool:
+    return norm is not None and norm.kind == "layernorm"
+
+
+LAYERS = "layers:"
+"""What begins a range of layers; the schema checks the two numbers after it."""
+WORDS = ("embed", "head", "norm", "vision", "projector", "language", "audio", "encoder")
+"""Words of ``training.freeze`` that are no module patterns."""
+
+TABLE, HEAD = "embed_tokens", "lm_head"
+"""Modules that ``modules_to_save`` may name."""
+
+
+def module_patterns(freeze: tuple[str, ...]) -> tuple[str, ...]:
+    """What of ``training.freeze`` names modules."""
+    return tuple(f for f in freeze if f not in WORDS and ":" not in f)
+
+
+def frozen_layers(freeze: tuple[str, ...]) -> set[int]:
+    """Return the numbers of the layers that patterns such as ``layers:0-3`` in ``freeze`` name."""
+    frozen: set[int] = set()
+    for pattern in freeze:
+        if pattern.startswith(LAYERS):
+            first, _, last = pattern.removeprefix(LAYERS).partition("-")
+            frozen.update(range(int(first), int(last)))
+    return frozen
+
+
+def recompute_mode(job: TrainingJob, layer: int) -> str:
+    """Return how one layer is recomputed: ``none``, ``selective``, ``full``, or ``parts:`` and the names of its
+    modules.
+    """
+    checkpointing = job.checkpointing
+    if checkpointing.mode == "none" or (checkpointing.every_n_layers > 1 and layer % checkpointing.every_n_layers):
+        return "none"
+    if checkpointing.modules and job.framework.checkpointed_parts:
+        return f"parts:{','.join(checkpointing.modules)}"
+    return checkpointing.mode
+
+
+def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
+    """Return whether the looked-up rows are made to require a gradient (``enable_input_require_grads``).
+
+    A script asks for it before reentrant checkpoints. transformers 5.23 does so by itself for every model whose main
+    input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and for towers. peft does so in any
+    version.
+    """
+    words = (
+        architecture.encoder is None or not architecture.encoder.channels
+    )  # a model of sounds has another main input
+    hooks = (words and job.framework.runs_transformers) or job.base_format == "int8"
+    recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
+    return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
+
+
+def is_tied(architecture: Architecture, tensor: int) -> bool:
+    """Whether head and embedding are one tensor on a rank: parallelize_module unties them (two DTensors)."""
+    return architecture.tie_word_embeddings and tensor == 1
+
+
+def is_table_frozen(job: TrainingJob, architecture: Architecture) -> bool:
+    """Whether ``freeze`` names the embedding, or the head that is the same tensor."""
+    return "embed" in job.freeze or (architecture.tie_word_embeddings and "head" in job.freeze)
+
+
+def leaves_beside(job: TrainingJob, architecture: Architecture) -> bool:
+    """Whether only the table is frozen, as a tied head: the positions, types and norms around it are trained."""
+    return is_table_frozen(job, architecture) and "embed" not in job.freeze
+
+
+def has_tensors_beside(architecture: Architecture) -> bool:
+    """Say whether trained tensors other than the table contribute to the first layer's input."""
+    norm = architecture.embedding_norm is not None
+    positions = architecture.learned_positions > 0 and not isinstance(architecture, PegasusModel)
+    return norm or positions or architecture.embedding_module.token_types > 0 or architecture.per_layer is not None
+
+
+def is_head_frozen(job: TrainingJob, architecture: Architecture) -> bool:
+    """Whether ``freeze`` names the head, or the embedding that is the same tensor when the parts are frozen."""
+    return "head" in job.freeze or (architecture.tie_word_embeddings and "embed" in job.freeze)
 
 
 def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTensor]:

@@ -11,10 +11,8 @@ from functools import lru_cache
 
 from memcheck.accounts.ranks import NUMBERED, Part, Unit
 from memcheck.autograd.context import Setting
-from memcheck.frameworks.engine import engine_code
-from memcheck.frameworks.torch.dtypes import embedded_dtype, stream_dtype
-from memcheck.frameworks.torch.end_units import embedding_unit, head_unit
-from memcheck.frameworks.torch.fsdp import (
+from memcheck.frameworks.registry import engine_code
+from memcheck.frameworks.torch.data_parallel import (
     accumulates_unsharded,
     adds_in_place,
     autograd_gradient_dtype,
@@ -22,22 +20,23 @@ from memcheck.frameworks.torch.fsdp import (
     outside_gradient_dtype,
     uses_fsdp,
 )
+from memcheck.frameworks.torch.end_units import embedding_unit, head_unit
 from memcheck.frameworks.torch.rank_tensors import (
-    checked_architecture,
-    layer_tensors,
-    saves_copy,
-    setting_placement,
-    trains_table,
-)
-from memcheck.frameworks.torch.trained_parts import (
     HEAD,
     TABLE,
+    checked_architecture,
+    embedded_dtype,
     frozen_layers,
     has_tensors_beside,
     is_hooked,
     is_tied,
+    layer_tensors,
     leaves_beside,
     recompute_mode,
+    saves_copy,
+    setting_placement,
+    stream_dtype,
+    trains_table,
 )
 from memcheck.frameworks.torch.units import base_setting, block_unit
 from memcheck.job.types import TrainingJob
@@ -228,7 +227,7 @@ class Units:
 
     def _idle_units(self) -> list[Run]:
         """Return the units that a step of text does not run: Llama 3.2 Vision's cross-attention layers."""
-        from memcheck.frameworks.torch.idle_towers import idle_units
+        from memcheck.frameworks.torch.tower_tensors import idle_units
         from memcheck.job.images import NO_PICTURES
 
         units = idle_units(self.job, self.architecture, self.base, NO_PICTURES)
@@ -282,7 +281,7 @@ class Units:
 
                 unit = sharing(unit, block, setting, mode)
             if block.shared_with.later or block.shared_with.earlier:
-                from memcheck.frameworks.torch.shared_tensors import gathering
+                from memcheck.frameworks.torch.ddp import gathering
 
                 unit = gathering(unit, block, setting)
             # windows alternate, and layers with and without often take the same: equal curves are shared

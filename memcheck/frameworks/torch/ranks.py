@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant, Pools, RankEstimate
 from memcheck.accounts.ranks import RankAtPeak, ResidentTensors, Tops, highest_rank
-from memcheck.frameworks.torch.fsdp import mixes_adapters, runs_chunk_by_chunk
+from memcheck.frameworks.torch.data_parallel import mixes_adapters, runs_chunk_by_chunk
 from memcheck.frameworks.torch.pipelining import SPLIT, ranks_with_highest_peak, stage_parts
 from memcheck.frameworks.torch.rank_steps import (
     Steps,

@@ -11,18 +11,18 @@ from memcheck.accounts.program import NOTHING, Evaluated, Program, Recorder, nam
 from memcheck.accounts.ranks import NUMBERED, Moment
 from memcheck.autograd.curve import Peak
 from memcheck.frameworks.torch.data_parallel import (
+    NO_GROUP,
     NO_UNIT_GROUPS,
+    Group,
     NamedRun,
     NamedUnit,
     StepSizes,
     StepUnits,
     UnitGroups,
 )
-from memcheck.frameworks.torch.fsdp import NO_GROUP, Group
 from memcheck.frameworks.torch.pipelining import StageExchange
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.step import Step
-from memcheck.frameworks.torch.step_options import StepOptions
+from memcheck.frameworks.torch.step import Step, StepOptions
 from memcheck.record import Record
 
 LAYER = r"\blayer (\d+)"

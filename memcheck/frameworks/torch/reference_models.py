@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memcheck.accounts.state import LocalTensor, shard_numel, weight_bytes
-from memcheck.frameworks.engine import Engine, engine_code
-from memcheck.frameworks.layers import model_states_of
-from memcheck.frameworks.torch.fsdp import Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
-from memcheck.frameworks.torch.whole_model import model_tensors
+from memcheck.frameworks.registry import Engine, engine_code, model_states_of
+from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, fsdp_group, is_zero3, uses_fsdp
+from memcheck.frameworks.torch.tower_tensors import model_tensors
 from memcheck.job.types import Companion, Objective, TrainingJob
 from memcheck.models.types import Architecture
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memcheck.accounts.ranks import Part
-from memcheck.frameworks.stack import Timing
+from memcheck.frameworks.registry import Timing
+from memcheck.frameworks.torch.fsdp_limits import experts_padding
 from memcheck.frameworks.torch.pipelining import stage_parts
-from memcheck.frameworks.torch.shards import experts_padding
 from memcheck.job.types import TrainingJob
 
 

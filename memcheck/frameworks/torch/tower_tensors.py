@@ -3,30 +3,126 @@
 Under FSDP1 stem, last norm and projector of a frozen tower are in one flat tensor with embedding, final norm and head,
 as they are no layers. That tensor wants a gradient, so that a tower whose stem lies in it keeps its graph (torch 2.13
 distributed/fsdp/_flat_param.py, ``_use_unsharded_views``). The optimizer steps on none of it.
+
+How a framework treats a tower: which modules FSDP makes groups of, and which outputs live until the loss.
+
+FSDP wraps by the classes that a model names, or layer by layer. Source: ``_no_split_modules`` of transformers 5.24's
+classes, of every model inside of one.
+
+Units of a tower that do not run or whose output is unused: layers after the features, pooling, idle layers.
+
+The parameter tensors of a whole pipeline rank, or of a whole model. Nothing is replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
-from memcheck.accounts.ranks import IDLE
+from memcheck.accounts.ranks import IDLE, OF_LANGUAGE, TOWERS, WRAPPED, Part, Unit
 from memcheck.accounts.state import LocalTensor
-from memcheck.autograd.context import Adapter, Setting
-from memcheck.autograd.tensor import rounded, rounded_bytes
-from memcheck.frameworks.torch.rank_tensors import TensorPlacement, as_block, block_tensors, placement_of
-from memcheck.frameworks.torch.tower_setup import (
-    ATTENTION,
-    EMBEDDING,
-    embeds_apart,
-    is_unsplit,
-    names_classes,
-    own_parts,
-    parts_attention,
+from memcheck.autograd import Tape, Value
+from memcheck.autograd.context import Adapter, Context, Setting
+from memcheck.autograd.curve import Curve, Peak, checkpointed, high
+from memcheck.autograd.tensor import Dim, Leaf, rounded, rounded_bytes
+from memcheck.families.tower import tower_forward
+from memcheck.frameworks.registry import layers_of
+from memcheck.frameworks.torch.rank_tensors import (
+    TensorPlacement,
+    as_block,
+    as_framework_builds,
+    as_stored,
+    block_tensors,
+    embedding_unit_tensors,
+    frozen_layers,
+    head_unit_tensors,
+    layer_tensors,
+    placement_of,
+    stream_dtype,
 )
-from memcheck.job.images import are_there, pictures_of
+from memcheck.job.images import Pictures, are_there, gives, has_outputs, pictures_of
 from memcheck.job.types import TrainingJob
+from memcheck.job.versions import version_of_models
 from memcheck.models.types import Architecture, Block, ParameterTensor
 from memcheck.models.vision import Vision
+
+ATTENTION = ("self_attn.", "attention.")
+"""Prefixes of the tensors of a layer's attention."""
+EMBEDDING = ("embeddings.", "patch_embedder.")
+"""Prefixes of the tensors of a stem's own module."""
+RESAMPLER = ("perceiver_resampler.layers.", "modality_projection.")
+"""Prefixes of the tensors of a projector's wrapped modules. They run one by one, and are one unit here."""
+
+
+def names_classes(job: TrainingJob) -> bool:
+    """Whether the framework wraps the classes that a model names, and no other modules."""
+    return job.framework.unsplit is not None
+
+
+def is_unsplit(job: TrainingJob, vision: Vision) -> bool:
+    """Whether the whole tower belongs to FSDP's root group."""
+    return names_classes(job) and not tower_forward(vision.kind).wrapped
+
+
+def parts_attention(job: TrainingJob, vision: Vision) -> bool:
+    """Whether FSDP wraps the attention of each tower layer and leaves the rest of the layer to the root."""
+    return names_classes(job) and "attention" in tower_forward(vision.kind).wrapped
+
+
+def embeds_apart(job: TrainingJob, vision: Vision) -> bool:
+    """Whether FSDP wraps the patch embedding."""
+    return names_classes(job) and "embedding" in tower_forward(vision.kind).wrapped
+
+
+def wrapped_of(job: TrainingJob, vision: Vision) -> tuple[str, ...]:
+    """Return the kinds of modules that FSDP wraps: layers, and for some towers the patch embedding or the projector."""
+    if is_unsplit(job, vision):
+        return OF_LANGUAGE
+    embedded = ("stem",) if embeds_apart(job, vision) else ()
+    return (
+        WRAPPED
+        + embedded
+        + (("projector",) if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped else ())
+    )
+
+
+def own_parts(job: TrainingJob, vision: Vision) -> dict[str, tuple[str, ...]]:
+    """Return the name prefixes of tensors in FSDP units of their own, by kind of unit; the root has all others."""
+    modules_by_part: dict[str, tuple[str, ...]] = {}
+    if parts_attention(job, vision):
+        modules_by_part |= dict.fromkeys(TOWERS, ATTENTION)
+    if embeds_apart(job, vision):
+        modules_by_part["stem"] = EMBEDDING
+    if names_classes(job) and "projector" in tower_forward(vision.kind).wrapped:
+        modules_by_part["projector"] = RESAMPLER
+    if "stem" in modules_by_part or "projector" in modules_by_part:  # idle
+        modules_by_part["beside"] = modules_by_part.get("stem", ()) + modules_by_part.get("projector", ())
+    return modules_by_part
+
+
+def gives_towers(job: TrainingJob, vision: Vision) -> bool:
+    """Say whether the model's output carries the tower's rows and image tokens."""
+    framework = job.framework
+    if not has_outputs(vision, framework):
+        return False
+    return gives(version_of_models(job, framework))
+
+
+def stays(job: TrainingJob, vision: Vision) -> bool:
+    """Whether a tower's outputs live until the loss is computed."""
+    return vision.to_loss or gives_towers(job, vision)
+
+
+def sinks(job: TrainingJob, vision: Vision) -> bool:
+    """Say whether DDP's function goes through trained layers after the features: they get no gradient, so that DDP has
+    to be told to look for such.
+    """
+    trained = job.lora is not None or "vision" not in job.freeze
+    if not (vision.idle and trained and gives_towers(job, vision)):
+        return False
+    from memcheck.frameworks.torch.ddp import buckets
+
+    return buckets(job).exist
 
 
 def part_setting(job: TrainingJob, base: Setting, part: str) -> Setting:
@@ -231,3 +327,148 @@ def stem_of_tower(job: TrainingJob, tower: Setting, vision: Vision) -> Setting:
         return tower
     names = tuple(t.name.removesuffix(".weight") for t in vision.stem if t.name.startswith(EMBEDDING))
     return tower._replace(frozen_modules=names, trained=len(names) < len(vision.stem))
+
+
+NO_HIGH = Peak(0, "", ())
+NOTHING_RUNS = Curve(
+    saved_bytes=0,
+    saved_inventory=(),
+    saved_components=(),
+    autocast_cache_bytes=0,
+    forward_peak=NO_HIGH,
+    backward_peak=NO_HIGH,
+    gradient_bytes=0,
+)
+
+
+def idle_units(
+    job: TrainingJob, architecture: Architecture, base: Setting, pictures: Pictures
+) -> list[tuple[Unit, int, int]]:
+    """Return the units whose weights are resident and do not run, as (unit, how many are equal, number of the
+    first).
+    """
+    idle = idle_blocks(architecture, has_pictures=pictures.rows > 0)
+    return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
+
+
+def told_apart(
+    idle: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
+) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
+    """Split units whose output no loss reads into those that do not run, and SigLIP's attention pooling, which runs.
+
+    ``idle``: such units with their counts. The pooling runs after the tower's layers, as an FSDP unit by itself
+    (``_no_split_modules``): its activations are live with its gathered parameters.
+    """
+    pooling = [run for run in idle if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
+    row_bytes = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
+    # nn.MultiheadAttention of one query over all patches: six tensors as large as the patches
+    highest = Peak(6 * row_bytes, "keys and values", (("activations", 6 * row_bytes),))
+    curve = NOTHING_RUNS._replace(forward_peak=highest)
+    runs = []
+    for unit, _, _ in pooling:
+        kind = "idle" if unit.kind == IDLE else unit.kind
+        runs.append((unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve), 1, 0))
+    return [run for run in idle if run not in pooling], runs
+
+
+def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
+    """Return the unit of a block that does not run: it has no gradient and no optimizer state.
+
+    A block that is not a layer is in the root's FSDP group, which is gathered all step.
+    """
+    kind = IDLE if idle_group(job, block) == "layer" else "beside"
+    tensors = idle_tensors(job, block, setting.adapter, trained=setting.trained)
+    return Unit(kind=kind, name="idle layer", tensors=tensors, first_curve=NOTHING_RUNS, later_curve=NOTHING_RUNS)
+
+
+def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, inventory: bool) -> Unit:
+    """Return the unit of a tower layer that runs after the layer whose output is read.
+
+    Its graph lives as long as the tower's output.
+    """
+    architecture = job.architecture
+    vision = architecture.vision if isinstance(architecture, Architecture) else None
+    is_returned = vision is not None and gives_towers(job, vision)
+    curve = passing_curve(block, setting, recompute, is_returned, inventory)
+    tensors = idle_tensors(job, block, setting.adapter, trained=setting.trained)
+    return Unit(kind="idle", name="idle layer", tensors=tensors, first_curve=curve, later_curve=curve)
+
+
+@lru_cache(maxsize=512)
+def passing_curve(block: Block, setting: Setting, recompute: str, is_returned: bool, inventory: bool) -> Curve:
+    """Replay a layer whose output nothing reads. ``returned``: its graph and output, which ``last_hidden_state`` is.
+
+    ``is_returned``: the model's output has it, so that the copies of weights in its graph outlive autocast's own.
+    """
+    tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
+    ctx = Context(tape, setting)
+    shape, dtype = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v")), stream_dtype(setting)
+    x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.needs_input_gradient else None)
+    forward, is_checkpointed = layers_of(setting.style).recomputing(block, recompute)
+    y = checkpointed(ctx, forward, x) if is_checkpointed else forward(ctx, x)
+    highest, held_bytes = (
+        high(tape),
+        tape.live - rounded_bytes(shape, dtype),
+    )  # the features count as the projector's input
+    del y
+    x.storage = None
+    ctx.extra_outputs.clear()
+    has_graph = setting.needs_input_gradient or setting.trained or setting.adapter is not None
+    cast_bytes = 0 if is_returned and has_graph else tape.live
+    tape.casts.clear()
+    features = rounded_bytes(shape, dtype)  # there while the layer is gathered
+    return NOTHING_RUNS._replace(
+        forward_peak=highest,
+        autocast_cache_bytes=cast_bytes,
+        extra_output_bytes=held_bytes - cast_bytes,
+        input_bytes=features,
+    )
+
+
+def tensors_of(job: TrainingJob, architecture: Architecture, part: Part) -> Iterator[tuple[LocalTensor, ...]]:
+    """Yield the parameter tensors of one pipeline rank, unit by unit. Equal layers yield the same tuple."""
+    architecture, placement, frozen = (
+        as_framework_builds(job, architecture),
+        placement_of(job),
+        frozen_layers(job.freeze),
+    )
+    if part.embedding:
+        yield embedding_unit_tensors(job, architecture, placement)
+    layers = architecture.layers()
+    tensors_by_layer: dict[tuple[int, bool], tuple[LocalTensor, ...]] = {}
+    for index in range(part.first, part.last):
+        is_frozen = index in frozen
+        kind = (id(layers[index]), is_frozen)
+        if kind not in tensors_by_layer:
+            tensors_by_layer[kind] = layer_tensors(
+                job, layers[index], placement._replace(trained=False) if is_frozen else placement
+            )
+        yield tensors_by_layer[kind]
+    if part.embedding and (architecture.vision is not None or architecture.others or architecture.encoder is not None):
+        yield from (as_stored(job, tensors) for tensors in side_tensors(job, architecture))
+    if part.head:
+        yield head_unit_tensors(job, architecture, placement, embeds=part.embedding)
+
+
+def model_tensors(job: TrainingJob, architecture: Architecture) -> Iterator[tuple[LocalTensor, ...]]:
+    """The tensors of a whole model that is on one pipeline rank, unit by unit."""
+    yield from tensors_of(job, architecture, Part(first=0, last=architecture.num_layers, embedding=True, head=True))
+
+
+def trainable_parameters(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
+    """Return the number of trained parameters of the whole model, and the number of adapter parameters added to it."""
+    unsharded_job = job._replace(
+        layout=job.layout._replace(tensor=1, sequence=False, pipeline=1, expert=1, expert_tensor=1)
+    )
+    trained = added = 0
+    counts_by_unit: dict[int, tuple[int, int]] = {}
+    units = list(model_tensors(unsharded_job, architecture))  # layers that are alike share their tensors
+    for tensors in units:
+        if id(tensors) not in counts_by_unit:
+            counts_by_unit[id(tensors)] = (
+                sum([t.numel for t in tensors if t.trained]),
+                sum([t.numel for t in tensors if ".lora_" in t.name]),
+            )
+        unit_counts = counts_by_unit[id(tensors)]
+        trained, added = trained + unit_counts[0], added + unit_counts[1]
+    return trained, added

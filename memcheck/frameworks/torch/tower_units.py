@@ -17,23 +17,23 @@ from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import Dim, Leaf, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.families.towers.forward_parts import add_image_tokens, index_put, masked_scatter
-from memcheck.frameworks.torch.dtypes import stream_dtype, widened_tower
-from memcheck.frameworks.torch.fsdp import casts_inputs
-from memcheck.frameworks.torch.idle_towers import idle_units, passing_unit, told_apart
+from memcheck.frameworks.torch.data_parallel import casts_inputs
 from memcheck.frameworks.torch.image_cross_attention import between_unit, reading_of, reading_unit
-from memcheck.frameworks.torch.rank_tensors import as_block
-from memcheck.frameworks.torch.tower_setup import gives_towers
+from memcheck.frameworks.torch.rank_tensors import as_block, is_hooked, recompute_mode, stream_dtype, widened_tower
 from memcheck.frameworks.torch.tower_tensors import (
     closing_norms,
     ending_tensors,
+    gives_towers,
+    idle_units,
     layers_of_tower,
     part_setting,
     part_tensors,
+    passing_unit,
     reaches,
     shrunk,
     stem_of_tower,
+    told_apart,
 )
-from memcheck.frameworks.torch.trained_parts import is_hooked, recompute_mode
 from memcheck.frameworks.torch.units import block_unit
 from memcheck.job.images import Pictures, pictures_of
 from memcheck.job.types import Checkpointing, TrainingJob

@@ -8,23 +8,21 @@ from memcheck.accounts.ranks import Unit
 from memcheck.autograd.context import Setting, elements, require_covered, touched_by, whole
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Dim, ceil_div
-from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.torch.dtypes import (
+from memcheck.frameworks.registry import layers_of
+from memcheck.frameworks.torch.data_parallel import all_gather_dtype, autocast_dtype
+from memcheck.frameworks.torch.rank_tensors import (
+    dispatcher_of,
     kept_names,
+    layer_tensors,
+    placement_of,
+    setting_placement,
     stream_dtype,
     upcasts_ends,
     widens_encoded,
     widens_inside,
     widens_stream,
 )
-from memcheck.frameworks.torch.fsdp import all_gather_dtype, autocast_dtype
-from memcheck.frameworks.torch.optimizer import step_in_backward
-from memcheck.frameworks.torch.rank_tensors import (
-    dispatcher_of,
-    layer_tensors,
-    placement_of,
-    setting_placement,
-)
+from memcheck.frameworks.torch.resident import step_in_backward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import rotary_rows, wide_width
 from memcheck.job.types import TrainingJob

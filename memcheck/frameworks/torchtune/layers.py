@@ -3,6 +3,17 @@
 Sources: torchtune modules/{attention,feed_forward,rms_norm,position_embeddings,transformer}.py, modules/peft/lora.py,
 modules/loss/ce_chunked_output_loss.py at 1814feb17, modules/loss/cross_entropy_loss.py at bd2a0fc7c. The layer is
 transformers' but for its attention, which copies keys and values to every query head, and for the rotation.
+
+torchtune's attention of Gemma 2, whose scores are capped: no kernel does that, so that all of them are made.
+
+Source: torchtune models/gemma2/_attention.py at bd2a0fc7c, Gemma2Attention.forward, without a mask of its own.
+
+torchtune's norms: RMSNorm in pieces whose fp32 product has no name; Gemma's is transformers' (models/gemma).
+
+torchtune's rotary modules, each with a table of all positions that the model was made for.
+
+Sources at bd2a0fc7c: torchtune modules/position_embeddings.py, models/{llama3_1,phi3,qwen2}/_position*_embeddings.py;
+which builder makes one module for all layers, and which one for each: models/*/_component_builders.py.
 """
 
 from __future__ import annotations
@@ -10,18 +21,95 @@ from __future__ import annotations
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context
 from memcheck.autograd.curve import Forward
-from memcheck.autograd.kernels import Weights, linear
+from memcheck.autograd.kernels import Weights, linear, rotate_half
 from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, in_pieces
-from memcheck.autograd.operator import add, cat, copy, repeat_kv
-from memcheck.autograd.tensor import Value, ceil_div
+from memcheck.autograd.modules import normalise as transformers_norm
+from memcheck.autograd.operator import (
+    add,
+    cast,
+    cat,
+    copy,
+    mean_rows,
+    mul,
+    power,
+    repeat_kv,
+    scale,
+    scale_in_place,
+    shift,
+    unary,
+)
+from memcheck.autograd.tensor import ITEM_BYTES, Storage, Value, ceil_div, rounded
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.torch.compiled import compiled_block, is_traced
-from memcheck.frameworks.torchtune.norms import normalise as norm
-from memcheck.frameworks.torchtune.rotary import rotate
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.frameworks.transformers.layers import block_parts, feed_forward
+from memcheck.frameworks.transformers.rotary_own import rotate_pairs
+from memcheck.frameworks.transformers.states import rotary_width
 from memcheck.models.parameters import linear_tensors
-from memcheck.models.types import Attention, Block, ParameterTensor
+from memcheck.models.types import Architecture, Attention, Block, Norm, ParameterTensor
+
+
+def norm(ctx: Context, norm: Norm | None, x: Value, name: str = "norm") -> Value:
+    """Apply torchtune's RMSNorm.forward in pieces, or transformers' norm for another kind. ``x``: rows to norm.
+
+    The input, its fp32 copy and the rounded product are variables of it. Source: modules/rms_norm.py.
+    """
+    if norm is None or norm.kind != "rmsnorm":
+        return transformers_norm(ctx, norm, x, name)
+    tape = ctx.tape
+    weight, _ = ctx.norm_weight(norm, name)
+    fp32_x = cast(tape, x, "fp32")
+    rstd = unary(tape, mean_rows(tape, power(tape, fp32_x)), "rsqrt")
+    normed = cast(tape, mul(tape, fp32_x, rstd), x.dtype)
+    del rstd
+    out = normed if weight is None else mul(tape, normed, tape.parameter(weight))
+    del fp32_x, normed
+    return out
+
+
+SCALED_FROM = 8192
+"""Llama models of more positions are 3.1 or later: their rotation is scaled, and made once with adapters, too."""
+
+
+def turns_halves(attention: Attention) -> bool:
+    """Phi 3's and Qwen's modules turn halves of a head; the others turn pairs."""
+    return is_phi3(attention) or attention.qkv_bias or attention.query_norm is not None
+
+
+def is_phi3(attention: Attention) -> bool:
+    """Phi 3 is the family of these whose rotation ends in a ``cat`` in transformers, too."""
+    return attention.rotation.form == "cat"
+
+
+def rotate(ctx: Context, attention: Attention, x: Value) -> Value:
+    """Rotate heads, [batch, heads, sequence, head_dim], in fp32 and cast back.
+
+    Qwen's module casts its rows of the table to the input's dtype instead.
+    """
+    tape = ctx.tape
+    if not turns_halves(attention):
+        return cast(tape, rotate_pairs(tape, cast(tape, x, "fp32"), "fp32"), x.dtype)
+    if is_phi3(attention):
+        return cast(tape, rotate_half(tape, x, "fp32", holds=True), x.dtype)
+    rows, cast_to = (ctx.sequence, attention.head_dim), () if x.dtype == "fp32" else ("cos", "sin")
+    return rotate_half(tape, x, x.dtype, tuple(tape.new(rows, x.dtype, name) for name in cast_to), holds=True)
+
+
+def table_bytes(architecture: Architecture, sequence: int) -> int:
+    """Return the bytes of the buffer ``cache`` in fp32: [positions, dim / 2, 2] of pairs, or [positions, 2 dim] of
+    halves.
+    """
+    positions = max(architecture.max_position_embeddings, sequence)
+    mixers = [block.mixer for block, _ in architecture.blocks]
+    wide = 2 if any(isinstance(m, Attention) and turns_halves(m) for m in mixers) else 1
+    return rounded(positions * rotary_width(architecture) * wide * ITEM_BYTES["fp32"])
+
+
+def tables(architecture: Architecture, layers: int, *, adapted: bool) -> int:
+    """Count the rotary tables of a model: its builders with adapters make one in each layer."""
+    scaled = architecture.model_type == "llama" and architecture.max_position_embeddings > SCALED_FROM
+    return layers if adapted and not scaled else 1
+
 
 __all__ = ["block", "head_unit", "loss_in_pieces", "norm", "recomputing"]
 
@@ -90,8 +178,6 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     if attention.kv_heads != attention.heads:
         k, v = repeat_kv(tape, k, attention.heads), repeat_kv(tape, v, attention.heads)
     if attention.softcap:
-        from memcheck.frameworks.torchtune.capped import capped_attention
-
         out = capped_attention(ctx, attention, q, k, v)
     else:
         out = kernels.flash(tape, q, k, v, attention.head_dim, label="flex attention")
@@ -171,3 +257,56 @@ def _cross_entropy(ctx: Context, head: Head, piece: Value) -> Value:
     if head.compiled:
         return compiled_cross_entropy(ctx.tape, piece)
     return cross_entropy(ctx.tape, piece, upcast=True)
+
+
+def capped_attention(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Run Gemma 2's attention with capped scores operator by operator, as no fused kernel computes the cap.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim], transposed views, so that products copy them if there are
+    several sequences. Scores are [batch, heads, sequence, sequence]; the fp32 mask promotes them to fp32.
+    """
+    tape = ctx.tape
+    batch, heads, sequence, head_dim = q.shape
+    not_contiguous = batch > 1 and heads > 1
+    q = scale_in_place(tape, q, "attention scaling")
+    scores = kernels.batched(
+        tape,
+        q,
+        k,
+        (batch, heads, sequence, sequence),
+        "attention scores",
+        copied=(not_contiguous, not_contiguous),
+    )
+    masks = _masks(ctx, windowed=attention.window is not None)
+    scores = scale(tape, scores, "softcap")  # cap * tanh(scores / cap)
+    scores = unary(tape, scores, "tanh")
+    scores = scale(tape, scores, "softcap")
+    scores = shift(tape, scores, "attention mask", "fp32")
+    scores = cast(tape, kernels.softmax(tape, scores), q.dtype, "attention probabilities")
+    out = kernels.batched(
+        tape, scores, v, (batch, heads, sequence, head_dim), "attention output", copied=(False, not_contiguous)
+    )
+    del scores
+    out = copy(tape, out, "contiguous")
+    del masks
+    return out
+
+
+def _masks(ctx: Context, *, windowed: bool) -> list[Storage]:
+    """Make the masks [sequence, sequence] that variables hold to the end: one in fp32, or three with a window."""
+    tape, shape = ctx.tape, (ctx.sequence, ctx.sequence)
+    lower = tape.new(shape, "bool", "attention mask")
+    upper = tape.new(shape, "bool", "attention mask")
+    mask = tape.new(shape, "fp32", "attention mask")
+    del lower, upper
+    if not windowed:
+        return [mask]
+    ones = tape.new(shape, "fp32", "ones")
+    above = tape.new(shape, "fp32", "triu")
+    below = tape.new(shape, "fp32", "tril")
+    window = tape.new(shape, "fp32", "sliding mask")
+    del above, below
+    is_masked = tape.new(shape, "bool", "sliding mask")
+    window_mask = tape.new(shape, "fp32", "attention mask")
+    del is_masked, mask
+    return [ones, window, window_mask]

@@ -14,7 +14,7 @@ from memcheck.autograd.operator import GRAD_UNCHANGED, cast, cat, gather_last, m
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden, second_outputs
 from memcheck.frameworks.transformers.head import Head
-from memcheck.frameworks.transformers.preference_batch import Batch, total
+from memcheck.frameworks.transformers.preference import Batch, total
 from memcheck.job.types import DISTILLED
 
 

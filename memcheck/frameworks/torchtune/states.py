@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memcheck.autograd.context import Setting
-from memcheck.frameworks.torchtune.rotary import table_bytes, tables
+from memcheck.frameworks.torchtune.layers import table_bytes, tables
 from memcheck.models.types import Architecture
 
 

@@ -22,8 +22,7 @@ from memcheck.autograd.operator import (
     unary,
 )
 from memcheck.autograd.tensor import Dim, Leaf, Tape, Value, ceil_div, shared
-from memcheck.frameworks.transformers.attend import attend
-from memcheck.frameworks.transformers.kernel_choice import keeps_strides, turns_in_place
+from memcheck.frameworks.transformers.kernel_choice import attend, keeps_strides, turns_in_place
 from memcheck.frameworks.transformers.modules import forward_of
 from memcheck.frameworks.transformers.rotary import apply_rotary
 from memcheck.models.module_types import (

@@ -14,7 +14,7 @@ from memcheck.autograd.operator import add, cat, index, mul, operator, scale, sh
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.transformers.forward_only_pass import Outputs, leave, second_hidden, second_outputs
-from memcheck.frameworks.transformers.preference_batch import total
+from memcheck.frameworks.transformers.preference import total
 from memcheck.job.types import Objective
 
 FP32_STATISTICS = 9

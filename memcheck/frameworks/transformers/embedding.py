@@ -8,7 +8,7 @@ from memcheck.autograd.curve import Curve, closed, high
 from memcheck.autograd.kernels import embedding, linear
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, dropout, operator, scale
 from memcheck.autograd.tensor import Leaf, Parameter, Storage, rounded_bytes
-from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.registry import layers_of
 from memcheck.models.module_types import Disentangled, TableNorm
 from memcheck.models.types import Norm, ParameterTensor, PerLayer
 from memcheck.record import Record
@@ -216,7 +216,7 @@ def _has_later_steps(embedding: Embedding, tp: int) -> bool:
 
 def _with_other_tokens(ctx: Context, embedding: Embedding, x: Value) -> Value:
     """Run the embedders of other modalities, whose rows replace or join those of the text."""
-    from memcheck.frameworks.transformers.embedders import through_embedders
+    from memcheck.frameworks.transformers.per_layer import through_embedders
 
     inside = ctx.setting._replace(
         trained=embedding.embedders_trained, adapter=embedding.embedders_adapter, frozen_modules=()

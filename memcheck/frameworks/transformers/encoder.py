@@ -10,7 +10,7 @@ from memcheck.autograd.modules import normalise
 from memcheck.autograd.operator import cast, cast_weight, dropout, factors, operator, unary
 from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
-from memcheck.frameworks.transformers.masks import model_masks
+from memcheck.frameworks.transformers.kernel_choice import model_masks
 from memcheck.models.encoder import Encoder, Words
 
 STRIDE = 2

@@ -9,7 +9,7 @@ from memcheck.autograd.kernels import Weights, linear
 from memcheck.autograd.operator import cast
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
-from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.registry import layers_of
 
 
 class Outputs:

@@ -14,7 +14,7 @@ from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_ent
 from memcheck.autograd.modules import activation, enter_tensor_parallel, normalise
 from memcheck.autograd.operator import cast, cat, dropout, operator, scale, shift, unary
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, ceil_div, rounded_bytes
-from memcheck.frameworks.layers import layers_of
+from memcheck.frameworks.registry import layers_of
 from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
@@ -214,11 +214,11 @@ def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value], weights: 
     ``box``: a list with the only reference to them, [tokens, hidden], so that the loss can free them.
     """
     if head.objective.code == OWN:
-        from memcheck.frameworks.layers import own_losses_of
+        from memcheck.frameworks.registry import own_losses_of
 
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
     if head.objective.loss_in_chunks:
-        from memcheck.frameworks.transformers.chunked_head import chunked_loss
+        from memcheck.frameworks.transformers.fused_head import chunked_loss
 
         return chunked_loss(ctx, head, box, weights)
     from memcheck.frameworks.transformers.fused_head import fused_loss

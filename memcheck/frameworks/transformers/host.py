@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memcheck.frameworks.host import NO_SAVING, ModelStateBytes, Saving, of_node
-from memcheck.frameworks.torch.host import HOST as TORCH
-from memcheck.frameworks.torch.host import is_sharded
+from memcheck.frameworks.registry import NO_SAVING, ModelStateBytes, Saving, of_node
+from memcheck.frameworks.torch.stack import HOST as TORCH
+from memcheck.frameworks.torch.stack import is_sharded
 from memcheck.job.types import TrainingJob
 
 SHARD_BYTES = 50 * 10**9

@@ -2,24 +2,42 @@
 
 Sources: transformers 5.23 integrations/sdpa_attention.py; kernel choice of
 torch.nn.functional.scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+
+Scores, softmax and product of softmax attention, by the kernel that runs.
+
+FlashAttention over padded rows packs the real tokens for the kernel, and puts them back after it (transformers 5.23
+modeling_flash_attention_utils.py, ``_flash_attention_forward``, ``_upad_input``, ``_pad_input``). Every row is as long
+as the longest, so that each copy is as large as the rows.
+
+Attention masks that transformers makes once per model (masking_utils.py, create_causal_mask and its relatives).
+
+They are variables of the stack's forward; checkpointed layers hold them, as arguments, to their backward, and so do
+layers whose backward reads them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from memcheck.autograd import kernels
 from memcheck.autograd.context import Context, Patched, Setting, Style
-from memcheck.autograd.kernels import MASK_ALIGNMENT
-from memcheck.autograd.tensor import Storage, ceil_div
+from memcheck.autograd.kernels import MASK_ALIGNMENT, flash
+from memcheck.autograd.operator import cast, copy, index, operator, repeat_kv
+from memcheck.autograd.tensor import ITEM_BYTES, Storage, Value, ceil_div, round_up, rounded
 from memcheck.frameworks.transformers.rotary import concatenates
 from memcheck.job.types import TrainingJob
 from memcheck.models.module_types import (
     KERNELS,
     BlockIndexer,
+    BloomAttention,
+    Disentangled,
     ExpandedFalconAttention,
     FalconAttention,
+    MptAttention,
     WhisperAttention,
 )
-from memcheck.models.types import Architecture, Attention, LatentAttention
+from memcheck.models.types import Architecture, Attention, Block, LatentAttention
+from memcheck.record import Record
 
 
 def chosen_kernel(attention: str, dtype: str, attention_config: Attention, sequence: int, style: Style) -> str:
@@ -169,3 +187,222 @@ def additive_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | N
     return ctx.tape.new(
         (ctx.batch, ceil_div(attention.heads, ctx.tp), ctx.sequence, ctx.sequence), dtype, "attention mask"
     )
+
+
+def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> Value:
+    """Compute softmax(q k^T) v with the kernel that runs on CUDA, and return what the output projection reads.
+
+    ``q``: [batch, heads, sequence, head_dim]; ``k`` and ``v`` have ``kv_heads`` heads. Returns [batch, heads, sequence,
+    v_head_dim], contiguous for the projection.
+    """
+    if ctx.setting.ulysses:
+        from memcheck.frameworks.transformers.ulysses import attend_to_heads
+
+        return attend_to_heads(ctx, attention, q, k, v, attend)
+    tape = ctx.tape
+    kernel = kernel_of(ctx, attention)
+    copied = copied_operands(ctx, attention, q.shape[1])
+    if repeats_kv(ctx, attention):
+        if isinstance(attention, FalconAttention) and tape.autocast:  # Falcon's products repeat what autocast has cast
+            k, v = cast(tape, k, tape.autocast), cast(tape, v, tape.autocast)
+        k, v = repeat_kv(tape, k, q.shape[1]), repeat_kv(tape, v, q.shape[1])
+    if kernel == "eager":
+        from memcheck.frameworks.transformers.eager import attend_eagerly
+
+        if isinstance(attention, BloomAttention) and any(copied):  # reshaped by hand: variables until the residual sum
+            q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
+            ctx.attention_locals += [q, k, v]
+            copied = (False, False, False)
+        return attend_eagerly(ctx, attention, q, k, v, copied)
+    if kernel == "math":
+        from memcheck.frameworks.transformers.eager import broadcasting, math_kernel
+
+        return (
+            broadcasting(ctx, attention, q, k, v)
+            if attention.fused_qkv == "index"
+            else math_kernel(ctx, attention, q, k, v)
+        )
+    kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
+    if tape.autocast:
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
+    mask = None
+    if kernel == "efficient" and needs_mask(attention, ctx.setting.sequence, ctx.setting.style):
+        mask = _kernel_mask(ctx, attention, v.dtype)
+    if attention.row_masks == "padding" and ctx.setting.attention == "flash":
+        return flash_of_real_tokens(ctx, q, k, v)
+    ring = ctx.setting.context_parallel
+    out = kernels.flash(tape, q, k, v, v.shape[-1], label=f"{kernel} attention", extra=mask, ring=ring)
+    del kernel_arguments
+    if attention.sinks:
+        from memcheck.frameworks.transformers.eager import kernel_with_sinks
+
+        out = kernel_with_sinks(ctx, attention, out)
+    # flash writes its output in q's strides: a q that was built contiguous (cat of rotated and plain parts) makes
+    # transpose(1, 2) non-contiguous, so o_proj's input is one more copy; the memory-efficient kernel's is not.
+    joined = concatenates(attention) and attention.rotation.form != "pairs-each" and not turns_in_place(ctx)
+    q_is_contiguous = joined or isinstance(attention, WhisperAttention)
+    if kernel == "flash" and q_is_contiguous:
+        out = copy(tape, out, "contiguous")
+    return out
+
+
+def _kernel_mask(ctx: Context, attention: Attention, dtype: str) -> Storage | None:
+    """Return the mask that the memory-efficient kernel keeps as ``attn_bias``, or None if it is the model's own.
+
+    ``convert_boolean_attn_mask`` makes a boolean mask additive. ``pad_bias`` pads rows to a multiple of 8. autocast
+    casts an additive mask. Source: aten/src/ATen/native/transformers/attention.cpp.
+    """
+    if attention.cross:
+        return _cross_attention_mask(ctx, dtype, additive=attention.row_masks != "padding")
+    if shares_mask(attention, ctx.setting):
+        return None
+    mask = additive_mask(ctx, attention, dtype)
+    if ctx.sequence % MASK_ALIGNMENT:
+        padded_keys = round_up(ctx.sequence, MASK_ALIGNMENT)
+        mask_heads = ceil_div(attention.heads, ctx.tp) if attention.alibi else 1
+        mask = ctx.tape.new((ctx.batch, mask_heads, ctx.sequence, padded_keys), dtype, "padded attention mask")
+    return mask
+
+
+def _cross_attention_mask(ctx: Context, dtype: str, *, additive: bool) -> Storage | None:
+    """Return the mask of cross-attention that the kernel keeps, [batch, 1, sequence, encoded], or None if the model
+    holds it.
+
+    The mask over picture rows is ``additive`` and in the model's dtype. The mask over padded words is boolean.
+    """
+    rows = ctx.setting.encoder_length
+    padded_rows = round_up(rows, MASK_ALIGNMENT)
+    if additive and ctx.setting.autocast_dtype is None and padded_rows == rows:
+        return None
+    return ctx.tape.new((ctx.batch, 1, ctx.sequence, padded_rows), dtype, "mask of encoded rows")
+
+
+def flash_of_real_tokens(ctx: Context, q: Value, k: Value, v: Value) -> Value:
+    """Run FlashAttention on the tokens that are not padding. It keeps unpadded copies of q, k and v.
+
+    ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. The projection reads a padded copy of the output.
+    """
+    tape = ctx.tape
+    real_tokens = tape.new((q.shape[0] * q.shape[2],), "int64", "real tokens")
+    k, v, q = (index(tape, x, real_tokens, x.shape, "unpadded") for x in (k, v, q))
+    out = flash(tape, q, k, v, v.shape[-1])
+    return operator(
+        tape, tape.value(out.shape, out.dtype, "padded attention"), out, "padded backward", saves=(real_tokens,)
+    )
+
+
+class Masks(Record):
+    """Bytes of a model's masks and biases, by what holds them."""
+
+    variables: int = 0
+    """Bytes that only variables of the model's forward hold."""
+    graph: int = 0
+    """Backward functions of layers, too."""
+    unused: int = 0
+    """Variables that no layer is given."""
+    gathered: int = 0
+    """The gradient of such a variable, to which layers add theirs."""
+
+
+def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | None, ...] = ()) -> Masks:
+    """Return the bytes of the attention masks that a model's forward makes, one for each window size, and of ALiBi.
+
+    ``windows``: window sizes of masks that no layer uses. Eager attention has an additive mask [batch, 1, sequence,
+    sequence] in the stream's dtype; scaled_dot_product_attention has a boolean mask of one sequence if a window needs
+    one, or of each sequence if padding shifts its chunks (masking_utils.py, chunked_overlay). Masks are held by
+    variables, or saved in the graph where scores are filled by them, as in MPT (modeling_mpt.py).
+    """
+    sequence = setting.sequence
+    bytes_by_window: dict[int | None, int] = {}
+    bias_bytes, in_graph, cross_bytes = 0, False, 0
+    blocks = tuple(blocks)
+    for block in blocks:
+        layer_mask = _mask(block, setting)
+        if layer_mask is not None:
+            window, dtype, sequences = layer_mask
+            bytes_by_window[window] = rounded(sequences * sequence * sequence * ITEM_BYTES[dtype])
+        if block.cross is not None and block.cross.attention.row_masks == "padding":
+            dtype = setting.param_dtype if setting.attention == "eager" else "bool"
+            cross_bytes = rounded(setting.batch * sequence * setting.encoder_length * ITEM_BYTES[dtype])
+        if isinstance(block.mixer, Attention):
+            bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
+            # torch.where, which takes the bias or the lowest value, keeps its condition, the mask, for backward
+            where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
+            where_keeps_mask = where_keeps_mask and block.mixer.kernels.sdpa and setting.attention == "sdpa"
+            in_graph = (
+                in_graph
+                or where_keeps_mask
+                or isinstance(block.mixer, MptAttention)
+                or shares_mask(block.mixer, setting)
+            )
+    gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
+    masks = sum(bytes_by_window.values())
+    unused_windows = [window for window in windows if window not in bytes_by_window]
+    unused = 0
+    if setting.attention == "eager":
+        unused = len(unused_windows) * rounded(setting.batch * sequence * sequence * ITEM_BYTES[setting.param_dtype])
+    elif setting.attention == "sdpa":  # a full causal mask, or one of a window beyond the sequence, is not made
+        made = [window for window in unused_windows if window is not None and sequence >= window]
+        unused = len(made) * rounded(sequence * sequence)
+    if in_graph:
+        return Masks(variables=bias_bytes + cross_bytes, graph=masks, unused=unused)
+    return Masks(variables=bias_bytes + masks + cross_bytes, unused=unused, gathered=gathered)
+
+
+def _table(attention: Attention, setting: Setting) -> int:
+    """Return the bytes of DeBERTa's ``rel_embeddings``, or of their gradient (modeling_deberta_v2.py)."""
+    rows = attention.extension.rows if isinstance(attention.extension, Disentangled) else 0
+    return rounded(rows * setting.hidden * ITEM_BYTES[setting.param_dtype])
+
+
+def _bias(attention: Attention, setting: Setting) -> int:
+    """Return the bytes of position biases: ALiBi's, MPNet's, or DeBERTa's relative positions and their table.
+
+    ``alibi`` is [batch * heads, 1, sequence] in the stream's dtype (modeling_bloom.py, modeling_falcon.py). MPT's is in
+    fp32, once for all sequences (modeling_mpt.py). MPNet's ``position_bias`` is [batch, heads, sequence, sequence].
+    """
+    if isinstance(
+        attention.extension, Disentangled
+    ):  # `relative_pos`, [S, S], and the normed table: every layer is given both
+        return (
+            rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(attention, setting)
+            if attention.extension.rows
+            else 0
+        )
+    if attention.position_bias == "given":
+        return rounded(setting.batch * attention.heads * setting.sequence**2 * ITEM_BYTES[setting.param_dtype])
+    if not attention.alibi:
+        return 0
+    heads = ceil_div(attention.heads, setting.tensor_parallel)
+    if isinstance(attention, MptAttention):
+        return rounded(heads * setting.sequence * ITEM_BYTES["fp32"])
+    return rounded(setting.batch * heads * setting.sequence * ITEM_BYTES[setting.param_dtype])
+
+
+def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
+    """Return window, dtype and number of [sequence, sequence] masks of this layer's mask, or None without one."""
+    mixer = block.mixer
+    if (
+        isinstance(mixer, Attention) and isinstance(mixer.extension, Disentangled) and mixer.bidirectional
+    ):  # of every pair
+        return None, "int64" if mixer.row_masks == "padding" else "fp32", setting.batch
+    if isinstance(mixer, Attention) and mixer.position_bias == "given" and mixer.row_masks == "padding":
+        return None, setting.param_dtype, setting.batch  # additive, of every sequence
+    if isinstance(mixer, LatentAttention):
+        mixer = grouping_of(mixer, mixer.heads)
+    if not isinstance(mixer, Attention) or (
+        mixer.bidirectional and mixer.window is None and mixer.row_masks != "padding"
+    ):
+        return None
+    compute = setting.autocast_dtype or setting.compute_dtype
+    kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)
+    if isinstance(mixer, FalconAttention) and mixer.alibi:  # Falcon adds its bias to the mask: one of every head
+        return mixer.window, setting.param_dtype, setting.batch * ceil_div(mixer.heads, setting.tensor_parallel)
+    if kernel == "eager":
+        return mixer.window, "bool" if isinstance(mixer, MptAttention) else setting.param_dtype, setting.batch
+    if isinstance(mixer.extension, BlockIndexer):  # scaled_dot_product_attention's mask is the layer's own
+        return None
+    if kernel != "flash" and needs_mask(mixer, setting.sequence, setting.style):
+        per_sequence = mixer.chunked_window or bool(mixer.row_masks)
+        return mixer.window, "bool", setting.batch if per_sequence else 1
+    return None

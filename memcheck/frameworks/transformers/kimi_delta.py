@@ -25,8 +25,18 @@ from memcheck.autograd.operator import (
     where,
 )
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, rounded
-from memcheck.frameworks.transformers.delta_rule import CHUNK, Cut, project, tensor_of
-from memcheck.frameworks.transformers.scan import convolve, gated_norm, pad, select, sum_rows, write
+from memcheck.frameworks.transformers.delta_rule import (
+    CHUNK,
+    Cut,
+    convolve,
+    gated_norm,
+    pad,
+    project,
+    select,
+    sum_rows,
+    tensor_of,
+    write,
+)
 from memcheck.models.module_types import BoundedLingDelta, LingDelta
 from memcheck.models.types import Mixer
 

@@ -10,10 +10,9 @@ from memcheck.autograd.kernels import linear, rotate_complex, rotate_half
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, rms_norm_pieces
 from memcheck.autograd.operator import cast, cat, copy, head_view, mul, operator, scale, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div
-from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import scale_positions
-from memcheck.frameworks.transformers.kernel_choice import grouping_of, kernel_of
-from memcheck.frameworks.transformers.rotary_apart import rotate_pairs
+from memcheck.frameworks.transformers.kernel_choice import attend, grouping_of, kernel_of
+from memcheck.frameworks.transformers.rotary_own import rotate_pairs
 from memcheck.models.module_types import (
     ComplexLatentAttention,
     GatedLatentAttention,

@@ -16,7 +16,7 @@ from memcheck.autograd.kernels import linear, product
 from memcheck.autograd.modules import l2_norm_pieces, rms_norm_pieces
 from memcheck.autograd.operator import add, add_bias, cast, convert_weight, copy, mul, operator, scale, unary
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, promote
-from memcheck.frameworks.transformers.scan import convolve
+from memcheck.frameworks.transformers.delta_rule import convolve
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record
 

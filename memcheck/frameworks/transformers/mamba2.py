@@ -28,7 +28,7 @@ from memcheck.autograd.operator import (
     unary,
 )
 from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, promote
-from memcheck.frameworks.transformers.scan import convolve, pad, select
+from memcheck.frameworks.transformers.delta_rule import convolve, pad, select
 from memcheck.models.module_types import FalconH1Mixer, NormFirstMixer
 from memcheck.models.types import Mixer, ParameterTensor
 from memcheck.record import Record

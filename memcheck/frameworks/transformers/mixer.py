@@ -252,7 +252,7 @@ def _gated_convolution(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> 
 
     ``x``: [tokens, hidden]. ``fused``: causal-conv1d runs the convolution; else PyTorch's, which pads its output.
     """
-    from memcheck.frameworks.transformers.scan import convolve
+    from memcheck.frameworks.transformers.delta_rule import convolve
 
     tape = ctx.tape
     names = {t.name.rpartition("conv.")[2]: t for t in mixer.tensors}

@@ -14,7 +14,7 @@ FORWARDS: dict[str, str] = {
     "AltUpBlock": "altup:altup_block",
     "AveragedMoe": "moe:averaged",
     "Compressed": "compressed:compressed_attention",
-    "DenseDispatchMoe": "dense_dispatch:dense_dispatch",
+    "DenseDispatchMoe": "looped_experts:dense_dispatch",
     "Disentangled": "disentangled:disentangled_attention",
     "DualAttentionBlock": "dual_attention:dual_attention_block",
     "LatentMoe": "moe:between_projections",

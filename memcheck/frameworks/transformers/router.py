@@ -2,6 +2,10 @@
 
 Everything here is O(tokens x experts); what matters is which of it stays, and in which dtype the scores leave
 (models/*/modeling_*.py, class ``*TopKRouter``).
+
+Phi 3.5's router, which draws two experts a token.
+
+Source: transformers 5.24 modeling_phimoe.py (sparsemixer, PhimoeMultiplier).
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Context
 from memcheck.autograd.kernels import linear, product, softmax
 from memcheck.autograd.modules import l2_norm_pieces
-from memcheck.autograd.operator import cast, convert_weight, gather, index, mul, operator, scale, topk, unary
+from memcheck.autograd.operator import cast, cat, convert_weight, gather, index, mul, operator, scale, topk, unary
 from memcheck.autograd.tensor import Storage, Tape, Value
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.transformers.adapters import merged_weight
@@ -48,8 +52,6 @@ def route(ctx: Context, moe: Moe, x: Value) -> Choice:
     elif moe.router == "sqrt-softplus":
         scores, indices = _sqrt_softplus(ctx, moe, logits)
     elif moe.router == "sparsemixer":
-        from memcheck.frameworks.transformers.sparse_mixer import sparse_mixer
-
         scores, indices = sparse_mixer(ctx.tape, logits)
     elif moe.router in ("softmax-topk", "softmax-chosen"):
         scores, indices = _softmax_of_chosen(ctx, moe, logits)
@@ -256,3 +258,37 @@ def divide_by_sum(tape: Tape, x: Value) -> Value:
     total = tape.new((*x.shape[:-1], 1), x.dtype, "sum")
     copied = tape.new(x.shape, x.dtype, "copy before div_")
     return operator(tape, Value(x.storage, x.shape, x.dtype), x, "div backward", saves=(total, copied))
+
+
+DRAWS = 2
+"""``sparsemixer`` draws a first expert and, with that one masked, a second."""
+
+
+def sparse_mixer(tape: Tape, logits: Value) -> tuple[Value, Storage]:
+    """Draw two experts per token, and return their scores and indices, [tokens, 2]; autocast makes scores fp32."""
+    scores = tuple(_draw_expert(tape, logits) for _ in range(DRAWS))
+    shape = (*logits.shape[:-1], DRAWS)
+    chosen = cat(tape, scores, shape, "multipliers")
+    return chosen, tape.new(shape, "int64", "selected experts")
+
+
+def _draw_expert(tape: Tape, logits: Value) -> Value:
+    """Draw one expert per token: mask low scores, softmax the rest, and gather the probability of the drawn expert.
+
+    ``logits``: [tokens, experts]. Returns [tokens, 1]. The mask and the softmax are kept, although the custom function
+    gives them no gradient: their nodes are the nodes of its inputs.
+    """
+    per_token = (*logits.shape[:-1], 1)
+    mask = tape.new(logits.shape, "bool", "mask of low scores")
+    masked = Value(tape.new(logits.shape, logits.dtype, "masked gates"), logits.shape, logits.dtype)
+    drawn = tape.new(per_token, "int64", "selected expert")
+    gates = softmax(tape, masked, "fp32" if tape.autocast else None)
+    del masked
+    value = tape.new(per_token, gates.dtype, "gathered gate")
+    return operator(
+        tape,
+        tape.value(per_token, gates.dtype, "multiplier"),
+        logits,
+        (gates.shape, gates.dtype, "gradient of scores"),
+        saves=(mask, drawn, gates, value),
+    )

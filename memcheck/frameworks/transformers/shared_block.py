@@ -12,9 +12,8 @@ from memcheck.autograd.kernels import linear
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import add, cat, mul
 from memcheck.autograd.tensor import Leaf, Value
-from memcheck.frameworks.transformers.attend import attend
 from memcheck.frameworks.transformers.attention import as_heads
-from memcheck.frameworks.transformers.kernel_choice import keeps_strides
+from memcheck.frameworks.transformers.kernel_choice import attend, keeps_strides
 from memcheck.frameworks.transformers.mixer import recurrent_mixer
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.rotary import apply_rotary

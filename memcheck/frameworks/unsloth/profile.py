@@ -8,7 +8,7 @@ Sources: unslothai/unsloth 015bdef0 (2026.8.19) ``models/llama.py``, ``models/lo
 from __future__ import annotations
 
 from memcheck.frameworks.transformers import profile as trainer
-from memcheck.frameworks.unsloth.styles import COMPILED, FORMER, OWN
+from memcheck.frameworks.unsloth.layers import COMPILED, FORMER, OWN
 from memcheck.job.framework import Adapters, Framework, Losses, Parallelism
 from memcheck.job.versions import is_before
 from memcheck.models.types import Architecture, Rough

@@ -9,7 +9,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import ITEM_BYTES, rounded
 from memcheck.frameworks.transformers import states as classes
-from memcheck.frameworks.unsloth.styles import FormerStyle
+from memcheck.frameworks.unsloth.layers import FormerStyle
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Architecture, Attention, Mlp
 

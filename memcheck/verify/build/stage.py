@@ -13,9 +13,8 @@ from memcheck.accounts.ranks import Part
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
-from memcheck.verify.build.loss import autocast
 from memcheck.verify.build.model import body_of, build_model, head_of
-from memcheck.verify.build.step import HERE, DevicePlacement, StepParts, finish
+from memcheck.verify.build.step import HERE, DevicePlacement, StepParts, autocast, finish
 from memcheck.verify.build.tensors import DTYPES
 from memcheck.verify.build.trained import freeze, make_optimizers
 from memcheck.verify.build.wrap import Mesh, recompute, shard

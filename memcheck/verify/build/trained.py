@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from memcheck.autograd.context import is_frozen
+from memcheck.frameworks.torch.rank_tensors import frozen_layers, module_patterns
 from memcheck.frameworks.torch.resident import own_adafactor
-from memcheck.frameworks.torch.trained_parts import frozen_layers, module_patterns
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.verify.build.model import base_of, blocks_of, head_of, part_of_path

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from memcheck.frameworks.torch.fsdp import all_gather_dtype, has_adapter_units, uses_flat_parameters
-from memcheck.frameworks.torch.step_options import wrapped_kinds
+from memcheck.frameworks.torch.data_parallel import all_gather_dtype, has_adapter_units, uses_flat_parameters
+from memcheck.frameworks.torch.step import wrapped_kinds
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.record import Record

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from memcheck.accounts.estimate import Instant, TensorGroup
+from memcheck.frameworks.torch.data_parallel import mixes_adapters, outside_gradient_dtype, uses_flat_parameters
 from memcheck.frameworks.torch.flat_shard import rank_with_most_updates
-from memcheck.frameworks.torch.fsdp import mixes_adapters, outside_gradient_dtype, uses_flat_parameters
 from memcheck.frameworks.torch.resident import divides_optimizer, fullest_share
-from memcheck.frameworks.torch.whole_model import model_tensors
+from memcheck.frameworks.torch.tower_tensors import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Attention, Mixer
 from memcheck.record import Record
@@ -25,7 +25,7 @@ from memcheck.verify.build.step import DevicePlacement, StepParts, build_single,
 from memcheck.verify.build.tensors import plain_tensors, short
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.compare import TRACED, Observation, RankObservation
-from memcheck.verify.process import Interrupts, Progress, versions
+from memcheck.verify.observe import Interrupts, Progress, versions
 from memcheck.verify.replay.runs import AllocationSequence
 from memcheck.verify.trace.tracer import Account, LiveStorage, Tracer
 from memcheck.verify.trace.world import fake_ranks, fake_tensors

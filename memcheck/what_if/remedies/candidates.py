@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from memcheck.catalog.names import compute_capability, lacks_bf16, lacks_fp8
+from memcheck.frameworks.torch.data_parallel import accumulates_unsharded, uses_fsdp
 from memcheck.frameworks.torch.ddp import buckets
-from memcheck.frameworks.torch.fsdp import accumulates_unsharded, uses_fsdp
-from memcheck.frameworks.torch.shards import padded_layer, ranks_without_padding
+from memcheck.frameworks.torch.fsdp_limits import padded_layer, ranks_without_padding
 from memcheck.frameworks.transformers.liger import FAMILIES, modelled
 from memcheck.job.changes import written
 from memcheck.job.framework import Framework

@@ -9,11 +9,11 @@ import pytest
 from benchmarks.deepspeed_cases import offloaded, plan
 from benchmarks.score import resolved
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.deepspeed import host as deepspeed_host
 from memcheck.frameworks.deepspeed import reduction
+from memcheck.frameworks.deepspeed import step as deepspeed_host
 from memcheck.frameworks.deepspeed.engine import partitions
-from memcheck.frameworks.deepspeed.host import HOST, block, engine_host
 from memcheck.frameworks.deepspeed.profile import FRAMEWORK as DEEPSPEED
+from memcheck.frameworks.deepspeed.step import HOST, block, engine_host
 from memcheck.job.types import Layout, Lora, Optimizer, TrainingJob
 from memcheck.memory.estimate import estimate
 from tests.memory.jobs import job

@@ -8,7 +8,7 @@ from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.context import AttentionWidths, context_attention, exchange, ring_ranks
+from memcheck.frameworks.megatron.core_attention import AttentionWidths, context_attention, exchange, ring_ranks
 from memcheck.frameworks.megatron.setting import megatron_setting
 from tests.frameworks.megatron.models import grid, job, llama_8b, setting
 

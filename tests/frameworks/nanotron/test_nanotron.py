@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.nanotron.stages import costed_stages
+from memcheck.frameworks.nanotron.profile import costed_stages
 from memcheck.frameworks.registry import FRAMEWORKS, stack_of
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.fsdp import fsdp_group
+from memcheck.frameworks.torch.data_parallel import fsdp_group
 from memcheck.frameworks.torch.resident import shard_placement
 from memcheck.job.recipe import FSDP2_BF16
 from memcheck.job.types import TrainingJob

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.added import added, added_plans
 from memcheck.accounts.state import LocalTensor
 from memcheck.families.registry import read_architecture
-from memcheck.frameworks.torch.dtypes import kept_names
-from memcheck.frameworks.torch.whole_model import model_tensors
+from memcheck.frameworks.torch.rank_tensors import kept_names
+from memcheck.frameworks.torch.tower_tensors import model_tensors
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 from memcheck.plan.read import load_documents

@@ -7,8 +7,8 @@ import pytest
 from memcheck.accounts.estimate import Estimate
 from memcheck.accounts.ranks import ResidentTensors
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.megatron.building import building
 from memcheck.frameworks.megatron.counted import Counted, counted
+from memcheck.frameworks.megatron.tensors import building
 from memcheck.frameworks.torch.load_and_save import around
 from memcheck.frameworks.torch.ranks import training_ranks
 from memcheck.job.types import TrainingJob

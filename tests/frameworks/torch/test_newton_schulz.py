@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.optimizer import Mesh, step_temporaries
 from memcheck.frameworks.torch.own_optimizers import exchange_us, gather_us, newton_schulz
+from memcheck.frameworks.torch.resident import Mesh, step_temporaries
 
 WIDE, TALL, SQUARE = (896, 4864), (4864, 896), (896, 896)
 LARGE_WIDE, LARGE_TALL = (4096, 14336), (14336, 4096)

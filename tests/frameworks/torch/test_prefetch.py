@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.drawn import predicted
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.fsdp import fsdp_group
+from memcheck.frameworks.torch.data_parallel import fsdp_group
 from memcheck.job.recipe import FP32
 
 TRACED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("traced_prefetch.json").read_text(encoding="utf-8"))

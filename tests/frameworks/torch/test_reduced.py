@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from memcheck.accounts.state import LocalTensor
-from memcheck.frameworks.torch.fsdp import fsdp_group
-from memcheck.frameworks.torch.optimizer import step_temporaries
+from memcheck.frameworks.torch.data_parallel import fsdp_group
+from memcheck.frameworks.torch.resident import step_temporaries
 from memcheck.job.recipe import FSDP2_BF16
 from tests.verify.plans import layers, plan, subject
 

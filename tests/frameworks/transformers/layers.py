@@ -8,8 +8,7 @@ from typing import Any
 from memcheck.autograd.context import Adapter, Setting
 from memcheck.autograd.curve import Curve, replay
 from memcheck.families.registry import read_architecture
-from memcheck.frameworks.layers import layers_of
-from memcheck.frameworks.registry import FRAMEWORKS
+from memcheck.frameworks.registry import FRAMEWORKS, layers_of
 from memcheck.models.types import Block
 
 TOKENS = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memcheck.autograd.context import Setting
 from memcheck.catalog.names import find_model
 from memcheck.families.registry import read_architecture
-from memcheck.frameworks.transformers.masks import Masks, model_masks
+from memcheck.frameworks.transformers.kernel_choice import Masks, model_masks
 from memcheck.models.types import Architecture
 from tests.frameworks.transformers.layers import TRANSFORMERS
 from tests.frameworks.transformers.test_closed_forms import GEMMA3, config

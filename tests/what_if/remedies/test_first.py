@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE
+from memcheck.config.find import DEFAULT_FAIL_ABOVE
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.resolve import resolve
 from memcheck.job.types import TrainingJob

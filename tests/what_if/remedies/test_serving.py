@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memcheck.__main__ import main
-from memcheck.config.gate import DEFAULT_FAIL_ABOVE
+from memcheck.config.find import DEFAULT_FAIL_ABOVE
 from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import GROUPS, OTHER_HARDWARE, SAME_RESULT, Remedy
 from memcheck.plan.read import load_documents

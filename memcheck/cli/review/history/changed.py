@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
+from memcheck.cli.review.baseline import Acceptances
 from memcheck.cli.review.history.checkout import Tree, configuration_files, files_of, is_broken
 from memcheck.cli.review.history.git import Base, differing, inside_of, open_base
-from memcheck.cli.review.history.policy import Acceptances
 from memcheck.config.discover import PlanFile
 from memcheck.config.find import LARGEST, may_hold_table
 from memcheck.configs.documents import load_plans

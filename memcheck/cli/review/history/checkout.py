@@ -11,8 +11,7 @@ import os
 import posixpath
 from collections.abc import Iterable
 
-from memcheck.cli.review.history.command import converse
-from memcheck.cli.review.history.git import Base, answer
+from memcheck.cli.review.history.git import Base, answer, converse
 from memcheck.config.find import LARGEST
 from memcheck.edge.libyaml import yaml
 from memcheck.errors import UsageError
