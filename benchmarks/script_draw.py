@@ -27,12 +27,20 @@ CALLS = (
     "prepare_model_for_kbit_training", "FastLanguageModel.from_pretrained", "FastLanguageModel.get_peft_model",
     "torch.cuda.is_bf16_supported", "os.environ.get", "yaml.safe_load", "json.loads", "dict", "int", "str", "getattr",
     "Path", "HfArgumentParser", "argparse.ArgumentParser", "unknown", "f", "C", "exec", "eval", "__import__", "max",
+    "DataLoader", "torch.optim.AdamW", "bnb.optim.AdamW8bit", "torch.autocast", "model.backward", "pl.Trainer",
+    "inspect.signature", "FSDP", "set", "pl.Trainer().fit", "tokenizer", "model.map", "deepspeed.initialize",
 )  # fmt: skip
 HEAD = (
     "import os, sys, json, yaml, torch, argparse\nfrom pathlib import Path\nfrom transformers import *\n"
     "from transformers import AutoModelForCausalLM, BitsAndBytesConfig, HfArgumentParser, Trainer, TrainingArguments\n"
     "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\nfrom accelerate import Accelerator\n"
     "from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer\nfrom unsloth import FastLanguageModel\n"
+)
+LOOP = (
+    "import bitsandbytes as bnb, deepspeed, inspect, lightning as pl\nfrom torch.utils.data import DataLoader\n"
+    "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\na = Accelerator(mixed_precision='bf16')\n"
+    "d = DataLoader(p, batch_size=2, shuffle=True)\no = torch.optim.AdamW(model.parameters())\n"
+    "for b in d:\n    a.backward(model(**b).loss)\n"
 )
 JOB = (
     "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
@@ -107,6 +115,8 @@ def _text(chance: Random) -> str:
     lines += [_statement(chance, 0) for _ in range(chance.choice((1, 3, 8, 20, 60)))]
     if chance.random() < 0.7:
         lines.insert(chance.randint(0, len(lines)), JOB)
+    elif chance.random() < 0.7:
+        lines.insert(chance.randint(0, len(lines)), LOOP)
     lines += [_statement(chance, 0) for _ in range(chance.randint(0, 4))]
     if chance.random() < 0.4:
         lines.insert(

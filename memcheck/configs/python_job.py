@@ -9,6 +9,7 @@ from typing import Any
 from memcheck.configs.key_table import key_table
 from memcheck.configs.python_code import FilesAround, LocalClass, PythonCode, named, place, walked
 from memcheck.configs.python_library import TRAINERS, UNSLOTH, LoadedModel, StatedGpu, library
+from memcheck.configs.python_loop import LOOP, loops_of
 from memcheck.configs.python_run import FollowedFile
 from memcheck.configs.python_source import CONFIGS
 from memcheck.configs.python_unsloth import complete
@@ -67,11 +68,15 @@ def followed(
     run.all()
     if not trainers(run):
         run.uncalled()
+    if not trainers(run):
+        run.things += loops_of(code, run)
     return run
 
 
 def is_trainer(thing: MadeObject) -> bool:
     """Whether it is a trainer of transformers, TRL or unsloth, or of a class that is made of one."""
+    if thing.name == LOOP:
+        return True
     if isinstance(thing.kind, LocalClass) and not any(each.endswith("Trainer") for each in thing.kind.bases):
         return False  # a class of the file's own, with a loop of its own
     package, _, inside = thing.path.partition(".")
@@ -100,7 +105,7 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
     objective = TRAINERS.get(trainer.name, "?")
     if objective == "?":
         message = f"`{trainer.name}` has no memory model here"
-        known = ", ".join(name for name in TRAINERS if name != "Trainer")
+        known = ", ".join(name for name in TRAINERS if name not in ("Trainer", LOOP))
         refused.append((trainer.at, message, f"memcheck reads Trainer, {known}", ()))
         objective = ""
     arguments = _arguments(run, trainer, values, refused)
@@ -124,6 +129,12 @@ def _job(run: FollowedFile, trainer: MadeObject) -> PythonJob:
     if model is not None and model.name in UNSLOTH:
         complete(values, model, run.machine, trl=trl_config)
     _frozen(run, refused, adapted=adapter is not None)
+    devices = next((each.get("devices") for each in run.things if each.get("?fits") is not None), None)
+    count = None if devices is None else plain(devices)
+    count = len(count) if isinstance(count, list) else count
+    if devices is not None and isinstance(count, int) and count > 1:
+        message = f"`devices`: Lightning starts a process on each of {count} GPUs"
+        refused.append((devices.at, message, "state them: --gpus-per-node 1", ("hardware.gpus_per_node",)))
     padded = _rows(run, trainer, objective, values)
     older = objective != "" and (
         any(name in trainer.keywords for name in KEYS.names["older"])
@@ -314,7 +325,7 @@ def reason(code: PythonCode, run: FollowedFile) -> tuple[Location, str]:
             "this line makes a trainer, in code that nothing in the file calls: name the file that calls it",
         )
     if loops:
-        return loops[0], "it trains in a loop of its own, which is not read"
+        return loops[0], "it trains in a loop of its own: of these, memcheck reads one model's with its own loss"
     if defined:
         name, at = next(iter(defined.items()))
         return at, f"it defines `{name}` and trains nothing itself: name the file that calls it"

@@ -80,6 +80,7 @@ TRAINERS = {
     "RewardTrainer": "reward",
     "ORPOTrainer": "orpo",
     "CPOTrainer": "cpo",
+    "loss.backward": "",
 }
 UNSLOTH = frozenset(
     {"FastLanguageModel", "FastModel", "FastVisionModel", "FastLlamaModel", "FastMistralModel", "FastQwen2Model"}
@@ -100,6 +101,9 @@ def library(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
     """What a call makes; None where nothing is known of it."""
     if call.owner is None:
         return _function(run, call)
+    if call.name in ("backward", "clip_grad_norm_"):
+        run.things.append(MadeObject("clip" if "clip" in call.name else call.name, call.arguments, {}, call.at))
+        return PythonValue(None, call.at)
     if isinstance(call.held, MadeObject) and call.held.name == OPENED and call.name in ("read", "read_text"):
         return call.owner
     for kind, handler in _METHODS:
@@ -197,6 +201,8 @@ def _unsloth(run: FollowedCode, call: LibraryCall) -> PythonValue:
     return given
 
 
+LOOPS = frozenset({"autocast", "initialize", "fully_shard", "FullyShardedDataParallel", "FSDP", "DataParallel"})
+"""Calls that a loop of one's own makes around its model."""
 OPENED = "open"
 """The name of an opened file."""
 
@@ -288,7 +294,8 @@ def _parser(run: FollowedCode, call: LibraryCall) -> PythonValue:
 
 def _accelerator(run: FollowedCode, call: LibraryCall) -> PythonValue:
     """``Accelerator()``, which knows its processes: as many as the stated GPUs, or one."""
-    made = MadeObject(call.name, call.arguments, {}, call.at)
+    made = MadeObject(call.name, call.arguments, dict(call.keywords), call.at)
+    run.things.append(made)
     machine: StatedGpu = run.machine
     said = {"num_processes": machine.gpus or 1, "process_index": 0, "local_process_index": 0, "is_main_process": True}
     made.keywords.update({name: PythonValue(value, call.at) for name, value in said.items()})
@@ -419,12 +426,26 @@ def _of_thing(run: FollowedCode, call: LibraryCall) -> PythonValue | None:
         return PythonValue(None, call.at)
     if owner.name == NAMES and call.name == "keys":
         return call.owner
+    if call.name == "fit" and owner.name == "Trainer" and "lightning" in owner.path:
+        return _fitted(run, call, owner)
     if call.name == "map":
         _mapped(run, call)
     _tokenized(run, owner.name if owner.name == "tokenizer" else named(call.node.func), call)
     if call.name in _CHAINED:
         return call.owner
     return PythonValue(owner.keywords, call.at) if call.name in ("to_dict", "dict", "model_dump") else None
+
+
+def _fitted(run: FollowedCode, call: LibraryCall, trainer: MadeObject) -> PythonValue:
+    """``Trainer.fit`` of Lightning, which calls the methods of the user's modules and takes the steps itself."""
+    for given in (*call.arguments, *call.keywords.values()):
+        for name in ("configure_optimizers", "setup", "train_dataloader", "val_dataloader"):
+            method = run.method(given.of, name) if isinstance(given.of, MadeObject) else None
+            if method is not None:
+                run.call(method, [], {}, method.node)
+    trainer.keywords["?fits"] = PythonValue(True, call.at)
+    run.things.append(MadeObject("backward", [], {}, call.at))
+    return PythonValue(None, call.at)
 
 
 def _mapped(run: FollowedCode, call: LibraryCall) -> None:
@@ -512,6 +533,8 @@ _FUNCTIONS: tuple[tuple[Callable[[LibraryCall], bool], Handler], ...] = (
     (lambda call: call.name == "setup_chat_format", lambda run, call: PythonValue(call.arguments[:2], call.at)),
     (lambda call: call.path in ("copy.deepcopy", "copy.copy", "dataclasses.asdict"), _copied),
     (lambda call: call.path in ("typing.cast", "typing_extensions.cast"), lambda run, call: call.second),
+    (lambda call: call.name in LOOPS, _thing),
+    (lambda call: call.name in ("DistributedDataParallel", "DDP"), lambda run, call: call.first),
     (lambda call: call.path == "torch.compile", lambda run, call: call.first),
     (lambda call: call.name in ("Accelerator", "PartialState"), _accelerator),
     (lambda call: call.name in ("ArgumentParser", *DATACLASS_PARSERS), _parser),
