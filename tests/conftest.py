@@ -9,10 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")  # a machine that has other work is slow, and no finding
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,6 +25,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text("utf-8")
     return None if any(f"mark.{mark}" in text for mark in marks) else True
+
+
+def pytest_configure() -> None:
+    """Where the environment forbids bytecode beside the sources, tests and the commands that they run keep it apart.
+
+    Otherwise each worker would rewrite 600 test files before it starts, and each command compile the package anew.
+    """
+    if sys.dont_write_bytecode:
+        sys.dont_write_bytecode = False
+        sys.pycache_prefix = str(ROOT / ".pytest_cache" / "bytecode")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", "")
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")  # a machine that has other work is slow, and no finding
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,18 +62,6 @@ def _interruptible() -> None:
 def _screen_of_nobody() -> None:
     """Takes the width of somebody's terminal out of the environment; pytest-xdist puts one there for its workers."""
     os.environ.pop("COLUMNS", None)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where the environment forbids bytecode beside the sources, the commands that tests run share a folder of it.
-
-    Each of them would compile the package anew.
-    """
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        own = tmp_path_factory.getbasetemp()
-        shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-        os.environ["PYTHONPYCACHEPREFIX"] = str(shared / "bytecode")
 
 
 @pytest.fixture(autouse=True, scope="session")
