@@ -10,6 +10,7 @@ from memcheck.autograd.engine import checkpoint
 from memcheck.autograd.kernels import Weights, embedding, linear
 from memcheck.autograd.operator import add, cast, divide_rows, dropout, index, mul, power, sum_groups, unary
 from memcheck.autograd.tensor import Leaf, promote
+from tests.sources import trees
 
 MIB = 2**20
 SHAPE = (1024, 1024)
@@ -318,8 +319,7 @@ def test_the_gradient_of_a_divisor_of_rows_takes_four_tensors() -> None:
 def test_what_a_backward_saves_is_stated(root: Path) -> None:
     """A checkpoint sees what ``saves`` names, and not a default argument of the backward function."""
     found = []
-    for path in sorted((root / "memcheck").rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
+    for path, tree in trees(root / "memcheck", [".record("]):
         named = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "record":

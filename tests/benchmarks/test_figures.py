@@ -14,11 +14,12 @@ RECORDED = figures.recorded()
 EXAMPLES = dict(boundaries.examples())
 
 
-@pytest.mark.parametrize("number", PLANS)
-def test_no_figure_moved(number: str) -> None:
+@pytest.mark.parametrize("tenth", range(10))
+def test_no_figure_moved(tenth: int) -> None:
     """Needed, seen, every moment and tensor, host memory, seconds, and what the rules say, are those that are kept."""
-    before, now = RECORDED[number], figures.said(PLANS[number])
-    assert list(figures.moved(before, now)) == [], PLANS[number]
+    for number in list(PLANS)[tenth::10]:
+        before, now = RECORDED[number], figures.said(PLANS[number])
+        assert list(figures.moved(before, now)) == [], PLANS[number]
 
 
 def test_no_profile_moved() -> None:
@@ -26,11 +27,11 @@ def test_no_profile_moved() -> None:
     assert list(figures.moved(cases.kept(figures.PROFILES), figures.profiles())) == []
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_no_rule_moved(name: str) -> None:
+def test_no_rule_moved() -> None:
     """What the rules say of an example, and of plans that differ from it in one value, is what is kept."""
-    before = {name: cases.kept(figures.RULES).get(name, {})}
-    assert list(figures.moved(before, {name: boundaries.said_beside(EXAMPLES[name])})) == []
+    known = cases.kept(figures.RULES)
+    for name, example in EXAMPLES.items():
+        assert list(figures.moved({name: known.get(name, {})}, {name: boundaries.said_beside(example)})) == []
 
 
 def test_every_example_is_kept() -> None:

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -43,18 +44,24 @@ OTHERS = re.compile(
 """Texts about options of other programs."""
 
 
-def texts(root: Path) -> Iterator[tuple[str, str]]:
-    """Every text of the package but docstrings, each value that is put into one as a NUL."""
+@cache
+def texts(root: Path) -> list[tuple[str, str]]:
+    """Texts of the package, but docstrings, that hold a command or an option; each value put into one is a NUL."""
+    return [each for each in _texts(root) if "memcheck " in each[1] or "--" in each[1]]
+
+
+def _texts(root: Path) -> Iterator[tuple[str, str]]:
     for path in sorted((root / "memcheck").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        inside = {id(each) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for each in node.values}
-        for node in ast.walk(tree):
-            name = path.relative_to(root).as_posix()
-            if isinstance(node, ast.JoinedStr):
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+        left_out: set[int] = set()  # docstrings and parts of f-strings, which a walk meets after what holds them
+        for node in ast.walk(ast.parse(text)) if "`memcheck" in text or "--" in text else ():
+            if isinstance(node, ast.Expr):
+                left_out.add(id(node.value))
+            elif isinstance(node, ast.JoinedStr):
+                left_out |= {id(each) for each in node.values}
                 parts = [each.value if isinstance(each, ast.Constant) else "\0" for each in node.values]
                 yield name, "".join(map(str, parts))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements | inside:
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
                 yield name, node.value
 
 

@@ -9,8 +9,6 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cache
 
-import pytest
-
 from memcheck import configs
 from memcheck.configs import key_index
 from memcheck.configs.key_table import INDEX as KEYS
@@ -97,9 +95,9 @@ def test_every_key_of_a_reader_is_answered_at_every_place() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_what_people_bring_is_answered() -> None:
+    """Words of HF, PEFT, TRL, Megatron, vLLM and clouds, whether a reader has them or not."""
+    for key in [
         *(
             "tensor_parallel_size",
             "gpu_memory_utilization",
@@ -141,8 +139,5 @@ def test_every_key_of_a_reader_is_answered_at_every_place() -> None:
         ),
         *("distributed_type", "fsdp_config", "deepspeed", "zero_optimization", "offload_optimizer", "use_flash_attn"),
         *("tensor-model-parallel-size", "num-layers", "use_distributed_optimizer", "recompute_activations", "bf16"),
-    ],
-)
-def test_what_people_bring_is_answered(key: str) -> None:
-    """Words of HF, PEFT, TRL, Megatron, vLLM and clouds, whether a reader has them or not."""
-    assert unanswered(key) == []
+    ]:
+        assert unanswered(key) == [], key

@@ -112,33 +112,35 @@ def test_the_example_becomes_a_plan(page: str) -> None:
     assert FORMATS[page].recognise(FORMATS[page].load(f"config.{language}", text))
 
 
-@pytest.mark.parametrize("line", lines("Read"), ids=lambda line: f"{line.page}: {line.first}")
-def test_what_is_read(line: Line) -> None:
+def test_what_is_read() -> None:
     """A line of the config becomes the plan's key and value beside it, and names its place."""
-    found = read(line.page, *with_key(line.page, line.first))
-    assert found.problems == ()
-    for written in re.findall(r"`([^`]+)`", line.second):
-        key, _, value = written.partition(": ")
-        assert (key, found.settings[key].value) == (key, yaml.safe_load(value))
-        assert found.settings[key].location is not None
+    for line in lines("Read"):
+        found = read(line.page, *with_key(line.page, line.first))
+        assert found.problems == (), line
+        for written in re.findall(r"`([^`]+)`", line.second):
+            key, _, value = written.partition(": ")
+            assert (key, found.settings[key].value) == (key, yaml.safe_load(value)), line
+            assert found.settings[key].location is not None, line
 
 
-@pytest.mark.parametrize("line", lines("Assumed"), ids=lambda line: f"{line.page}: {line.first}")
-def test_what_is_assumed(line: Line) -> None:
+def test_what_is_assumed() -> None:
     """What the example leaves to its framework is in the plan, marked as nobody's statement."""
-    language, text = example(line.page)
-    found = read(line.page, f"config.{language}", text.encode())
-    key, _, value = line.first.partition(": ")
-    setting = found.settings[key]
-    assert (setting.value, setting.location, setting.assumed) == (yaml.safe_load(value), None, True)
+    for line in lines("Assumed"):
+        language, text = example(line.page)
+        found = read(line.page, f"config.{language}", text.encode())
+        key, _, value = line.first.partition(": ")
+        setting = found.settings[key]
+        assert (setting.value, setting.location, setting.assumed) == (yaml.safe_load(value), None, True), line
 
 
-@pytest.mark.parametrize("line", lines("Not modelled"), ids=lambda line: f"{line.page}: {line.first}")
-def test_what_is_not_modelled(line: Line) -> None:
+def test_what_is_not_modelled() -> None:
     """A key without a place in a plan is a note or a refusal at that key: never silence."""
-    name, data = with_key(line.page, line.first)
-    alone, found = import_config(name, data, {}, line.page), read(line.page, name, data)
-    said = [each.message for each in (*alone.problems, *found.problems) if line.second.startswith("refused")]
-    said += [each.message for each in found.notes if line.second.startswith("a note")]
-    key = line.first.partition(":")[0]
-    assert any(key in each or key.rpartition(".")[2] in each or line.first.partition(": ")[2] in each for each in said)
+    for line in lines("Not modelled"):
+        name, data = with_key(line.page, line.first)
+        alone, found = import_config(name, data, {}, line.page), read(line.page, name, data)
+        said = [each.message for each in (*alone.problems, *found.problems) if line.second.startswith("refused")]
+        said += [each.message for each in found.notes if line.second.startswith("a note")]
+        key = line.first.partition(":")[0]
+        assert any(
+            key in each or key.rpartition(".")[2] in each or line.first.partition(": ")[2] in each for each in said
+        ), line

@@ -151,12 +151,13 @@ def test_most_public_files_ask_for_little() -> None:
     assert sum(0 <= each["asked"] <= MOST_ASKED for each in RECORD) >= LEAST * len(RECORD)
 
 
-@pytest.mark.parametrize("each", RECORD, ids=lambda each: f"{each['repository']}:{each['path']}")
-def test_a_public_file_asks_for_as_much(each: dict[str, Any]) -> None:
+def test_public_files_ask_for_as_much() -> None:
     """The recorded number, where ``MEMCHECK_SCRIPTS`` names a folder with a checkout of its repository."""
-    path = FOLDER / each["repository"].replace("/", "__") / each["path"]
-    if not path.is_file():
-        pytest.skip("MEMCHECK_SCRIPTS names no checkout of this repository")
-    load = load_toml if path.suffix == ".toml" else load_yaml
-    said, options = proposal(load(path.name, path.read_text(encoding="utf-8")))
-    assert (len(options) if said else -1) == each["asked"]
+    if not FOLDER.is_dir():
+        pytest.skip("MEMCHECK_SCRIPTS names no folder of checkouts")
+    for each in RECORD:
+        path = FOLDER / each["repository"].replace("/", "__") / each["path"]
+        if path.is_file():
+            load = load_toml if path.suffix == ".toml" else load_yaml
+            said, options = proposal(load(path.name, path.read_text(encoding="utf-8")))
+            assert (len(options) if said else -1) == each["asked"], path

@@ -58,55 +58,57 @@ def settings_of(row: dict) -> EngineSettings:
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=label)
-def test_planner(row: dict) -> None:
+def test_planner() -> None:
     """Groups, blocks, tokens, concurrency, automatic length and errors are equal to the engine's own."""
-    version, settings, a = enclosing(row["vllm"])[0], settings_of(row), model(row["model"])
-    gpu = find_gpu(NAMES.get(row["gpu"], row["gpu"]))
-    layers = layer_caches(a, settings, version, gpu.arch).layers
-    groups = grouped(layers, version)
-    ranks = [on_rank(groups, first, last) for first, last in stages(len(layers), row["pipeline"])]
-    mine = [
-        [
-            "UniformTypeKVCacheSpecs" if g.mixed else g.cache.kind,
-            len(g.layers),
-            g.cache.block,
-            sum(c.page_bytes for c in g.caches) if g.mixed else g.cache.page_bytes,
+    for row in ROWS:
+        version, settings, a = enclosing(row["vllm"])[0], settings_of(row), model(row["model"])
+        gpu = find_gpu(NAMES.get(row["gpu"], row["gpu"]))
+        layers = layer_caches(a, settings, version, gpu.arch).layers
+        groups = grouped(layers, version)
+        ranks = [on_rank(groups, first, last) for first, last in stages(len(layers), row["pipeline"])]
+        mine = [
+            [
+                "UniformTypeKVCacheSpecs" if g.mixed else g.cache.kind,
+                len(g.layers),
+                g.cache.block,
+                sum(c.page_bytes for c in g.caches) if g.mixed else g.cache.page_bytes,
+            ]
+            for g in ranks[0]
         ]
-        for g in ranks[0]
-    ]
-    assert sorted(mine) == sorted(row["groups"])
-    for boot in row["boots"]:
-        asked = settings._replace(length=max(0, boot["length"]))
-        got = planned(ranks, [boot["available"]] * len(ranks), asked, version)
-        if isinstance(got, KvPool):
-            assert (got.blocks, got.tokens, round(got.concurrency, 4)) == (
-                boot["blocks"],
-                boot["tokens"],
-                boot["concurrency"],
-            )
-            assert got.length == boot.get("max_model_len", boot["length"])
-            continue
-        assert KINDS.get(got.kind, got.kind) == boot["error"]
-        if got.kind == "too-long":
-            assert (gib(got.needed_bytes), gib(got.available_bytes)) == (boot["needed"], boot["available_gib"])
-            assert (got.longest or None) == boot.get("estimated")
-            assert f"({boot['length']})" in got.words
+        assert sorted(mine) == sorted(row["groups"]), label(row)
+        for boot in row["boots"]:
+            asked = settings._replace(length=max(0, boot["length"]))
+            got = planned(ranks, [boot["available"]] * len(ranks), asked, version)
+            if isinstance(got, KvPool):
+                assert (got.blocks, got.tokens, round(got.concurrency, 4)) == (
+                    boot["blocks"],
+                    boot["tokens"],
+                    boot["concurrency"],
+                ), label(row)
+                assert got.length == boot.get("max_model_len", boot["length"]), label(row)
+                continue
+            assert KINDS.get(got.kind, got.kind) == boot["error"], label(row)
+            if got.kind == "too-long":
+                assert (gib(got.needed_bytes), gib(got.available_bytes)) == (boot["needed"], boot["available_gib"]), (
+                    label(row)
+                )
+                assert (got.longest or None) == boot.get("estimated"), label(row)
+                assert f"({boot['length']})" in got.words, label(row)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=label)
-def test_defaults(row: dict) -> None:
+def test_defaults() -> None:
     """The defaults of EngineArgs for an API server on that GPU, and the block size after its alignment."""
-    version, a, d = enclosing(row["vllm"])[0], model(row["model"]), row["defaults"]
-    gpu = find_gpu(NAMES.get(row["gpu"], row["gpu"]))
-    tokens, sequences = batch_defaults(gpu, version)
-    length = default_length(a)
-    tokens = max(tokens, length) if a.model_type in version.whole_prompts else tokens
-    found = (version.share, tokens, sequences, default_prefixes(a, version), length)
-    assert found == (d["share"], d["tokens"], d["sequences"], d["prefixes"], d["length"])
-    settings = settings_of(row)
-    assert list(capture_sizes(a, settings, version, gpu.arch)) == d["captures"]
-    assert layer_caches(a, settings, version, gpu.arch)[1] == d["block"]
+    for row in ROWS:
+        version, a, d = enclosing(row["vllm"])[0], model(row["model"]), row["defaults"]
+        gpu = find_gpu(NAMES.get(row["gpu"], row["gpu"]))
+        tokens, sequences = batch_defaults(gpu, version)
+        length = default_length(a)
+        tokens = max(tokens, length) if a.model_type in version.whole_prompts else tokens
+        found = (version.share, tokens, sequences, default_prefixes(a, version), length)
+        assert found == (d["share"], d["tokens"], d["sequences"], d["prefixes"], d["length"]), label(row)
+        settings = settings_of(row)
+        assert list(capture_sizes(a, settings, version, gpu.arch)) == d["captures"], label(row)
+        assert layer_caches(a, settings, version, gpu.arch)[1] == d["block"], label(row)
 
 
 def test_weights() -> None:

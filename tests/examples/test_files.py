@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from memcheck.config.discover import PlanFile, find_plans
 from tests.examples.rendered import NAMES, ROOT, at_root
 
 MODELINE = "# yaml-language-server: $schema=../schemas/plan.schema.json"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_editor_finds_the_schema(name: str) -> None:
+def test_an_editor_finds_the_schema() -> None:
     """The first line of every document is the modeline, and its path leads to the schema."""
-    for document in read(name).split("\n---\n"):
-        assert document.startswith(MODELINE + "\n")
-    assert (ROOT / "examples" / MODELINE.partition("=")[2]).resolve() == ROOT / "schemas" / "plan.schema.json"
+    for name in NAMES:
+        for document in read(name).split("\n---\n"):
+            assert document.startswith(MODELINE + "\n"), name
+        assert (ROOT / "examples" / MODELINE.partition("=")[2]).resolve() == ROOT / "schemas" / "plan.schema.json", name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_comment_says_what_it_teaches(name: str) -> None:
+def test_a_comment_says_what_it_teaches() -> None:
     """Two to five lines of prose follow, one of which starts with the lesson, none too long to read."""
-    comment = re.match(r"(?:# .*\n)+", read(name).removeprefix(MODELINE + "\n"))
-    assert comment is not None
-    lines = comment.group().splitlines()
-    assert 2 <= len(lines) <= 5
-    assert any(line.startswith("# Teaches: ") for line in lines)
-    assert max(map(len, read(name).splitlines())) <= 120
+    for name in NAMES:
+        comment = re.match(r"(?:# .*\n)+", read(name).removeprefix(MODELINE + "\n"))
+        assert comment is not None, name
+        lines = comment.group().splitlines()
+        assert 2 <= len(lines) <= 5, name
+        assert any(line.startswith("# Teaches: ") for line in lines), name
+        assert max(map(len, read(name).splitlines())) <= 120, name
 
 
 def test_the_folder_holds_plans_only() -> None:

@@ -91,12 +91,12 @@ def test_about_half_fail() -> None:
     assert {code[:4] for codes in failing for code in codes} >= {"MEM1", "MEM2", "MEM3", "MEM4"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_description_says_the_verdict(name: str) -> None:
+def test_the_description_says_the_verdict() -> None:
     """Who reads only the list of plans must not take an example that fails on purpose for a bug."""
-    for plan in results(name):
-        start = "Passes" if plan.status == "passed" else "Fails on purpose: "
-        assert description(plan).startswith(start)
+    for name in NAMES:
+        for plan in results(name):
+            start = "Passes" if plan.status == "passed" else "Fails on purpose: "
+            assert description(plan).startswith(start), plan.name
 
 
 def description(plan: PlanResult) -> str:

@@ -40,8 +40,8 @@ def test_no_script_misbehaves(started: list[str]) -> None:
 def test_a_script_is_a_function_of_its_seed_and_number() -> None:
     """Files and arguments are the same whatever was drawn before, and most hold a job."""
     assert draw_script(3, 7) == draw_script(3, 7)
-    texts = [next(iter(draw_script(3, number).files.values())) for number in range(60)]
-    assert sum(b"SFTTrainer(model, args=args)" in text for text in texts) > 20
+    texts = [next(iter(draw_script(3, number).files.values())) for number in range(12)]
+    assert sum(b"SFTTrainer(model, args=args)" in text for text in texts) > 4
     compile(HEAD + JOB, "job", "exec")
 
 

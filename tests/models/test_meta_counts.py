@@ -16,12 +16,12 @@ HELD = {f"model.layers.0.input_hidden_states_{part}": f"model.input_hidden_state
 """Tensors of the model that its first layer reads, and that are held with that layer (ZAYA)."""
 
 
-@pytest.mark.parametrize("kind", sorted(ADDED))
-def test_a_family_counts_as_transformers_does(kind: str) -> None:
+def test_a_family_counts_as_transformers_does() -> None:
     """The count from the keys equals that of the model, with every key of the written file read."""
-    record = ADDED[kind]
-    assert count_parameters(read_architecture(record["config"])) == record["parameters"]
-    assert count_parameters(read_architecture(record["config"], strict=True)) == record["parameters"]
+    for kind in sorted(ADDED):
+        record = ADDED[kind]
+        assert count_parameters(read_architecture(record["config"])) == record["parameters"], kind
+        assert count_parameters(read_architecture(record["config"], strict=True)) == record["parameters"], kind
 
 
 @pytest.mark.slow

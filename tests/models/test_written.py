@@ -19,11 +19,11 @@ def test_every_family_is_there() -> None:
     assert list(WRITTEN) == types()
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
-def test_a_whole_file_is_read(kind: str) -> None:
+def test_a_whole_file_is_read() -> None:
     """No key that transformers writes stops the family, whether a tool wrote the file or a person repeats it."""
-    read_architecture(WRITTEN[kind])
-    read_architecture(WRITTEN[kind], strict=True)
+    for file in WRITTEN.values():
+        read_architecture(file)
+        read_architecture(file, strict=True)
 
 
 def test_infinity_is_read(tmp_path: Any) -> None:

@@ -82,12 +82,12 @@ def in_module(path: Path) -> Iterator[Sentence]:
     nodes = list(ast.walk(tree))
     documented = [tree, *(node for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef)))]
     bare = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    inside = {id(each) for node in nodes if isinstance(node, ast.JoinedStr) for each in node.values}
+    left_out = bare | {id(each) for node in nodes if isinstance(node, ast.JoinedStr) for each in node.values}
     for node in nodes:
         if isinstance(node, ast.JoinedStr) and id(node) not in bare:
             parts = [str(each.value) if isinstance(each, ast.Constant) else "\x00" for each in node.values]
             yield from in_message("".join(parts), node.lineno)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare | inside:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
             yield from in_message(node.value, node.lineno)
     for node in documented:
         if shown(path, node) and (text := ast.get_docstring(node)):

@@ -9,7 +9,6 @@ from memcheck.plan.foreign import KEYS, RENAMED, Renamed, rewritten
 from memcheck.plan.schema import branches, conforms, load_schema
 from tests.plan.samples import SMALL, changed, findings, fixed, marked, one, read
 
-EACH = pytest.mark.parametrize("entry", RENAMED, ids=[f"{entry.section}.{entry.old}" for entry in RENAMED])
 VALUES = {
     "hardware": "hardware: {{gpu: h100-80gb, {key}: {value}}}\n",
     "parallelism": "parallelism: {{{key}: {value}}}\n",
@@ -38,29 +37,29 @@ def example(entry: Renamed) -> str:
     return "[q_proj]" if entry.new == "target_modules" else "4096"
 
 
-@EACH
-def test_every_entry_leads_to_a_key_of_the_plan(entry: Renamed) -> None:
+def test_every_entry_leads_to_a_key_of_the_plan() -> None:
     """The section has the new name and not the old one, and every value it may write conforms."""
-    root = load_schema()
-    schema = root
-    for token in entry.section.split("."):
-        schema = next(each for each in branches(schema["properties"][token], root) if "properties" in each)
-    assert entry.new in schema["properties"]
-    assert entry.old not in schema["properties"]
-    for value in entry.values.values():
-        assert conforms(yaml.safe_load(value), schema["properties"][entry.new], root)
+    for entry in RENAMED:
+        root = load_schema()
+        schema = root
+        for token in entry.section.split("."):
+            schema = next(each for each in branches(schema["properties"][token], root) if "properties" in each)
+        assert entry.new in schema["properties"], entry.old
+        assert entry.old not in schema["properties"], entry.old
+        for value in entry.values.values():
+            assert conforms(yaml.safe_load(value), schema["properties"][entry.new], root), entry.old
 
 
-@EACH
-def test_every_entry_is_mended(entry: Renamed) -> None:
+def test_every_entry_is_mended() -> None:
     """It is one finding at the key, whose edits make the plan valid with the same meaning."""
-    text = plan(entry, example(entry))
-    finding = one(text)
-    assert (finding.code, marked(text, finding)) == ("MEM016", entry.old)
-    assert entry.origin in finding.message
-    mended = fixed(text)
-    assert read(mended)[0] is not None, mended
-    assert f"{entry.new}: {rewritten(entry, example(entry))}" in mended
+    for entry in RENAMED:
+        text = plan(entry, example(entry))
+        finding = one(text)
+        assert (finding.code, marked(text, finding)) == ("MEM016", entry.old), entry.old
+        assert entry.origin in finding.message, entry.old
+        mended = fixed(text)
+        assert read(mended)[0] is not None, mended
+        assert f"{entry.new}: {rewritten(entry, example(entry))}" in mended, entry.old
 
 
 def test_names_are_unique_and_no_suggestion_contradicts_one() -> None:

@@ -6,18 +6,15 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from memcheck.plan import finding as codes
 from memcheck.plan.finding import SEVERITIES
 from memcheck.rules import GATE, PROFILES, when
 from memcheck.rules.checks import BEYOND_GATE, CHECKS
 from memcheck.rules.further import FURTHER
 from memcheck.rules.registry import RULES
-from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE, Rule
+from memcheck.rules.types import MEASURED, PRECISIONS, PROVABLE
 
 SECTIONS = ("What it does", "Why it matters", "Example", "How to fix", "Options", "Source")
-EACH = pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
 
 
 def test_codes_are_unique_and_ordered() -> None:
@@ -74,33 +71,27 @@ def test_only_the_gate_blocks() -> None:
     assert [rule.code for rule in FURTHER if rule.blocking or rule.severity == "error"] == []
 
 
-@EACH
-def test_rule_states_its_precision(rule: Rule) -> None:
-    """A rule says how its findings come about and which profile has it, and its page says so in words."""
-    assert rule.precision in PRECISIONS
-    assert rule.profile in PROFILES
-    page = rule.explain()
-    assert f"Precision: {rule.precision}; {PRECISIONS[rule.precision]}." in page
-    assert f"Profile: `{rule.profile}`, " in page
-
-
-@EACH
-def test_rule_has_its_form(rule: Rule) -> None:
+def test_rules_have_their_form() -> None:
     """Code, name, severity and summary have the form that configuration and reports rely on."""
-    assert re.fullmatch(r"MEM[0-7]\d\d", rule.code)
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
-    assert rule.severity in SEVERITIES
-    assert rule.summary.endswith(".")
+    for rule in RULES:
+        assert re.fullmatch(r"MEM[0-7]\d\d", rule.code)
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name), rule.code
+        assert rule.severity in SEVERITIES, rule.code
+        assert rule.summary.endswith("."), rule.code
+        assert rule.precision in PRECISIONS, rule.code
+        assert rule.profile in PROFILES, rule.code
 
 
-@EACH
-def test_page_has_every_section(rule: Rule) -> None:
-    """A rule's page is generated from one docstring with the same sections everywhere, none of them empty."""
-    page = rule.explain()
-    assert page.startswith(f"# {rule.code} {rule.name}\n")
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
-    assert tuple(parts[1::2]) == SECTIONS
-    assert all(text.strip() for text in parts[2::2])
+def test_pages_have_every_section() -> None:
+    """A rule's page has the same sections everywhere, none of them empty, and says its precision and profile in words."""
+    for rule in RULES:
+        page = rule.explain()
+        assert page.startswith(f"# {rule.code} {rule.name}\n")
+        assert f"Precision: {rule.precision}; {PRECISIONS[rule.precision]}." in page, rule.code
+        assert f"Profile: `{rule.profile}`, " in page, rule.code
+        parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+        assert tuple(parts[1::2]) == SECTIONS, rule.code
+        assert all(text.strip() for text in parts[2::2]), rule.code
 
 
 def test_a_module_holds_the_rule_it_is_named_after(root: Path) -> None:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from memcheck.why.evidence import DEVICE, UNKNOWN
@@ -35,18 +34,20 @@ def test_there_are_a_hundred_public_messages() -> None:
     assert sum(case.get("aside", False) for case in CASES) >= 40
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["id"]))
-def test_kind_figures_and_place(case: dict[str, Any]) -> None:
+def test_kind_figures_and_place() -> None:
     """The kind is right, and every printed figure, the GPU and the rank are read."""
-    first = read_log(case["message"].encode()).first
-    assert (first.kind if first is not None else UNKNOWN) == case["kind"]
-    if first is None:
-        return
-    for name, figure in case.get("figures", {}).items():
-        count, half = printed(figure)
-        found = first.figures[name]
-        assert abs(found.bytes - count) <= max(half, found.resolution_bytes, 2), name
-        assert found.resolution_bytes <= max(2 * half + 1, 2**29) or name == "reserved_unallocated_bytes"
-    assert first.rank == case.get("rank")
-    if case["kind"] == DEVICE:
-        assert first.gpu_index == case.get("gpu_index")
+    for case in CASES:
+        first = read_log(case["message"].encode()).first
+        assert (first.kind if first is not None else UNKNOWN) == case["kind"], case["id"]
+        if first is None:
+            continue
+        for name, figure in case.get("figures", {}).items():
+            count, half = printed(figure)
+            found = first.figures[name]
+            assert abs(found.bytes - count) <= max(half, found.resolution_bytes, 2), name
+            assert found.resolution_bytes <= max(2 * half + 1, 2**29) or name == "reserved_unallocated_bytes", case[
+                "id"
+            ]
+        assert first.rank == case.get("rank"), case["id"]
+        if case["kind"] == DEVICE:
+            assert first.gpu_index == case.get("gpu_index"), case["id"]

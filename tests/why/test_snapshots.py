@@ -100,9 +100,9 @@ def test_json_and_the_archive_of_torch_save(tmp_path: Path) -> None:
 
 def test_a_long_history_is_taken_out_while_it_is_read(tmp_path: Path) -> None:
     """Events of a file of several mebibytes are read as those of a small one."""
-    first, second = drawn(4, events=14000), drawn(5, events=14000)
+    first, second = drawn(4, events=9500), drawn(5, events=9500)
     path = save(tmp_path / "s.pickle", two_devices(first, second))
-    assert os.path.getsize(path) > 3 * MIB
+    assert os.path.getsize(path) > 2 * MIB
     shown = read_snapshot(path)
     check(shown[0], first)
     check(shown[1], second)
@@ -398,17 +398,17 @@ def test_names_cannot_drive_a_terminal(tmp_path: Path) -> None:
     assert all(text.isprintable() for frame in shown.live[0].stack for text in (frame.name, frame.file))
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_damaged_files(tmp_path: Path, seed: int) -> None:
+def test_damaged_files(tmp_path: Path) -> None:
     """A file with any bytes changed is read or refused, never a crash."""
-    draw = random.Random(seed)  # noqa: S311 - no secrets
-    data = bytearray(pickle.dumps(drawn(1, events=30).snapshot()))
-    for _ in range(draw.randrange(1, 6)):
-        data[draw.randrange(len(data))] = draw.randrange(256)
-    path = tmp_path / "s.pickle"
-    path.write_bytes(bytes(data))
-    with suppress(UsageError):
-        read_snapshot(str(path))
+    for seed in range(60):
+        draw = random.Random(seed)  # noqa: S311 - no secrets
+        data = bytearray(pickle.dumps(drawn(1, events=30).snapshot()))
+        for _ in range(draw.randrange(1, 6)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        path = tmp_path / "s.pickle"
+        path.write_bytes(bytes(data))
+        with suppress(UsageError):
+            read_snapshot(str(path))
 
 
 def test_readings_for_a_plan(tmp_path: Path) -> None:

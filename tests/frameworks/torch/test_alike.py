@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -69,19 +70,16 @@ def answer(plan: dict[str, Any], *, inventory: bool) -> Estimate:
     return estimate(job.job, job.gpu, job.overhead, inventory=inventory)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "huggingface", "torchtitan", "deepspeed"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_walking_the_ends_of_a_run_is_exact(
-    framework: str, layout: str, recipe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_walking_the_ends_of_a_run_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks, instants, components and labels are those of a walk through every single layer."""
-    plan = values(framework, LAYOUTS[layout], RECIPES[recipe])
-    shortened = answer(plan, inventory=False)
-    monkeypatch.setattr(ends, "ENDS", ONE_BY_ONE)
-    for cache in (remembered_ranks, _steps, recorded):
-        cache.cache_clear()
-    assert answer(plan, inventory=False) == shortened
+    for recipe, layout, framework in product(RECIPES, LAYOUTS, ("pytorch", "huggingface", "torchtitan", "deepspeed")):
+        plan = values(framework, LAYOUTS[layout], RECIPES[recipe])
+        shortened = answer(plan, inventory=False)
+        with monkeypatch.context() as patched:
+            patched.setattr(ends, "ENDS", ONE_BY_ONE)
+            for cache in (remembered_ranks, _steps, recorded):
+                cache.cache_clear()
+            assert answer(plan, inventory=False) == shortened, (framework, layout, recipe)
 
 
 def layers(count: int, **training: Any) -> tuple[list[Run], list[str]]:
