@@ -63,6 +63,7 @@ class Verdict(NamedTuple):
     message: str
     reserved_ends: tuple[int, int] | None = None
     """Between which figures reserved memory is predicted to be seen."""
+    reserved_bytes: int | None = None
     warned: bool = False
     """It passes with a warning: the interval of its need reaches beyond the limit."""
 
@@ -206,6 +207,7 @@ def judged(outcome: Outcome) -> Verdict:
         reason=reason,
         message="" if passed or not errors else f"{errors[0].code} {errors[0].message}",
         reserved_ends=ends,
+        reserved_bytes=estimate.reserved_bytes if estimate else None,
         warned=passed and result.verdict != FITS,
     )
 
@@ -362,8 +364,10 @@ def listed(v: Verdict) -> str:
     died = "died" if v.outcome.died else "ran"
     said = "no estimate" if v.utilization is None else f"{v.utilization:.1%} of the card"
     verdict = "passes" if v.passed else f"refused, {v.message if v.reason == OTHER else v.reason}"
-    reading, found = v.outcome.reading_bytes, v.allocated_bytes
-    of = f"; {reading / GIB:.2f} GiB read, {found / GIB:.2f} live predicted" if reading and found else ""
+    reserved = v.outcome.reserved_bytes
+    reading, found = v.outcome.reading_bytes, v.reserved_bytes if reserved else v.allocated_bytes
+    what = "reserved" if reserved else "live"
+    of = f"; {reading / GIB:.2f} GiB read, {found / GIB:.2f} {what} predicted" if reading and found else ""
     assumed = f"; assumed: {v.outcome.assumption}" if v.outcome.assumption else ""
     return f"- {v.outcome.apart}: `{v.outcome.id}` {died}; {said}, {verdict}{of}{assumed}; {v.outcome.source}"
 

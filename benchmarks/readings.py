@@ -55,8 +55,11 @@ def section(rows: Iterable[Row], apart: Sequence[tuple[str, Row]], verdicts: Ite
 
 
 def _error(verdict: Verdict) -> float | None:
-    """Live bytes as predicted over what was read of a job of a kind apart, of whatever counter, minus one."""
-    job, found = verdict.outcome, verdict.allocated_bytes
+    """What is predicted over what was read of a job of a kind apart, minus one: reserved bytes, or live ones where the
+    source says nothing of reserved.
+    """
+    job = verdict.outcome
+    found = verdict.reserved_bytes if job.reserved_bytes else verdict.allocated_bytes
     if not job.apart or job.assumption or not job.reading_bytes or found is None:
         return None
     return found / job.reading_bytes - 1

@@ -381,6 +381,11 @@ class Framework(Profile):
         """Say what puts the whole model on every GPU before its parameters are sharded; an empty text: nothing does."""
         return "building the whole model on every GPU" if place == "device" else ""
 
+    def loads_ahead(self, version: str | None) -> bool:
+        """Say whether a release puts whole matrices on the GPU before it gets to quantising them."""
+        del version
+        return False
+
     def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
         """Say whether the whole model on the GPU, held in the format ``held_in``, stays until all shards are made.
 

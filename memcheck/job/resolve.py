@@ -411,7 +411,11 @@ def _training_job(
         compile=bool(training.compile),
         expandable_segments=resolve_expandable(training, framework, after),
         parameter_offload=offloaded,
-        initialization=resolve_initialization(training.initialization, layout, held_in, framework, after),
+        initialization=resolve_initialization(
+            *(training.initialization, layout, held_in, framework, after),
+            version=training.framework_version,
+            model=plan.model.name or "",
+        ),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
         prepares_kbit=resolve_kbit(held_in, options, layout, framework, training.trainer, after),

@@ -196,11 +196,19 @@ def resolve_loss(
 
 
 def resolve_initialization(
-    stated: plan_types.InitializationSpec | None, layout: Layout, held_in: str, framework: Framework, defaults: Defaults
+    stated: plan_types.InitializationSpec | None,
+    layout: Layout,
+    held_in: str,
+    framework: Framework,
+    defaults: Defaults,
+    *,
+    version: str | None = None,
+    model: str = "",
 ) -> Initialization:
     """Return where the model is initialized (``host``, ``rank0``, ``device`` or ``meta``), and in which dtype.
 
-    ``stated``: the plan's. ``held_in``: the format of a quantised base. Assumptions are noted in ``defaults``.
+    ``stated``: the plan's. ``held_in``: the format of a quantised base. ``version``: of the framework. ``model``: its
+    name. Assumptions are noted in ``defaults``.
     """
     stated = stated or plan_types.InitializationSpec()
     device, why = framework.made(layout, sharded=shards_parameters(layout, framework))
@@ -209,7 +217,11 @@ def resolve_initialization(
     device = defaults.take("training.initialization.place", stated.place, device, why)
     if device in ON_HOST:
         return Initialization(device, defaults.take("training.initialization.weights", stated.weights, "bf16"))
-    return Initialization(device, stated.weights or "bf16")  # elsewhere nothing depends on it
+    ahead = held_in in BITSANDBYTES and framework.loads_ahead(version) and not model.endswith("-bnb-4bit")
+    if ahead:
+        why = f"{framework.name} {version} loads matrices in 16 bits faster than it quantises them: at most all of them"
+        defaults.note("training.initialization.weights", "bf16", why)
+    return Initialization(device, stated.weights or "bf16", ahead)  # elsewhere nothing depends on the dtype
 
 
 def resolve_checkpoint(

@@ -349,6 +349,8 @@ class Initialization(Record):
     """``host`` | ``rank0`` | ``device`` | ``meta``."""
     weights: str = "bf16"
     """Dtype of the checkpoint's files, or ``random``."""
+    ahead: bool = False
+    """Matrices of the files are on the GPU, in 16 bits, long before they are quantised."""
 
 
 class Checkpoint(Record):

@@ -54,10 +54,13 @@ def around(job: TrainingJob, resident: ResidentTensors, steps: tuple[Instant, ..
     sharded = shards_parameters(job.layout, job.framework)
     loads = job.framework.puts_whole_model_on_gpu(job.initialization.place) if sharded else ""
     gathers = job.checkpoint.state_dict == "full" and job.checkpoint.offload == "none" and _shards(job)
-    evaluates = job.evaluation is not None
-    if not loads and not gathers and not evaluates:
+    evaluates, ahead = job.evaluation is not None, job.initialization.ahead and not sharded
+    if not loads and not gathers and not evaluates and not ahead:
         return steps
     instants = list(steps)
+    if ahead:
+        unquantised = Whole(parameters=_unquantised(state_key(job), resident))
+        instants.insert(0, _instant("load", "matrices in 16 bits that wait to be quantised", unquantised))
     if evaluates:
         engine = engine_of(job, resident.units, recomputes=True)  # type: ignore[arg-type]  # a rank's tensors
         gathered = engine.live_parameters if engine is not None else 0
@@ -99,6 +102,17 @@ def _whole(job: TrainingJob, resident: ResidentTensors) -> Whole:
             if is_updated(job, t):
                 states += count * optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
     return Whole(parameters, adapters, states)
+
+
+@lru_cache(maxsize=1024)
+def _unquantised(job: TrainingJob, resident: ResidentTensors) -> int:
+    """Return the bytes of a rank's parameters in 16 bits, without adapters: as they lie in a model's files."""
+    return sum(
+        count * rounded(t.numel * ITEM_BYTES["bf16"])
+        for tensors, count in unit_counts(resident)
+        for t in tensors
+        if ".lora_" not in t.name
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -115,6 +115,13 @@ class Trainer(Framework):
             return "meta", "with a tensor-parallel plan from_pretrained reads only the rank's slices"
         return super().made(layout, sharded=sharded)
 
+    def loads_ahead(self, version: str | None) -> bool:
+        """Say whether a release is of 5.0 to 5.3, whose worker threads put matrices on the GPU while the main thread
+        quantises them, one by one (core_model_loading.py, ``spawn_materialize``; huggingface/transformers#44576).
+        """
+        stated = self.version_is_transformers and version
+        return bool(stated) and not is_before(version, (5, 0)) and is_before(version, (5, 4))
+
     def keeps_whole_model_while_sharding(self, held_in: str, fsdp: int) -> bool:
         """Say whether the whole model stays on the GPU until all shards exist: with bitsandbytes' weights under FSDP2.
 

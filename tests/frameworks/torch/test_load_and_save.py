@@ -46,6 +46,24 @@ def test_a_quantised_model_is_whole_on_every_gpu_before_it_is_sharded() -> None:
     assert answer.allocated_bytes > 2.5 * max(b for name, b in instants(answer).items() if name != "load")
 
 
+@pytest.mark.parametrize(
+    ("version", "model", "waits"),
+    [
+        ("5.3.0", "llama-3.1-8b", True),
+        ("5.4", "llama-3.1-8b", False),
+        ("4.57", "llama-3.1-8b", False),
+        ("5.3.0", "unsloth/Meta-Llama-3.1-8B-bnb-4bit", False),
+    ],
+)
+def test_matrices_wait_in_16_bits_to_be_quantised(version: str, model: str, waits: bool) -> None:
+    """transformers 5.0 to 5.3 loads ahead: all of 8B in 16 bits, unless the files are quantised already."""
+    training = {"framework": "huggingface", "framework_version": version, "method": "qlora", **RECOMPUTE}
+    found = resolved(training, {"data": 1}, {"gpus_per_node": 1}, model=model)
+    load = instants(estimate(found.job, found.gpu)).get("load", 0)
+    assert (load == pytest.approx(2 * 8.03e9, rel=0.01)) == waits
+    assert ("training.initialization.weights" in {each.key for each in found.assumptions}) == waits
+
+
 def test_other_stacks_quantise_their_shards() -> None:
     """What is made on the meta device has no load instant."""
     answer = priced({"framework": "torchtune", "method": "qlora", **RECOMPUTE}, FSDP)
