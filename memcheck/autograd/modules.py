@@ -10,6 +10,7 @@ from memcheck.autograd.operator import (
     add_bias,
     cast,
     cat,
+    clamp,
     convert_weight,
     divide_rows,
     mean_rows,
@@ -327,7 +328,6 @@ def matrix(
     weights = ctx.weights(tensor, module.bias or bias, adaptable=not isinstance(module, Mlp) or module.adaptable)
     if not isinstance(module, (ClippedMlp, ClippedTowerAttention)):
         return linear(ctx.tape, x, weights, tensor.name)
-    from memcheck.autograd.operator import clamp
 
     return clamp(ctx.tape, linear(ctx.tape, clamp(ctx.tape, x, 2), weights, tensor.name), 2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcheck.autograd.tensor import SAVED_WEIGHT, Parameter, SavedWeight, Storage, Tape, Value, promote
+from memcheck.autograd.tensor import SAVED_WEIGHT, Parameter, SavedWeight, Storage, Tape, Value, promote, shared_copy
 from memcheck.record import Record
 
 New = tuple[tuple[int, ...], str, str]
@@ -151,8 +151,6 @@ def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
         return [tape.new(shape, source, "to backward")]
 
     if cacheable and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
-        from memcheck.autograd.tensor import shared_copy
-
         out = tape.record(out, (weight,), shared_copy(parameter, dtype, run))
     else:
         out = tape.record(out, (weight,), run)

@@ -13,6 +13,7 @@ from memcheck.config.find import Configurations
 from memcheck.config.read import page_address
 from memcheck.configs.documents import load_plans, only_plan
 from memcheck.errors import MemcheckError, UsageError
+from memcheck.live.link import SharedPlan, read_link, shareable, warning, write_link
 from memcheck.plan.text import read_bytes, shown_path
 
 
@@ -31,8 +32,6 @@ def command(
     Without an address of the page, the part from `#` on is printed. What the plan takes from other files is written
     into the link.
     """
-    from memcheck.live.link import SharedPlan, read_link, shareable, warning, write_link
-
     if read:
         found = read_link(plan)
         if found.example:
@@ -76,8 +75,6 @@ def command(
 
 def page_link(page_url: str, file: PlanFile, configurations: Configurations) -> str:
     """The address that opens a file of plans in the page; empty where no link, or only a very long one, holds them."""
-    from memcheck.live.link import SharedPlan, shareable, warning, write_link
-
     try:
         documents = load_plans(*file, hardware=configurations.of(file.path).hardware_of(file.path) or {})
         text, _ = shareable(*file, documents)

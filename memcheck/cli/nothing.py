@@ -23,6 +23,7 @@ from memcheck.config.discover import PlanFile
 from memcheck.config.find import Configurations
 from memcheck.config.unseen import UnseenPlans
 from memcheck.configs.nearby import Nearby, nearby
+from memcheck.configs.types import JOB
 from memcheck.edge.screen import one_line, plural, put
 from memcheck.errors import UsageError
 from memcheck.plan.sniff import looks_like_plan
@@ -99,7 +100,6 @@ class UnreadAnswers:
             return
         self._configs += 1
         self._format = None
-        from memcheck.configs.types import JOB
 
         if file.path.endswith(".ipynb") or ".py" in file.path or b".py" in file.data:
             self._defines.pop(JOB, None)

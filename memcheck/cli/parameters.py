@@ -11,6 +11,7 @@ import click
 
 from memcheck.cli import values
 from memcheck.cli.check_options import CHECK_OPTIONS, Option
+from memcheck.report import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ def one_of(names: Callable[[], Iterable[tuple[str, str]]]) -> Complete:
 
 def formats() -> list[tuple[str, str]]:
     """The report formats to complete, as pairs of a name and an empty description."""
-    from memcheck.report import FORMATS
-
     return [(name, "") for name in FORMATS]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from memcheck import guard
 from memcheck.cli.check_options import ANSWERS, HARDWARE_ANSWERS, HARDWARE_HEADING, JOB_ANSWERS, JOB_HEADING
 from memcheck.cli.judging import CLEAN, FINDINGS
 from memcheck.cli.options import CheckOptions
@@ -123,8 +124,6 @@ def reached(python: str, script: list[str]) -> dict[str, Any]:
     Raises:
         UsageError: there is no such Python.
     """
-    from memcheck import guard
-
     program = os.path.join(os.path.dirname(str(guard.__file__)), PROGRAM)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled"}
     with tempfile.TemporaryDirectory(prefix="memcheck-") as folder:

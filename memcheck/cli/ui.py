@@ -9,6 +9,7 @@ import click
 from memcheck.cli.parameters import files
 from memcheck.cli.replace import put_in_place
 from memcheck.cli.write import write_stdout
+from memcheck.ui.server import PageServer
 
 
 @click.command("ui")
@@ -21,8 +22,6 @@ def command(path: str, port: int, *, no_browser: bool) -> int:
     The page is served to this machine alone, under an address with a token. Nothing is sent elsewhere, and a plan is
     written only when you press Save. Ctrl-C ends it.
     """
-    from memcheck.ui.server import PageServer
-
     server = PageServer(path, put_in_place, port=port)
     write_stdout(f"{server.address}\n")
     sys.stdout.flush()

@@ -12,6 +12,8 @@ from memcheck.cli.parameters import gpu as known_gpu
 from memcheck.cli.write import is_terminal, screen_of, write_stdout
 from memcheck.errors import UsageError
 from memcheck.record import Record
+from memcheck.why.answer import render_html, render_json, render_text
+from memcheck.why.run import answer
 
 EXPLAINED, NOT_EXPLAINED = 0, 1
 FORMATS = ("full", "json", "html")
@@ -64,7 +66,6 @@ def command(**given: Any) -> int:
         if sys.stdin is None or is_terminal(sys.stdin):
             raise UsageError("nothing to read: name a log, a memory snapshot, or an error message", HELP)
         evidence = ("-",)
-    from memcheck.why.run import answer
 
     found = answer(
         evidence,
@@ -75,7 +76,6 @@ def command(**given: Any) -> int:
         settings={**_hardware(options), **dict(options.settings)},
         gpu=options.gpu,
     )
-    from memcheck.why.answer import render_html, render_json, render_text
 
     if options.form == "json":
         write_stdout(render_json(found))

@@ -13,6 +13,7 @@ from memcheck.configs.detect import MODEL_CONFIG, MODELLESS, detect
 from memcheck.configs.launch_devices import GPU
 from memcheck.configs.next_command import EXAMPLE, INDENT, NO_MACHINE, command, is_meant_as_plan, seen
 from memcheck.configs.plan_text import grown, spelled_out, value_at
+from memcheck.configs.read_keys import proposal
 from memcheck.configs.refusals import InsideLaunch, launch_inside, of_python
 from memcheck.configs.sourced import sourced
 from memcheck.configs.syntax import JSON, TOML, YAML, load_config, syntax_of
@@ -227,8 +228,6 @@ def _unknown(path: str, text: str, values: Mapping[str, object], stated: Mapping
 
 def _proposed(path: str, text: str, stated: Mapping[str, object]) -> tuple[str, str] | None:
     """What the usual names of a file say, and the command that takes them; None where they say too little."""
-    from memcheck.configs.read_keys import proposal
-
     config = load_config(path, text, syntax_of(path, text))
     said, options = proposal(config)
     if not said:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memcheck.edge.closest import closest
 from memcheck.edge.imports import import_module
 from memcheck.families.registry import FAMILIES, HEARING, THINKERS, TOWERS, WRAPPERS, read_family
+from memcheck.models.leftovers import may_carry_size
 from memcheck.models.reader import ArchitectureError, ConfigReader, shown
 from memcheck.models.types import Architecture, Attention, Block, LogitCasts, Modalities, Qwen2AudioModel
-from memcheck.models.variants import with_names
+from memcheck.models.variants import with_names, with_pictures
 from memcheck.models.vision import IdleTowers, Vision
 from memcheck.record import Record
 
@@ -153,8 +155,6 @@ def read(config: Mapping[str, Any], *, strict: bool, written: frozenset[str]) ->
         path = BARE
     sees = text.get("use_bidirectional_attention") == "vision"  # Gemma 4's larger sizes, in their sliding layers
     if vision is not None and vision.crosses:
-        from memcheck.models.variants import with_pictures
-
         language = with_pictures(language, vision.crosses)
     if outer.model_type in LABEL_COPYING:
         language = Qwen2AudioModel(*language)._replace(logit_casts=LogitCasts(in_model=False, in_loss=False))
@@ -195,9 +195,6 @@ def _check_leftovers(outer: ConfigReader, text: Mapping[str, Any], *, strict: bo
 
     ``text``: what ``text_config`` has, where the language model's keys are nested in it.
     """
-    from memcheck.edge.closest import closest
-    from memcheck.models.leftovers import may_carry_size
-
     for key in REPEATED if written else ():
         if key in written and outer.raw(key) != text.get(key, outer.raw(key)):
             help = f"write `text_config: {{{key}: ...}}`: the language model's is nested there"
@@ -222,8 +219,6 @@ def _in_text(text: Mapping[str, Any], key: str, value: object) -> str:
 
     ``key`` is an unknown key next to ``text_config``, where its user may have meant one inside.
     """
-    from memcheck.edge.closest import closest
-
     if not text or "." in key:
         return ""
     if key not in text:

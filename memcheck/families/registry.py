@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from memcheck.catalog.config_file import ConfigFileError
+from memcheck.catalog.config_file import ConfigFileError, parse_config, read_config_bytes
+from memcheck.catalog.names import find_model
 from memcheck.edge.imports import import_module
 from memcheck.errors import MemcheckError
 from memcheck.models.reader import ArchitectureError, ConfigReader
@@ -288,8 +289,6 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
             part_of(merged_config(model.architecture, model.overrides or {}), model.part), strict=True
         )
     if model.config is not None:
-        from memcheck.catalog.config_file import read_config_bytes
-
         data, path = read_config_bytes(model.config, base_dir)
         read = _read_config_bytes(data, path, model.part, _Overrides(model.overrides or {}))
         if isinstance(read, MemcheckError):
@@ -299,7 +298,6 @@ def architecture_of(model: ModelSpec, base_dir: str = ".") -> Architecture | Rou
         raise ArchitectureError("the plan names no model", "write `model: llama-3.1-8b`")
     if not model.overrides:
         return catalog_architecture(model.name, model.part or "whole")
-    from memcheck.catalog.names import find_model
 
     entry = find_model(model.name)
     return _with_note(_read_with_overrides(part_of(entry.config, model.part), model.overrides), entry.read_as)
@@ -325,8 +323,6 @@ def _read_config_bytes(data: bytes, path: str, part: str | None, overrides: _Ove
 
     The result is kept, since many plans name the same file. ``part``: ``language`` for the language model alone.
     """
-    from memcheck.catalog.config_file import parse_config
-
     try:
         return _read_with_overrides(part_of(parse_config(data, path), part), overrides.values)
     except (ConfigFileError, ArchitectureError) as error:
@@ -341,8 +337,6 @@ def catalog_architecture(name: str, part: str = "whole") -> Architecture:
     Raises:
         UnknownNameError: the catalog has no such model.
     """
-    from memcheck.catalog.names import find_model
-
     entry = find_model(name)
     return _with_note(read_architecture(part_of(entry.config, part)), entry.read_as)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
+from memcheck.families.tower import Limits, PictureError, tokens_of
 from memcheck.job.framework import Framework
 from memcheck.job.lookup import Defaults, JobProblem, ResolutionError
 from memcheck.job.types import Images, TrainingJob
@@ -183,8 +184,6 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
     if per_sample == 0:
         images = NONE
     elif stated.width is not None and stated.height is not None:
-        from memcheck.families.tower import Limits, PictureError, tokens_of
-
         try:
             limits = Limits(stated.min_pixels, stated.max_pixels)
             one_picture = tokens_of(vision, stated.height, stated.width, stated.frames, limits)

@@ -11,10 +11,19 @@ from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.framework import Framework
 from memcheck.job.layout import parameter_offload, resolve_layout
-from memcheck.job.lookup import Defaults, JobProblem, ResolutionError, resolve_gpu, resolve_model
-from memcheck.job.objective import resolve_companions, resolve_head, resolve_objective, with_head
+from memcheck.job.lookup import Defaults, JobProblem, ResolutionError, resolve_gpu, resolve_model, resolve_teacher
+from memcheck.job.objective import (
+    resolve_companions,
+    resolve_evaluation,
+    resolve_head,
+    resolve_objective,
+    with_head,
+    without_autocast,
+)
 from memcheck.job.recipe import resolve_recipe, with_optimizer
 from memcheck.job.training import (
+    check_length,
+    fused_packages,
     known_options,
     resolve_accumulation,
     resolve_batch,
@@ -24,6 +33,7 @@ from memcheck.job.training import (
     resolve_loss,
     resolve_optimizer,
     resolve_rows,
+    resolve_target,
 )
 from memcheck.job.types import (
     LIGER_KERNELS,
@@ -205,8 +215,6 @@ def framed(
             defaults.note("model", note, "how the model's configuration was read")
     if plan.training is not None:
         if _recurs(architecture) and (plan.training.kernels or NO_KERNELS).ssm is None:
-            from memcheck.job.training import fused_packages
-
             for package in fused_packages(architecture):
                 why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
                 defaults.note("model", f"{package} is installed", why)
@@ -220,8 +228,6 @@ def framed(
             architecture = framework.built(architecture)
         teacher = None
         if plan.training.teacher is not None:
-            from memcheck.job.lookup import resolve_teacher
-
             teacher = resolve_teacher(plan.training.teacher, base_dir)
         job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
         policy = Defaults()
@@ -247,8 +253,6 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     batch, steps, torch = Defaults(), Defaults(), Defaults()
     micro_batch_size, sequence_length = resolve_batch(training, batch)
     if isinstance(job.architecture, Architecture) and job.architecture.encoder is not None:
-        from memcheck.job.training import check_length
-
         check_length(job.architecture, sequence_length)
     job = job._replace(
         micro_batch_size=micro_batch_size,
@@ -371,8 +375,6 @@ def _training_job(
         training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
     )
     if objective.loss_from_hidden_states and objective.name == "distill":
-        from memcheck.job.objective import without_autocast
-
         recipe = without_autocast(recipe, between)
     offloaded = parameter_offload(training.offload and training.offload.parameters, options, between)
     head = resolve_head(training, architecture, between)
@@ -476,7 +478,6 @@ def _target(training: plan_types.TrainingSpec, architecture: Architecture | Roug
     """Return the tokens of the labels as the plan states them; 0 for a decoder, which imports no module for them."""
     if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
         return 0
-    from memcheck.job.training import resolve_target
 
     return resolve_target(training, architecture, defaults)
 
@@ -501,7 +502,6 @@ def _evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) ->
     """Return the evaluation pass that the plan states; None: there is none."""
     if stated is None:
         return None
-    from memcheck.job.objective import resolve_evaluation
 
     return resolve_evaluation(stated, defaults)
 

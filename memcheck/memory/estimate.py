@@ -6,9 +6,11 @@ from memcheck.accounts.estimate import Estimate, HostMoment, RankEstimate
 from memcheck.catalog.names import Gpu
 from memcheck.frameworks.registry import stack_of
 from memcheck.job.types import InferenceJob, Overhead, TrainingJob
+from memcheck.memory.host import host_moments
+from memcheck.memory.interval import PlanFigures, ends, interval_kinds
 from memcheck.memory.overhead import Surroundings, slack, surroundings
 from memcheck.memory.residuals import residuals
-from memcheck.memory.unmodelled import refuse_extremes
+from memcheck.memory.unmodelled import refuse, refuse_extremes
 from memcheck.models.parameters import count_parameters
 from memcheck.models.types import Architecture, Rough
 from memcheck.record import Record
@@ -55,8 +57,6 @@ class Estimator:
         """
         refuse_extremes(job)
         if isinstance(job, TrainingJob):
-            from memcheck.memory.unmodelled import refuse
-
             refuse(job)
         self._gpu, self._overhead = gpu, overhead
         self._surroundings: Surroundings | None = None
@@ -117,8 +117,6 @@ class Estimator:
         Added are the caching allocator's fragmentation and cache, CUDA context and communicators, the intervals, and
         host memory.
         """
-        from memcheck.memory.interval import PlanFigures, ends, interval_kinds
-
         gpu, overhead = self._gpu, self._overhead
         if self._surroundings is None or self._kinds is None:
             self._surroundings, self._kinds = surroundings(job, gpu), interval_kinds(job)
@@ -176,8 +174,6 @@ class Estimator:
         accumulates = job.gradient_accumulation_steps > 1  # with `offloaded`, all that host memory reads of the batch
         moments = self.hosts.get((accumulates, offloaded)) if self._overhead.kind != "flat" else None
         if moments is None:
-            from memcheck.memory.host import host_moments
-
             counts = _counts(job)
             room = self._gpu.memory_bytes - outside
             moments = host_moments(job, counts.total, counts.trained, offloaded, room)

@@ -22,6 +22,7 @@ from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.transformers.layers import recomputing
 from memcheck.frameworks.transformers.profile import STYLE
 from memcheck.job.engines.types import Transients
+from memcheck.job.images import filling
 from memcheck.job.types import DTYPE_BYTES, InferenceJob
 from memcheck.memory.serving import ServingRank, Weight, formulas, layer_bytes, ledger
 from memcheck.models.module_types import Compressed
@@ -215,8 +216,6 @@ def _tower_working_set(job: InferenceJob, vision: Vision, *, inventory: bool) ->
 
     Its input are the pictures that fill one forward pass of the language model (``pass_tokens``).
     """
-    from memcheck.job.images import filling
-
     dtype = "fp32" if job.weights == "fp32" else "bf16"
     pictures = filling(vision, job.pass_tokens)
     setting = Setting(

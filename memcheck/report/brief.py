@@ -7,7 +7,9 @@ import shlex
 from memcheck.edge.screen import Screen, clean, one_line, plural, value, wrap
 from memcheck.plan.finding import Finding
 from memcheck.report import text
+from memcheck.report.forge import page
 from memcheck.report.full import closing_lines
+from memcheck.report.story.findings import fixes
 from memcheck.report.story.summary import head, plan_summary, summary
 from memcheck.result import PlanResult, Report
 
@@ -78,8 +80,6 @@ def concise(report: Report, screen: Screen) -> str:
     if not screen.quiet:
         lines.append(summary(report))
         if any(plan.findings for plan in report.plans):
-            from memcheck.report.story.findings import fixes
-
             lines += filter(None, (fixes(report),))
     return "".join(f"{each}\n" for each in lines)
 
@@ -91,8 +91,6 @@ def line(plan: PlanResult, finding: Finding, screen: Screen) -> str:
     message = clean(" ".join(finding.message.split()))
     code = screen.paint(finding.code, finding.severity)
     if screen.links:
-        from memcheck.report.forge import page
-
         code = screen.link(code, page(finding.code))
     mark = "[*] " if plan.fixable(finding) else ""
     return f"{place} {code} {mark}{message}"

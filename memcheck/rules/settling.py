@@ -15,6 +15,7 @@ from memcheck.memory.basis import interval_basis
 from memcheck.memory.estimate import estimate
 from memcheck.memory.fit import FITS, UNCERTAIN, gpu_fit, verdict_of
 from memcheck.rules.grounds import grounds, priced_with, tried, unplaced
+from memcheck.rules.mem702_boot_depends import SETTLE
 from memcheck.rules.types import RuleContext
 from memcheck.rules.when import rows_have_limit
 
@@ -41,8 +42,6 @@ def settled_by(context: RuleContext, known: frozenset[str]) -> str:
     if now is None or verdict_of(now, context.fail_above) != UNCERTAIN:
         return ""
     if now.engine is not None:
-        from memcheck.rules.mem702_boot_depends import SETTLE
-
         return next((SETTLE[name] for name in now.engine.depends_on), "")
     if now.padded_bytes:
         packed = priced_with(context, unplaced(context), known, {ROWS: "packed"})

@@ -6,6 +6,7 @@ from memcheck.accounts.state import expert_slices
 from memcheck.autograd.context import Adapter
 from memcheck.autograd.tensor import ceil_div
 from memcheck.frameworks.registry import timing_of
+from memcheck.job.training import target_length
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.parameters import outer_tensors
 from memcheck.models.types import Architecture, Block
@@ -129,7 +130,6 @@ def _tokens(job: TrainingJob) -> int:
     architecture = job.architecture
     if not isinstance(architecture, Architecture) or architecture.encoder is None:
         return job.sequence_length
-    from memcheck.job.training import target_length
 
     return target_length(job, architecture.encoder)
 

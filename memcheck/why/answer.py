@@ -10,6 +10,8 @@ from memcheck.edge.screen import Screen, clean, gib, plural, value
 from memcheck.plan.finding import Remedy
 from memcheck.record import Record
 from memcheck.report import text
+from memcheck.report.html.document import body
+from memcheck.report.html.shell import page
 from memcheck.report.story import Prose
 from memcheck.report.story.blocks import (
     Bar,
@@ -459,9 +461,6 @@ def as_story(answer: Diagnosis) -> PlanStory:
 
 def render_html(answer: Diagnosis) -> str:
     """The answer as one page."""
-    from memcheck.report.html.document import body
-    from memcheck.report.html.shell import page
-
     told = as_story(answer)
     title = "Why the run ended"
     return page(

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from memcheck.accounts.state import block_component_tensors, local_tensor
+from memcheck.frameworks.deepspeed.engine import elements
+from memcheck.frameworks.megatron.tensors import padded_vocabulary
 from memcheck.job.types import InferenceJob, TrainingJob
 from memcheck.models.parameters import count_parameters, outer_tensors, tower_runs
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention, Mlp, Moe, ParameterTensor
@@ -156,7 +158,6 @@ def _padded_vocabulary(columns: tuple[int, ...], job: TrainingJob) -> tuple[int,
     """Columns of the logits on a rank, those of a framework that pads the vocabulary first."""
     if not columns or not job.framework.parallelism.pads_vocabulary:
         return columns
-    from memcheck.frameworks.megatron.tensors import padded_vocabulary
 
     whole = padded_vocabulary(columns[-1], job)
     return tuple(dict.fromkeys((whole // job.layout.tensor, whole, *columns)))
@@ -166,7 +167,6 @@ def _buckets(job: TrainingJob, hidden: int) -> list[tuple[str, int]]:
     """Names and elements of the flat buffers that DeepSpeed reduces and gathers in."""
     if not job.framework.own_engine:
         return []
-    from memcheck.frameworks.deepspeed.engine import elements
 
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
     found = [(name, elements(job, name, hidden)) for name in names]

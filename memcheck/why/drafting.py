@@ -9,8 +9,12 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
+from memcheck.catalog.names import UnknownNameError, find_model
+from memcheck.configs.documents import load_plans
+from memcheck.configs.syntax import COMMAND
 from memcheck.plan.places import Document
 from memcheck.record import Record
+from memcheck.verify.subject import changed
 from memcheck.why.answer import Drafted
 
 HEAD = 2**19
@@ -52,9 +56,6 @@ def draft(
     if match is None:
         return DraftedPlan(model=model)
     # The readers of configs take time to load, which a log without a command does not need.
-    from memcheck.configs.documents import load_plans
-    from memcheck.configs.syntax import COMMAND
-    from memcheck.verify.subject import changed
 
     assumed = assumed or {}
     line = head.count(b"\n", 0, match.start(1)) + 1
@@ -104,8 +105,6 @@ def _missing(document: Document) -> tuple[str, ...]:
 
 def _model(head: bytes) -> str | None:
     """The first name in a log that the catalog knows."""
-    from memcheck.catalog.names import UnknownNameError, find_model
-
     text = head.decode("utf-8", "replace")
     tried = 0
     for expression in (MODEL, HUB):

@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 
 from memcheck.edge.screen import clean
+from memcheck.judge import Gate, check_document
 from memcheck.plan.finding import Remedy
 from memcheck.plan.places import Document
 from memcheck.record import Record
 from memcheck.result import PlanResult
+from memcheck.verify.subject import changed
+from memcheck.what_if import with_remedies
 from memcheck.why.evidence import CERTAIN, LIKELY, POSSIBLE, Message
 from memcheck.why.explained import AS_PREDICTED, UNKNOWN_CAUSE, Cause, Difference, Explained
 from memcheck.why.statements import Statement, size
@@ -98,10 +101,6 @@ def _line(part: bytes, place: int, tail: int | None) -> int:
 
 def judge_start(document: Document, message: Message, start: EngineStart) -> Explained:
     """A plan's answer to an engine that ended at its start: as stated, then with what the log says instead."""
-    from memcheck.judge import Gate, check_document
-    from memcheck.verify.subject import changed
-    from memcheck.what_if import with_remedies
-
     gate = Gate(inventory=True, remedies=with_remedies)
     plan = check_document(document, gate)
     if plan.estimate is None or plan.estimate.engine is None:

@@ -14,6 +14,7 @@ from memcheck.errors import UsageError
 from memcheck.record import Record
 from memcheck.why.evidence import ALLOCATED, DEVICE, TRIED
 from memcheck.why.log import read_log as read_messages
+from memcheck.why.snapshots import read_snapshot as devices_in
 
 METRICS = ("allocated", "reserved", "device")
 UNITS = {
@@ -168,8 +169,6 @@ def read_snapshot(path: str) -> list[MemoryReading]:
         UsageError: no snapshot, or a file that cannot be read safely.
         OSError: the file cannot be opened.
     """
-    from memcheck.why.snapshots import read_snapshot as devices_in
-
     devices = devices_in(path)
     if not devices:
         raise UsageError(f"{one_line(path)} is a snapshot without memory in use or events", "write it at the peak")

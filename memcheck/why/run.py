@@ -6,13 +6,16 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from memcheck.catalog.names import gpu_sizes
+from memcheck.catalog.names import find_gpu, gpu_sizes
+from memcheck.configs.documents import load_one
 from memcheck.edge.opener import open_file, read_start
 from memcheck.edge.screen import one_line
 from memcheck.errors import MemcheckError, UsageError
 from memcheck.families.registry import catalog_architecture
 from memcheck.models.types import Architecture, Rough
+from memcheck.verify.subject import changed
 from memcheck.why.answer import Diagnosis, Drafted
+from memcheck.why.causes import explain
 from memcheck.why.drafting import draft
 from memcheck.why.engine_start import ENGINES, judge_start
 from memcheck.why.engine_start import read_start as read_engine_start
@@ -43,7 +46,7 @@ from memcheck.why.log import LogEvidence, read_log
 from memcheck.why.readings import growth
 from memcheck.why.shapes import TensorFit, readings
 from memcheck.why.snapshot_file import snapshot_kind
-from memcheck.why.snapshots import DeviceMemory
+from memcheck.why.snapshots import DeviceMemory, read_snapshot
 from memcheck.why.statements import statements
 
 STDIN = "-"
@@ -104,9 +107,6 @@ def answer(
         return _of_engine(result, data, message, plan, document, changes)
     if plan is not None and message is not None:
         # The engine takes time to load, which a log without a plan and a command does not need.
-        from memcheck.configs.documents import load_one
-        from memcheck.verify.subject import changed
-        from memcheck.why.causes import explain
 
         hardware = {key.removeprefix("hardware."): item for key, item in changes.items() if key.startswith("hardware.")}
         _, _, written = load_one(plan, document, "why compares a run with it", hardware)
@@ -117,8 +117,6 @@ def answer(
     own = _gpu_of(message) if gpu is None and "hardware.gpu" not in changes else None
     drafted = draft(data, changes | ({"hardware.gpu": own} if own is not None else {}), source)
     if drafted.document is not None:
-        from memcheck.why.causes import explain
-
         rise = _growth(data, devices)
         explained = explain(drafted.document, message, rise)
         if explained.plan.estimate is None:
@@ -152,11 +150,8 @@ def _of_engine(
         statements=(*result.statements, *start.statements),
         drafted=tuple([Drafted(key, item, line) for key, item, line in start.settings]),
     )
-    from memcheck.verify.subject import changed
 
     if plan is not None:
-        from memcheck.configs.documents import load_one
-
         hardware = {key.removeprefix("hardware."): item for key, item in changes.items() if key.startswith("hardware.")}
         _, _, written = load_one(plan, document, "why compares a run with it", hardware)
         return result._replace(explained=judge_start(changed(written, changes), message, start))
@@ -215,7 +210,6 @@ def _with_card(result: Diagnosis, message: Message) -> Diagnosis:
 def _card(gpu: str | None) -> tuple[int | None, str]:
     if gpu is None:
         return None, ""
-    from memcheck.catalog.names import find_gpu
 
     found = find_gpu(gpu)
     return found.memory_bytes, found.name
@@ -286,8 +280,6 @@ def _log(data: bytes, name: str | tuple[str, ...], *rest: str) -> Read:
 
 def _snapshot(path: str, name: str) -> Read:
     """The allocation that failed, and what was live, as a message."""
-    from memcheck.why.snapshots import read_snapshot
-
     devices = read_snapshot(path)
     notes = tuple(f"device {each.device}: {note}" for each in devices for note in each.notes)
     died = next((each for each in devices if each.failed), None)

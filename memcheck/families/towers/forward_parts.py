@@ -285,8 +285,6 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     """
     tape = ctx.tape
     if features.dtype != rows.dtype:
-        from memcheck.autograd.operator import cast
-
         features = cast(tape, features, rows.dtype)
     shape, dtype, features_shape = rows.shape, rows.dtype, features.shape
     out = tape.value(shape, dtype, "masked_scatter")

@@ -47,6 +47,7 @@ from memcheck.families.towers.forward_parts import (
     require_input_grads,
     return_image_tokens,
 )
+from memcheck.families.towers.pixtral import pixtral
 from memcheck.families.towers.siglip import SIDE, pooling_head, siglip, siglip_stem
 from memcheck.models.decoder import linear
 from memcheck.models.reader import MAX_LAYERS, ConfigReader
@@ -59,8 +60,6 @@ def read(config: ConfigReader, model: TowerContext) -> Vision:
     model.outer.ignore("image_seq_length", "vision_feature_select_strategy")
     kind = config.text("model_type", default="clip_vision_model")
     if kind == "pixtral":
-        from memcheck.families.towers.pixtral import pixtral
-
         tower = pixtral(config, model, "pixtral:pixtral")
         _feature_layer(model, -1)
         return tower._replace(projector=projector(model, tower.hidden), merge=1, processor="pixtral:process")

@@ -13,6 +13,7 @@ from memcheck.autograd.kernels import Weights
 from memcheck.autograd.loss import Pieces, counted_as, cross_entropy, in_pieces
 from memcheck.autograd.operator import cast, cat, copy, operator
 from memcheck.autograd.tensor import Value
+from memcheck.frameworks.litgpt.capped import capped
 from memcheck.frameworks.litgpt.layers import adapted_linear
 
 if TYPE_CHECKING:
@@ -85,6 +86,5 @@ def _logits(ctx: Context, hidden: Value, weights: Weights, head: Head) -> Value:
     logits = adapted_linear(ctx, hidden, weights, "lm_head")
     if not head.softcap:
         return logits
-    from memcheck.frameworks.litgpt.capped import capped
 
     return capped(ctx.tape, logits)

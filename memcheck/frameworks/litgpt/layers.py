@@ -27,6 +27,7 @@ from memcheck.autograd.operator import (
     unary,
 )
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value
+from memcheck.frameworks.litgpt.capped import capped_attention
 from memcheck.frameworks.transformers.head import Head, head_unit
 from memcheck.models.parameters import linear_tensors
 from memcheck.models.types import Attention, Block, Mlp, Norm, ParameterTensor
@@ -113,8 +114,6 @@ def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
     if attention.kv_heads != attention.heads:  # a single head, too: "flash attention requires it in training mode"
         k, v = _repeated(tape, k, attention.heads), _repeated(tape, v, attention.heads)
     if attention.softcap:
-        from memcheck.frameworks.litgpt.capped import capped_attention
-
         out = capped_attention(ctx, attention, q, k, v)
     else:
         mask = _window_mask(ctx, attention, q.dtype)

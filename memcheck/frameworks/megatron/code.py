@@ -6,6 +6,7 @@ from memcheck.accounts.ranks import Components, ResidentStates
 from memcheck.autograd.context import Setting
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import buffers, fsdp
+from memcheck.frameworks.megatron.buffers import require_muon_supported
 from memcheck.frameworks.megatron.counted import Counted
 from memcheck.frameworks.megatron.embedding import embedding_forward
 from memcheck.frameworks.megatron.head import head_forward
@@ -42,8 +43,6 @@ def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     They are in DDP's contiguous buffers, or in Megatron-FSDP's. ``tensors``: the rank's parameters with their counts.
     """
     if job.optimizer.name == "muon":
-        from memcheck.frameworks.megatron.buffers import require_muon_supported
-
         require_muon_supported(job)
     sharded = fsdp.is_sharded(job)
     state_bytes = fsdp.state_bytes(job, tensors) if sharded else buffers.state_bytes(job, tensors)

@@ -12,7 +12,7 @@ Source: Megatron-core ``transformer/mlp.py``, ``transformer/moe/shared_experts.p
 from __future__ import annotations
 
 from memcheck.autograd.context import Context, Setting
-from memcheck.autograd.operator import GRAD_UNCHANGED, add, add_bias, dropout, mul, operator, unary
+from memcheck.autograd.operator import GRAD_UNCHANGED, add, add_bias, dropout, mul, operator, power, unary
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.megatron.linear import Projection, column, projection, row
 from memcheck.models.types import Mlp, Norm
@@ -81,8 +81,6 @@ def add_offset(tape: Tape, x: Value) -> Value:
 
 def relu_squared(tape: Tape, x: Value) -> Value:
     """Compute ``squared_relu`` (``core/activations.py``): torch.pow(F.relu(x), 2)."""
-    from memcheck.autograd.operator import power
-
     return power(tape, unary(tape, x, "relu"))
 
 

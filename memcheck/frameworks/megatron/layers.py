@@ -9,9 +9,11 @@ from __future__ import annotations
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.tensor import Value
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.megatron.attention import hidden_dropout, self_attention
+from memcheck.frameworks.megatron.attention import hidden_dropout, latent_attention, self_attention
+from memcheck.frameworks.megatron.delta_net import delta_net
 from memcheck.frameworks.megatron.fusions import bias_dropout_add, mlp
 from memcheck.frameworks.megatron.linear import Projection, norm, uses_te
+from memcheck.frameworks.megatron.moe import moe
 from memcheck.frameworks.megatron.recompute import Discarded, checkpoint
 from memcheck.models.types import Attention, Block, LatentAttention, Mixer, Mlp, Moe, Norm
 
@@ -63,12 +65,8 @@ def _attention_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ..
     if isinstance(mixer, Attention):
         out, proj = self_attention(ctx, mixer, normed, fused, recompute=core)
     elif isinstance(mixer, LatentAttention):
-        from memcheck.frameworks.megatron.attention import latent_attention
-
         out, proj = latent_attention(ctx, mixer, normed, recompute=core, up_proj="mla_up_proj" in modules)
     elif isinstance(mixer, Mixer) and mixer.kind == "gated-delta-net":
-        from memcheck.frameworks.megatron.delta_net import delta_net
-
         out, proj = delta_net(ctx, mixer, normed, fused, modules)
     else:
         raise UnsupportedError(f"Megatron's {mixer.kind} layers have no memory model")
@@ -124,8 +122,6 @@ def _mlp_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) ->
 
 def _experts(ctx: Context, layer: Moe, hidden: Value, modules: tuple[str, ...]) -> Value:
     """Compute the MoE layer on ``hidden`` [tokens, hidden], as a checkpoint if ``moe`` is in ``recompute_modules``."""
-    from memcheck.frameworks.megatron.moe import moe
-
     if "moe" in modules:
         return checkpoint(ctx, lambda c, t: moe(c, layer, t[0], modules), (hidden,), routed=True)
     return moe(ctx, layer, hidden, modules)

@@ -18,6 +18,8 @@ import math
 from memcheck.autograd.context import Context, Setting
 from memcheck.autograd.operator import GRAD_UNCHANGED, add, cast, mul, operator
 from memcheck.autograd.tensor import Parameter, Storage, Tape, Value, ceil_div
+from memcheck.frameworks.megatron.adapters import ROW_PARALLEL, column_adapter, row_adapter, wraps
+from memcheck.frameworks.megatron.bridge_adapters import bridged_experts, is_bridged
 from memcheck.frameworks.megatron.fusions import activate, fuses_activation, mlp, weighted_swiglu
 from memcheck.frameworks.megatron.linear import (
     fuses_wgrad,
@@ -423,8 +425,6 @@ def _grouped_linear(ctx: Context, x: Value, weight: Parameter, label: str) -> Va
     result = tape.record(out, (x, tape.parameter(weight)), run, saves=(saved_input,))
     if ctx.setting.adapter is None:
         return result
-    from memcheck.frameworks.megatron.adapters import ROW_PARALLEL, column_adapter, row_adapter, wraps
-    from memcheck.frameworks.megatron.bridge_adapters import bridged_experts, is_bridged
 
     if not wraps(ctx.setting.adapter, weight.name):
         return result

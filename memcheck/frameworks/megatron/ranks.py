@@ -22,6 +22,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import rounded
 from memcheck.frameworks.megatron import fsdp
 from memcheck.frameworks.megatron.counted import counted, runs_of
+from memcheck.frameworks.megatron.inventory import with_inventory
 from memcheck.frameworks.megatron.own_code import code_of
 from memcheck.frameworks.megatron.schedule import PassRun, SchedulePosition, runs, settled, warm_up
 from memcheck.frameworks.megatron.setting import megatron_setting
@@ -78,8 +79,6 @@ def _with_inventory(job: TrainingJob, architecture: Architecture, device: Device
 
     An inventory names each tensor and saved activation, so layers are not shared, and only one rank gets it.
     """
-    from memcheck.frameworks.megatron.inventory import with_inventory
-
     estimates = megatron_ranks(job, architecture, device)
     worst = max(estimates, key=lambda estimate: estimate.peak.allocated_bytes)
     index = worst.pipeline_rank

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
+from memcheck.frameworks.megatron.adapters import adapter_parameters
+from memcheck.frameworks.megatron.floor import states_floor as found
 from memcheck.frameworks.megatron.host import HOST
 from memcheck.frameworks.megatron.ranks import MegatronWorst, megatron_ranks
 from memcheck.frameworks.megatron.stages import exchanges
 from memcheck.frameworks.megatron.workspaces import Device
 from memcheck.frameworks.registry import Stack, WorstRank
+from memcheck.frameworks.torch.tower_tensors import trainable_parameters
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture
 
@@ -25,10 +28,7 @@ def worst(job: TrainingJob, architecture: Architecture, arch: str | None) -> Wor
 def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Count the trained parameters of the whole model, and the adapter parameters added to it."""
     if job.lora is None:
-        from memcheck.frameworks.torch.tower_tensors import trainable_parameters
-
         return trainable_parameters(job, architecture)
-    from memcheck.frameworks.megatron.adapters import adapter_parameters
 
     added = adapter_parameters(job, architecture)
     return added, added
@@ -36,8 +36,6 @@ def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """Return a lower bound of the peak in bytes, from states alone, with which searches rule out plans."""
-    from memcheck.frameworks.megatron.floor import states_floor as found
-
     return found(job, architecture)
 
 

@@ -11,10 +11,12 @@ from memcheck.autograd.context import Adapter, Context, Setting, elements, requi
 from memcheck.autograd.curve import Curve, replay
 from memcheck.autograd.tensor import Leaf, Value
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.megatron.adapters import tensors_with_adapters
 from memcheck.frameworks.megatron.embedding import MegatronEmbedding, megatron_embedding_curve
 from memcheck.frameworks.megatron.fsdp import gradient_dtype, is_sharded
 from memcheck.frameworks.megatron.head import Gradients, MegatronHead, megatron_head_curve
 from memcheck.frameworks.megatron.own_code import code_of
+from memcheck.frameworks.megatron.prediction import prediction_units
 from memcheck.frameworks.megatron.stages import Chunk
 from memcheck.frameworks.megatron.tensors import (
     block_tensors,
@@ -23,7 +25,9 @@ from memcheck.frameworks.megatron.tensors import (
     padded_vocabulary,
     whole_block,
 )
-from memcheck.frameworks.torch.rank_tensors import frozen_layers
+from memcheck.frameworks.torch.rank_tensors import TensorPlacement, frozen_layers
+from memcheck.frameworks.torch.rank_tensors import block_tensors as whole_block_tensors
+from memcheck.frameworks.torch.tower_tensors import idle_blocks
 from memcheck.job.types import TrainingJob
 from memcheck.models.decoder import norm_tensors
 from memcheck.models.parameters import outer_tensors
@@ -41,9 +45,6 @@ def idle_tower_tensors(architecture: Architecture) -> tuple[LocalTensor, ...]:
     """
     if architecture.vision is None and not architecture.others:
         return ()
-    from memcheck.frameworks.torch.rank_tensors import TensorPlacement
-    from memcheck.frameworks.torch.rank_tensors import block_tensors as whole_block_tensors
-    from memcheck.frameworks.torch.tower_tensors import idle_blocks
 
     tensors: list[LocalTensor] = []
     for block, n, _ in idle_blocks(architecture, has_pictures=False):
@@ -242,8 +243,6 @@ def _name(group: tuple[int, ...]) -> str:
 
 def _with_adapters(tensors: tuple[LocalTensor, ...], setting: Setting, adapter: Adapter) -> tuple[LocalTensor, ...]:
     """Return a layer's frozen tensors, and the tensors of its LoRA adapters on one rank."""
-    from memcheck.frameworks.megatron.adapters import tensors_with_adapters
-
     backend = setting.option("bridge_backend")
     return tensors_with_adapters(tensors, adapter, backend, setting.tensor_parallel, setting.expert_tensor_parallel)
 
@@ -387,6 +386,4 @@ def _prediction_layers(
     ``embeds``: the units include the embedding's table, because the rank has no other copy. ``inventory``: every tensor
     is listed by name.
     """
-    from memcheck.frameworks.megatron.prediction import prediction_units
-
     return prediction_units(job, architecture, chunk.mtp, setting, embeds=embeds, inventory=inventory)

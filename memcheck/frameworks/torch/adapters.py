@@ -12,6 +12,7 @@ from memcheck.frameworks.torch.data_parallel import all_gather_dtype
 from memcheck.frameworks.torch.rank_tensors import HEAD, unquantised
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
+from memcheck.models.module_paths import PROJECTIONS
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.types import (
     Architecture,
@@ -148,7 +149,6 @@ def _projections(architecture: Architecture) -> list[ParameterTensor]:
     """Return the tensors outside layers that are linear layers, or modules that an adapter may wrap."""
     if not architecture.extra_tensors:
         return []
-    from memcheck.models.module_paths import PROJECTIONS
 
     return [t for t in architecture.extra_tensors if t.linear or any(name in t.name for name in PROJECTIONS)]
 

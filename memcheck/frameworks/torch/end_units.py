@@ -32,7 +32,7 @@ from memcheck.frameworks.torch.rank_tensors import (
 from memcheck.frameworks.transformers.embedding import Embedding, embedding_curve, embedding_forward
 from memcheck.frameworks.transformers.head import Head, head_forward
 from memcheck.job.types import Objective, TrainingJob
-from memcheck.models.parameters import head_width
+from memcheck.models.parameters import embedder_tensors, head_width
 from memcheck.models.types import Architecture, BartModel, DebertaModel, PegasusModel, Qwen2AudioModel, T5GemmaModel
 
 _cached_embedding = lru_cache(maxsize=512)(embedding_curve)
@@ -114,8 +114,6 @@ def _demand_embedding(architecture: Architecture, embedding: Embedding, setting:
         - unused_in_embedding(architecture)
     )
     if architecture.embedders:
-        from memcheck.models.parameters import embedder_tensors
-
         expected_numel += sum(t.count for t in embedder_tensors(architecture))
     touched_tensors = touched(
         lambda ctx: embedding_forward(ctx, embedding, embedded_dtype(architecture, setting)), setting

@@ -26,6 +26,7 @@ from memcheck.frameworks.torch.data_parallel import (
 )
 from memcheck.frameworks.torch.fully_shard import BUFFERS, ROOT, FullyShard, FullyShardHooks
 from memcheck.frameworks.torch.rank_tensors import LAYERS, is_head_frozen, is_table_frozen
+from memcheck.frameworks.torch.tower_tensors import flattened_parts, model_tensors
 from memcheck.job.types import DTYPE_BYTES, Recipe, TrainingJob
 from memcheck.models.types import Architecture, is_saved
 from memcheck.record import Record
@@ -276,16 +277,12 @@ def _numel_outside_layers(job: TrainingJob, architecture: Architecture, freeze: 
 
 def _tensors_outside_layers(job: TrainingJob, architecture: Architecture) -> tuple[LocalTensor, ...]:
     """Return the tensors outside layers: embedding, positions, final norm, head, and a tower's stem and projector."""
-    from memcheck.frameworks.torch.tower_tensors import model_tensors
-
     return tuple([t for tensors in model_tensors(job, architecture) for t in tensors if is_end(t) or t.part])
 
 
 @lru_cache(maxsize=256)
 def rank_with_most_updates(job: TrainingJob) -> int:
     """Return the rank that updates most elements, where flat parameters mix adapters and frozen weights."""
-    from memcheck.frameworks.torch.tower_tensors import model_tensors
-
     architecture, updated_by_rank = job.architecture, [0] * job.layout.shard_group
     assert isinstance(architecture, Architecture)  # noqa: S101 - only such have flat parameters
     ends = _tensors_outside_layers(job, architecture)
@@ -381,7 +378,6 @@ def effective_freeze(job: TrainingJob) -> tuple[str, ...]:
     freeze = tuple(word for word in job.freeze if word in (*frozen_ends, *PARTS) or word.startswith(LAYERS))
     if architecture.vision is None or job.lora is not None or not _root_is_trained(job, frozen_ends):
         return freeze
-    from memcheck.frameworks.torch.tower_tensors import flattened_parts
 
     return flattened_parts(job, architecture, architecture.vision, freeze)
 

@@ -44,8 +44,6 @@ def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) 
             count_and_bytes[0] += times * copies
             count_and_bytes[1] += times * n_bytes
 
-    from memcheck.frameworks.torch.load_and_save import sharding_at
-
     shards = sharding_at(job, peak.name)
     has_states = peak.components_bytes.get("optimizer_states")
     # parameters and optimizer states, which are resident

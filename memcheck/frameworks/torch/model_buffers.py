@@ -15,6 +15,7 @@ from memcheck.frameworks.registry import model_states_of
 from memcheck.frameworks.torch.data_parallel import NamedUnit, StepSizes, runs_chunk_by_chunk
 from memcheck.frameworks.torch.pipelining import NO_EXCHANGE, StageExchange
 from memcheck.frameworks.torch.rank_tensors import stream_dtype
+from memcheck.frameworks.transformers.kernel_choice import model_masks
 from memcheck.frameworks.transformers.states import wide_width
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.module_types import HashedMoe, HeldMask, PositionTable
@@ -35,7 +36,6 @@ def masks_of(architecture: Architecture, setting: Setting) -> int:
     """Return the bytes of all attention masks that one forward pass of the model makes."""
     if not setting.style.modeling_files:
         return 0
-    from memcheck.frameworks.transformers.kernel_choice import model_masks
 
     masks = model_masks((b for b, _ in architecture.blocks), setting, architecture.mask_windows)
     return masks.variables + masks.graph + masks.unused
@@ -138,7 +138,6 @@ class ModelBuffers:
         """
         if not self.setting.style.modeling_files:
             return 0, 0
-        from memcheck.frameworks.transformers.kernel_choice import model_masks
 
         architecture = self.architecture
         masks = model_masks((b for b, _ in architecture.blocks), self.setting, architecture.mask_windows)

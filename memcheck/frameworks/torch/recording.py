@@ -22,7 +22,7 @@ from memcheck.frameworks.torch.data_parallel import (
 )
 from memcheck.frameworks.torch.pipelining import StageExchange
 from memcheck.frameworks.torch.rank_units import Run
-from memcheck.frameworks.torch.step import Step, StepOptions
+from memcheck.frameworks.torch.step import PairedStep, Step, StepOptions
 from memcheck.record import Record
 
 LAYER = r"\blayer (\d+)"
@@ -345,8 +345,6 @@ def recorded(
         return recorder.program(units)
     step_type = Step
     if options.schedule.paired:
-        from memcheck.frameworks.torch.step import PairedStep
-
         step_type = PairedStep
     elif options.lifetimes.sinks:
         runs = kept_by_ddp_sink(runs)

@@ -25,7 +25,7 @@ from memcheck.frameworks.registry import (
     of_node,
     optimizer_on_host,
 )
-from memcheck.frameworks.torch.pipelining import MESH, MeshGroups
+from memcheck.frameworks.torch.pipelining import MESH, MeshGroups, all_to_all_buffers
 from memcheck.frameworks.torch.ranks import Worst, training_ranks
 from memcheck.frameworks.torch.resident import resident_dtype, shard_numel_of, sharding, states_dtype
 from memcheck.job.keys import state_key
@@ -150,7 +150,6 @@ def exchanged(job: TrainingJob) -> MeshGroups:
     """Return the process groups of the device mesh, with the buffers of DeepEP or HybridEP if one dispatches tokens."""
     if job.layout.expert == 1 or job.option("dispatcher", "torch") == "torch":
         return MESH
-    from memcheck.frameworks.torch.pipelining import all_to_all_buffers
 
     return all_to_all_buffers(job) or MESH
 

@@ -27,6 +27,7 @@ from memcheck.autograd.curve import Curve, Peak, checkpointed, high
 from memcheck.autograd.tensor import Dim, Leaf, rounded, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.frameworks.registry import layers_of
+from memcheck.frameworks.torch.ddp import buckets
 from memcheck.frameworks.torch.rank_tensors import (
     TensorPlacement,
     as_block,
@@ -120,7 +121,6 @@ def sinks(job: TrainingJob, vision: Vision) -> bool:
     trained = job.lora is not None or "vision" not in job.freeze
     if not (vision.idle and trained and gives_towers(job, vision)):
         return False
-    from memcheck.frameworks.torch.ddp import buckets
 
     return buckets(job).exist
 

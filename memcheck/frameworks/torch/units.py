@@ -25,6 +25,7 @@ from memcheck.frameworks.torch.rank_tensors import (
 from memcheck.frameworks.torch.resident import step_in_backward
 from memcheck.frameworks.transformers.kernel_choice import fused_kernels
 from memcheck.frameworks.transformers.states import rotary_rows, wide_width
+from memcheck.job.training import lengths
 from memcheck.job.types import TrainingJob
 from memcheck.models.types import Architecture, Block, Mixer
 
@@ -45,8 +46,6 @@ def base_setting(job: TrainingJob, architecture: Architecture, grad_dtype: str |
     narrow = autocast is not None and unit_dtype != "fp32"
     decoded, encoded = job.sequence_length, 0
     if architecture.encoder is not None:
-        from memcheck.job.training import lengths
-
         encoded, decoded = lengths(job, architecture.encoder)
     setting = Setting(
         style=style,

@@ -43,6 +43,7 @@ from memcheck.frameworks.torch.compiled import compiled_block, is_traced
 from memcheck.frameworks.torchtitan.states import rotates_complex
 from memcheck.frameworks.transformers.head import Head, loss_in_pieces
 from memcheck.frameworks.transformers.head import head_unit as whole_head_unit
+from memcheck.frameworks.transformers.mixer import recurrent_mixer
 from memcheck.frameworks.transformers.mlp import mlp
 from memcheck.frameworks.transformers.moe import expert_tensors, shared_mlp
 from memcheck.frameworks.transformers.router import router_tensor
@@ -139,7 +140,6 @@ def _mixer(ctx: Context, mixer: Attention | LatentAttention | Mixer, x: Value) -
         return latent_attention(ctx, mixer, x)
     if isinstance(mixer, Attention):
         return _attention(ctx, mixer, x)
-    from memcheck.frameworks.transformers.mixer import recurrent_mixer
 
     return recurrent_mixer(ctx, mixer, x)
 

@@ -6,6 +6,7 @@ Sources: transformers 5.23 models/llama/modeling_llama.py, integrations/sdpa_att
 from __future__ import annotations
 
 from memcheck.autograd.context import Context
+from memcheck.autograd.engine import retain
 from memcheck.autograd.kernels import linear, rotate_half
 from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parallel, normalise
 from memcheck.autograd.operator import (
@@ -73,8 +74,6 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
         q = normalise(ctx, attention.query_norm, q, "qk_norm").view(*q.shape)
         k = normalise(ctx, attention.key_norm, k, "qk_norm").view(*k.shape)
     if attention.stores_keys:
-        from memcheck.autograd.engine import retain
-
         retain(tape, k, v)
     if attention.query_scale == "position":
         q = scale_positions(ctx, q)

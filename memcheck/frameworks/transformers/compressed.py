@@ -14,6 +14,7 @@ from memcheck.autograd.modules import rms_norm_pieces
 from memcheck.autograd.operator import (
     GRAD_UNCHANGED,
     cast,
+    cast_weight,
     cat,
     copy,
     factors,
@@ -295,8 +296,6 @@ def _grouped_linear(ctx: Context, compressed: Compressed, tensor: ParameterTenso
         )
     matrix, matrix_shape = tape.parameter(weights.weight), (out, inner)
     if tape.autocast:
-        from memcheck.autograd.operator import cast_weight
-
         matrix = cast_weight(tape, matrix, tape.autocast)
         x = cast(tape, x, tape.autocast)
     matrix_dtype = matrix.dtype

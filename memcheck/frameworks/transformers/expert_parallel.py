@@ -12,6 +12,7 @@ from memcheck.autograd.tensor import Dim, Storage, Tape, Value, ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.stacked_adapters import demand_both, factors_here
 from memcheck.frameworks.transformers.grouped_adapters import Operands, operands, with_adapter
+from memcheck.frameworks.transformers.moe import expert_tensors
 from memcheck.models.module_types import DenseDispatchMoe, StreamMoe
 from memcheck.models.types import Moe, ParameterTensor
 
@@ -116,8 +117,6 @@ def local_experts(
 
     ``factors``: operands of both matrices' adapters. ``named``: takes what the module's forward has variables for.
     """
-    from memcheck.frameworks.transformers.moe import expert_tensors
-
     tape, rows = ctx.tape, tokens.shape[0]
     hidden, local = tokens.shape[-1], ceil_div(moe.experts, ctx.setting.expert_parallel)
     up_tensor, down_tensor = expert_tensors(moe)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.kernels import Weights, linear
-from memcheck.autograd.operator import cast
+from memcheck.autograd.operator import cast, scale, unary
 from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
 from memcheck.frameworks.registry import layers_of
@@ -120,8 +120,6 @@ def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
 
 def capped(ctx: Context, logits: Value, *, scaled: bool, softcap: bool) -> Value:
     """Scale the logits, or cap them with a tanh, as some families do. ``logits``: [tokens, vocab]."""
-    from memcheck.autograd.operator import scale, unary
-
     tape = ctx.tape
     if scaled:
         logits = scale(tape, logits, "logit scale")

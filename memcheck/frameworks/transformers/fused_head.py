@@ -18,6 +18,7 @@ from memcheck.autograd.loss import counted_as, fused_log_probabilities, in_piece
 from memcheck.autograd.operator import cast, cat, copy, index, mul, operator, slices
 from memcheck.autograd.tensor import Parameter, Tape, Value
 from memcheck.frameworks.forward_only_pass import ForwardOnlyPass
+from memcheck.frameworks.transformers.distillation import chunked_divergence
 from memcheck.frameworks.transformers.forward_only_pass import leave, second_hidden
 from memcheck.frameworks.transformers.head import Head
 from memcheck.frameworks.transformers.preference import total
@@ -33,8 +34,6 @@ def fused_loss(
     to the hidden states, [tokens, hidden]. ``weights``: of the head.
     """
     if objective.name == "distill":
-        from memcheck.frameworks.transformers.distillation import chunked_divergence
-
         return chunked_divergence(ctx, objective, second, box, weights)
     tape, setting = ctx.tape, ctx.setting
     scored_count = scored_tokens(ctx, objective)

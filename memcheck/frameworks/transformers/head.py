@@ -10,11 +10,19 @@ from memcheck.autograd import Tape, Value, backward
 from memcheck.autograd.context import Context, Setting, adapts_head, wider
 from memcheck.autograd.curve import Curve, arrival, checkpointed, high, turn
 from memcheck.autograd.kernels import Weights, linear
-from memcheck.autograd.loss import compiled_cross_entropy, counted_as, cross_entropy, fused_linear, in_pieces, widened
+from memcheck.autograd.loss import (
+    compiled_cross_entropy,
+    counted_as,
+    cross_entropy,
+    entropies,
+    fused_linear,
+    in_pieces,
+    widened,
+)
 from memcheck.autograd.modules import activation, enter_tensor_parallel, normalise
 from memcheck.autograd.operator import cast, cat, dropout, operator, scale, shift, unary
 from memcheck.autograd.tensor import Dim, Leaf, Parameter, ceil_div, rounded_bytes
-from memcheck.frameworks.registry import layers_of
+from memcheck.frameworks.registry import layers_of, own_losses_of
 from memcheck.job.types import DISTILLED, OWN, Loss, Objective, TrainingJob
 from memcheck.models.types import Norm, ParameterTensor, TaskHead
 from memcheck.record import Record
@@ -214,8 +222,6 @@ def _loss_of_hidden_states(ctx: Context, head: Head, box: list[Value], weights: 
     ``box``: a list with the only reference to them, [tokens, hidden], so that the loss can free them.
     """
     if head.objective.code == OWN:
-        from memcheck.frameworks.registry import own_losses_of
-
         return own_losses_of(ctx.setting.style).own_loss(ctx, head, box, weights)
     if head.objective.loss_in_chunks:
         from memcheck.frameworks.transformers.fused_head import chunked_loss
@@ -300,8 +306,6 @@ def _log_metrics(ctx: Context, head: Head, logits: Value) -> None:
 
     ``logits``: [batch * sequence, vocab]. The accuracy reads a shifted copy, [batch, sequence - 1, vocab].
     """
-    from memcheck.autograd.loss import entropies
-
     tape, batch, sequence = ctx.tape, ctx.setting.batch, ctx.setting.sequence
     tape.casts.clear()
     ctx.final_norm_peak = high(tape)

@@ -19,6 +19,10 @@ from memcheck.autograd.modules import enter_tensor_parallel, leave_tensor_parall
 from memcheck.autograd.operator import copy, mul, operator, unary
 from memcheck.autograd.tensor import Storage, Value, ceil_div
 from memcheck.errors import UnsupportedError
+from memcheck.frameworks.transformers.delta_rule import convolve, delta_inputs, delta_net_fallback
+from memcheck.frameworks.transformers.kimi_delta import kimi_delta, kimi_delta_fallback
+from memcheck.frameworks.transformers.mamba1 import mamba1_fallback, mamba1_fused
+from memcheck.frameworks.transformers.mamba2 import mamba2_fallback, multiplied
 from memcheck.models.module_types import FalconH1Mixer
 from memcheck.models.types import Mixer, Norm, ParameterTensor
 
@@ -56,20 +60,12 @@ def _fallback(kind: str) -> Callable[[Context, Mixer, Value], Value]:
     if kind in ("short-convolution", "plain-short-convolution"):
         return _short_convolution_fallback
     if kind == "gated-delta-net":
-        from memcheck.frameworks.transformers.delta_rule import delta_net_fallback
-
         return delta_net_fallback
     if kind == "kimi-delta":
-        from memcheck.frameworks.transformers.kimi_delta import kimi_delta_fallback
-
         return kimi_delta_fallback
     if kind == "mamba2":
-        from memcheck.frameworks.transformers.mamba2 import mamba2_fallback
-
         return mamba2_fallback
     if kind == "mamba1":
-        from memcheck.frameworks.transformers.mamba1 import mamba1_fallback
-
         return mamba1_fallback
     raise UnsupportedError(
         f"memcheck has no model of {kind} layers without their fused kernels",
@@ -154,8 +150,6 @@ def _mamba2_fused(ctx: Context, mixer: Mixer, x: Value) -> Value:
     """
     projected = _project(ctx, mixer, x, "in_proj")
     if isinstance(mixer, FalconH1Mixer):
-        from memcheck.frameworks.transformers.mamba2 import multiplied
-
         projected = multiplied(ctx, projected)
     inner_width = ceil_div(mixer.heads, ctx.tp) * mixer.head_dim
     saved = {"scan output": (inner_width, projected.dtype), "rstd": (1, "fp32")}
@@ -184,8 +178,6 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
             projected,
         )
     else:  # Qwen 3.5, OLMo: the convolution reads what its own projections make
-        from memcheck.frameworks.transformers.delta_rule import delta_inputs
-
         projected, gating, *rest = delta_inputs(ctx, mixer, x)
         dtype, qkv_width = projected.dtype, projected.shape[-1]
         convolved, gates = _fused_function(ctx, mixer, projected, qkv_width, {}), tuple(rest)
@@ -252,8 +244,6 @@ def _gated_convolution(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> 
 
     ``x``: [tokens, hidden]. ``fused``: causal-conv1d runs the convolution; else PyTorch's, which pads its output.
     """
-    from memcheck.frameworks.transformers.delta_rule import convolve
-
     tape = ctx.tape
     names = {t.name.rpartition("conv.")[2]: t for t in mixer.tensors}
     bias = "bias" in names
@@ -270,14 +260,10 @@ def _gated_convolution(ctx: Context, mixer: Mixer, x: Value, *, fused: bool) -> 
 
 
 def _mamba1(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    from memcheck.frameworks.transformers.mamba1 import mamba1_fused
-
     return mamba1_fused(ctx, mixer, x)
 
 
 def _kimi_delta(ctx: Context, mixer: Mixer, x: Value) -> Value:
-    from memcheck.frameworks.transformers.kimi_delta import kimi_delta
-
     return kimi_delta(ctx, mixer, x)
 
 

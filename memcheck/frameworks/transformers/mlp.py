@@ -14,8 +14,10 @@ from memcheck.autograd.modules import (
 from memcheck.autograd.operator import (
     add,
     cast,
+    clamp,
     copy,
     dropout,
+    gradient_copied,
     mean_rows,
     mul,
     operator,
@@ -138,7 +140,6 @@ def _after_down(ctx: Context, mlp: Mlp, down: Value) -> Value:
         return mul(ctx.tape, down, ctx.tape.parameter(ctx.parameter(tensor.name, tensor.shape)))
     if mlp.gated or not mlp.copied:
         return down
-    from memcheck.autograd.operator import gradient_copied
 
     return gradient_copied(ctx.tape, down, adapted=ctx.setting.adapter is not None)
 
@@ -148,8 +149,6 @@ def _clamped_gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value
 
     The first two clamp gate and up. Both are put on ``variables``, because they are variables to the module's end.
     """
-    from memcheck.autograd.operator import clamp
-
     tensors = linear_tensors(mlp.tensors)
     gate = matrix(ctx, mlp, x, tensors[0])
     gate = clamp(ctx.tape, activation(ctx.tape, gate, mlp.activation) if mlp.clamp == "acted" else gate, 1)
@@ -174,8 +173,6 @@ def clamped(tape: Tape, mlp: Mlp | Moe, gate: Value, up: Value) -> Value:
 
     ``m.clamp`` says whether the activation comes before or after the clamp, or is GPT-OSS's ``gate * sigmoid(gate)``.
     """
-    from memcheck.autograd.operator import clamp
-
     if mlp.clamp == "acted":
         gate = clamp(tape, activation(tape, gate, mlp.activation), 1)
         return mul(tape, gate, clamp(tape, up, 2))

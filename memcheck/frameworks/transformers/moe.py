@@ -29,6 +29,7 @@ from memcheck.autograd.tensor import Dim, Storage, Tape, Value, ceil_div
 from memcheck.frameworks.transformers.adapters import factors_of, folded
 from memcheck.frameworks.transformers.mlp import clamped, mlp
 from memcheck.frameworks.transformers.modules import forward_of
+from memcheck.frameworks.transformers.quantised_experts import AdaptedExperts
 from memcheck.frameworks.transformers.router import route
 from memcheck.models.types import Mlp, Moe, Norm, ParameterTensor
 
@@ -272,8 +273,6 @@ def expert_weights(
     """
     made: list[Value] = []
     if ctx.setting.adapter is not None and ctx.setting.adapter.quantizes_stacked_experts:
-        from memcheck.frameworks.transformers.quantised_experts import AdaptedExperts
-
         adapted = AdaptedExperts(ctx, shapes, moe)
 
         def dequantised_weight(tensor: ParameterTensor) -> Value:

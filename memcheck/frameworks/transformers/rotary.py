@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.kernels import rotate_complex, rotate_half
-from memcheck.autograd.operator import cast, cat
+from memcheck.autograd.operator import cast, cat, slices
 from memcheck.autograd.tensor import Storage, Value
 from memcheck.models.types import Attention
 
@@ -54,7 +54,6 @@ def partial(ctx: Context, attention: Attention, x: Value, stream: str, tables: t
     if not concatenates(attention):
         return rotate_half(tape, x, stream, tables)
     shape = x.shape
-    from memcheck.autograd.operator import slices
 
     rotated, unrotated = slices(tape, x, (*shape[:-1], rotary_dim), (*shape[:-1], head_dim - rotary_dim))
     rotated = rotate_half(tape, rotated, stream, tables)

@@ -12,6 +12,7 @@ from memcheck.frameworks.unsloth.layers import COMPILED, FORMER, OWN
 from memcheck.job.framework import Adapters, Framework, Losses, Parallelism
 from memcheck.job.versions import is_before
 from memcheck.models.types import Architecture, Rough
+from memcheck.models.variants import unfused
 
 OWN_CLASSES = ("gemma", "llama", "mistral", "phi3", "qwen2", "qwen3")
 """Model types whose layers unsloth writes itself, and that have a memory model (``models/loader.py``). Its copies of
@@ -53,8 +54,6 @@ class Unsloth(trainer.Trainer):
         """Return the model with separate matrices for query, key, value, gate and up: unsloth's copies of Phi have
         them.
         """
-        from memcheck.models.variants import unfused
-
         return unfused(architecture) if architecture.model_type == "phi3" else architecture
 
     @property

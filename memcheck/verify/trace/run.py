@@ -23,6 +23,7 @@ from memcheck.verify.build.pictures import sees
 from memcheck.verify.build.stage import build_stage
 from memcheck.verify.build.step import DevicePlacement, StepParts, build_single, micro_batches
 from memcheck.verify.build.tensors import plain_tensors, short
+from memcheck.verify.build.torchtitan import build_torchtitan, configure
 from memcheck.verify.build.wrap import local_elements, make_mesh
 from memcheck.verify.compare import TRACED, Observation, RankObservation
 from memcheck.verify.observe import Interrupts, Progress, versions
@@ -260,7 +261,6 @@ def _meshes(job: TrainingJob, architecture: Architecture) -> Iterator[Any]:
     if not job.framework.runs_itself:
         yield make_mesh(job, "cpu")
         return
-    from memcheck.verify.build.torchtitan import configure
 
     with on_the_cpu():
         yield configure(job, architecture)
@@ -275,8 +275,6 @@ def _build(
     stage: int,
 ) -> StepParts:
     if job.framework.runs_itself:
-        from memcheck.verify.build.torchtitan import build_torchtitan
-
         return build_torchtitan(job, architecture, ranks, tracer)
     if job.layout.pipeline > 1:
         return build_stage(job, architecture, config, ranks, tracer, stage)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+from memcheck.config.read import EXAMPLE
 from memcheck.errors import UsageError
 from memcheck.job.types import InferenceJob, Layout, TrainingJob
 from memcheck.record import Record
@@ -385,8 +386,6 @@ def cheapest(pricer: Pricer, prices: Mapping[str, float], enough: int) -> tuple[
     Raises:
         UsageError: there are no prices.
     """
-    from memcheck.config.read import EXAMPLE
-
     if not prices:
         raise UsageError(
             "--goal cheapest needs prices, and the configuration has none: memcheck ships no prices",
