@@ -126,11 +126,11 @@ export async function openExample(page, name) {
   await changed(page, () => page.getByRole("dialog").getByRole("button", { name: new RegExp(`^${name}`) }).click());
 }
 
-/** What axe-core objects to. */
-export async function objections(page) {
+/** What axe-core objects to by all its rules, or by some. */
+export async function objections(page, rules) {
   if (!(await page.evaluate(() => "axe" in window))) await page.evaluate(AXE);
-  return page.evaluate(async () => {
-    const { violations } = await window.axe.run(document, { resultTypes: ["violations"] });
+  return page.evaluate(async (only) => {
+    const { violations } = await window.axe.run(document, { resultTypes: ["violations"], ...(only && { runOnly: only }) });
     return violations.map((each) => `${each.id} x${each.nodes.length}: ${each.help}: ${each.nodes[0].html.slice(0, 200)} ${each.nodes[0].failureSummary ?? ""}`);
-  });
+  }, rules);
 }

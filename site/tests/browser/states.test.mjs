@@ -14,24 +14,17 @@ const payload = (text) => `1.${deflateRawSync(text).toString("base64url")}`;
 const withPlan = (text, more = "") => ({ hash: `#p=${payload(text)}${more}` });
 const RUNTIME = "**/engine/*.wasm.gz";
 
-test("painted: the example can be read before a byte of the engine has come", () =>
+test("painted and loading: the example can be read before a byte of the engine has come, and one line says how much has", () =>
   visit(own, { waits: false, allowed: [/Failed to load/] }, async (page) => {
     await page.locator(".verdict .word").waitFor();
     assert.equal(await verdict(page), "Fits");
     assert.ok(await page.getByRole("heading", { name: "Where the memory goes" }).isVisible());
-    if ((await page.locator("main").getAttribute("data-engine")) !== "ready") assert.ok(await page.locator("#pane-form").evaluate((pane) => pane.inert));
-    assert.match(await planText(page), /model: llama-3\.1-8b/);
-  }));
-
-test("loading: one line with how much has come", () =>
-  visit(own, { waits: false, init: () => {
-    const started = Worker.prototype.postMessage;
-    window.keep = started;
-  } }, async (page) => {
     const line = page.locator(".top .status");
     await line.waitFor();
     assert.match(await line.innerText(), /Loading the engine|Starting Python/);
     assert.equal(await page.locator(".top progress").count(), 1);
+    if ((await page.locator("main").getAttribute("data-engine")) !== "ready") assert.ok(await page.locator("#pane-form").evaluate((pane) => pane.inert));
+    assert.match(await planText(page), /model: llama-3\.1-8b/);
     await answered(page);
     assert.equal(await line.count(), 0, "nothing is said about an engine that runs");
   }));
@@ -120,10 +113,11 @@ test("a link that cannot be read says why, and the example is shown", (all) =>
   }));
 
 test("a link to an example by its name, and from another version", () =>
-  visit(own, { hash: "#e=gpt2-124m-8xa100-40gb&v=0.0.1" }, async (page) => {
+  visit(own, { hash: "#e=gpt2-124m-8xa100-40gb&v=0.0.1", waits: false }, async (page) => {
+    await page.locator(".toast", { hasText: "0.0.1" }).waitFor(); // it goes after some seconds
+    await answered(page);
     // The editor draws the lines that are in sight.
     assert.ok(example("gpt2-124m-8xa100-40gb").startsWith(await planText(page)));
-    assert.match(await page.locator(".toast").innerText(), /0\.0\.1/);
   }));
 
 test("the engine fails twice: the plan is kept, with the report and the command to run instead", () =>
