@@ -11,7 +11,7 @@ STORED = frozenset(
         *("bnb", "4bit", "8bit", "int4", "int8", "nf4", "fp4", "mxfp4", "nvfp4", "fp8", "fp16", "fp32", "bf16"),
         *("unsloth", "awq", "gptq", "hqq", "eetq", "aqlm", "autoround", "torchao", "quantized", "quant", "marlin"),
         *("w4a16", "w8a8", "w8a16", "quantized.w4a16", "quantized.w8a8", "quantized.w8a16", "gguf", "mlx", "hf"),
-        *("dynamic", "block", "kv", "128g", "sym"),
+        *("dynamic", "block", "kv", "128g", "sym", "sharded"),
     }
 )
 """Words at the end of an id that say how weights are stored, which changes no dimension."""
