@@ -33,6 +33,8 @@ _LINE = re.compile(
     r"[\s#$!>%\"'`-]*(?:run:\s*)?"
     rf"(?P<line>(?:[A-Z_][A-Z0-9_]*=\S+\s+)*(?:(?:nohup|time|exec|srun|(?:uv|poetry|pipenv|pdm)\s+run)\s+)*\S*{_RUNS}.*)"
 )
+LAUNCHER = re.compile(r"(?:^|[\s;&/])(?:torchrun|accelerate\s+launch|deepspeed|srun)\s|torch\.distributed")
+"""What starts several processes."""
 _PROGRAM = re.compile(rf"(?:^|[\s;&/\\]){_RUNS}")
 _SETS = re.compile(r"\s*(?:(?:export|local|declare|readonly)\s+)*[A-Za-z_]\w*\+?=|\s*(?:el)?if\s")
 _ARRAY = re.compile(r"^[ \t]*(\w+)\+?=\([^()]{0,8000}\)", re.MULTILINE)

@@ -167,7 +167,9 @@ def refuse_what_is_not_modelled(draft: Draft, model: LoadedModel, objective: str
     """Add a problem for a job of unsloth's that has no memory model; returns whether there is one."""
     key, name = "training.trainer.name", str(draft.config.values.get("model_name_or_path", "")).lower()
     message = ""
-    if objective not in ("", "sft"):
+    if draft.config.has("deepspeed") or draft.config.has("fsdp"):
+        message = "unsloth's model under DeepSpeed or FSDP has no memory model here"
+    elif objective not in ("", "sft"):
         message = f"unsloth's loss of `{objective}` has no memory model here"
     elif machine.bf16 and text(draft, "dtype") == "bfloat16" and on(draft, "fp16") and not on(draft, "bf16"):
         recipe = "training.precision.recipe"

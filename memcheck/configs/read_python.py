@@ -22,7 +22,7 @@ from memcheck.configs.launch_devices import devices
 from memcheck.configs.python_code import PythonCode, code_of
 from memcheck.configs.python_expressions import MOST_STEPS
 from memcheck.configs.python_job import LAUNCH, MOST_JOBS, PythonJob, followed, jobs_of
-from memcheck.configs.python_launches import Launch, launches_of, started_module
+from memcheck.configs.python_launches import LAUNCHER, Launch, launches_of, started_module
 from memcheck.configs.python_library import UNSLOTH, StatedGpu
 from memcheck.configs.python_source import NearFiles, script_near
 from memcheck.configs.python_values import PythonValue, is_whole, plain
@@ -58,7 +58,7 @@ from memcheck.plan.text import split_lines
 from memcheck.record import Record
 
 KEYS, TRL, TRAINER = key_table("python"), key_table("trl"), key_table("transformers")
-PLACES = "hardware.gpus_per_node"
+PLACES, SAVED = "hardware.gpus_per_node", "training.checkpoint.state_dict"
 SHOWN = (
     ("model_name_or_path", "model"),
     ("load_in_4bit", "4-bit"),
@@ -87,27 +87,28 @@ def read_python(config: ConfigFile, world: int | None) -> ReadConfig:
     if not config.text:
         return _reading(config, world, *script_near(config))[0]
     found, steps = _reading(config, world, config.path, config.text)
-    return _as_launched(config, world, found, steps) if found.problems and steps else found
+    return _as_launched(config, world, found, steps) if steps else found
 
 
 def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps: int) -> ReadConfig:
     """The reading of a file as the launch lines beside it start it; ``found``, with those lines named, if they differ.
 
-    ``found``: the reading of the file alone, which leaves something open, and took this many ``steps``.
+    ``found``: the reading of the file alone, which took this many ``steps``. If it leaves nothing open, only lines
+    with a launcher count, which starts several processes.
     """
-    launches = launches_of(config)
-    if len(launches) * steps > MOST_STEPS // 4:
+    launches = [each for each in launches_of(config) if found.problems or LAUNCHER.search(each.shown)]
+    if len(launches) * steps > MOST_STEPS // 4 or not (found.problems or not _says(config, PLACES)):
         return found
     readings = [(each, _launched_so(config, world, each)) for each in launches]
     jobs = {
-        tuple(sorted((key, str(each.value)) for key, each in reading.settings.items()))
+        tuple(sorted((key, str(each.value)) for key, each in reading.settings.items() if not key.startswith(SAVED)))
         for _, reading in readings
         if reading is not None and not reading.problems
     }
     whole = all(reading is not None and not reading.problems for _, reading in readings)
     if not readings:
         return found
-    launch, reading = readings[0]
+    launch, reading = next((each for each in readings if each[1] and SAVED not in each[1].settings), readings[0])
     at = Location(launch.path, Span(launch.line, 1, launch.line, len(launch.lines[launch.line - 1]) + 1))
     if reading is not None and whole and len(jobs) == 1:
         note = Note(at, f"the job is what this line starts: {launch.shown[:200]}", counted=True)
@@ -116,6 +117,10 @@ def _as_launched(config: ConfigFile, world: int | None, found: ReadConfig, steps
     line = f"launch lines that do not agree: {places}; give one"
     if len(readings) == 1:
         line = f"{at.path}:{at.span.line} starts it, and leaves as much open"
+    if not found.problems:
+        message = f"`{launch.shown[:80]}` starts it ({places}), and how it splits the job is not known"
+        line = f"{LAUNCH}\nadd, with your own values: --gpus-per-node 8 --set parallelism.zero_stage=3"
+        return found._replace(problems=(ConfigProblem(at, message, line, keys=(PLACES, "parallelism.zero_stage")),))
     first, *others = found.problems
     return found._replace(problems=(first._replace(help=f"{first.help}\n{line}"), *others))
 

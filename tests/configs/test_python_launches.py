@@ -91,6 +91,19 @@ def test_the_script_itself_says_how_it_is_started(tmp_path: Path, monkeypatch: p
     assert read(tmp_path, monkeypatch, {}, SCRIPT + f"# {LINE}\n").problems == ()
 
 
+def test_a_launcher_beside_a_whole_script_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes are taken; how a launcher's own config splits the job is asked for, unless the GPUs are stated."""
+    whole = SCRIPT.replace("gpt2", "Qwen/Qwen2.5-0.5B").replace("o.model", "'Qwen/Qwen2.5-0.5B'")
+    assert read(tmp_path, monkeypatch, {"README.md": "python src/train.py --batch 1\n"}, whole).notes[0].location.path
+    found = read(tmp_path, monkeypatch, {"README.md": "torchrun --nproc_per_node 4 src/train.py\n"}, whole)
+    assert (found.problems, found.settings["hardware.gpus_per_node"].value) == ((), 4)
+    (problem,) = read(
+        tmp_path, monkeypatch, {"README.md": "accelerate launch --config_file z.yaml src/train.py\n"}, whole
+    ).problems
+    assert "how it splits the job is not known" in problem.message
+    assert "--gpus-per-node 8" in problem.help
+
+
 def test_only_files_of_the_repository_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page above the repository, or behind a link, says nothing."""
     (tmp_path / "README.md").write_text(LINE)
