@@ -65,7 +65,7 @@ def resolve_base(
         if stated.double is not None or stated.storage is not None:
             _refuse(f"{framework.title} says by an option how its base is held", f"state it in `options.{OPTION}`")
         return _by_method("qlora", framework, options)
-    double = defaults.take("training.base.double", stated.double, True)
+    double = defaults.stated_or("training.base.double", stated.double, True)
     return held_in if double else f"{held_in}-single"
 
 
@@ -254,6 +254,7 @@ def resolve_lora(
     recipe: Recipe,
     architecture: Architecture | Rough,
     defaults: Defaults,
+    *,
     upcast: bool = False,
 ) -> Lora:
     """Return the LoRA settings of a job: the plan's, or defaults of the framework, which are noted in ``defaults``.
@@ -270,11 +271,11 @@ def resolve_lora(
     if upcast and stated.dtype not in (None, "fp32"):
         lacks, dtype, why = True, "fp32", UPCAST
     lora = Lora(
-        rank=defaults.take("training.lora.rank", stated.rank, framework.adapters.rank, plan_why),
-        target_modules=defaults.take("training.lora.target_modules", stated.target_modules, targets, plan_why),
-        dtype=defaults.take("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
+        rank=defaults.stated_or("training.lora.rank", stated.rank, framework.adapters.rank, plan_why),
+        target_modules=defaults.stated_or("training.lora.target_modules", stated.target_modules, targets, plan_why),
+        dtype=defaults.stated_or("training.lora.dtype", None if lacks else stated.dtype, dtype, why),
         parts=stated.parts or (),
-        dropout=float(defaults.take("training.lora.dropout", stated.dropout, 0, plan_why)),
+        dropout=float(defaults.stated_or("training.lora.dropout", stated.dropout, 0, plan_why)),
         dora=bool(stated.dora),
         modules_to_save=tuple(sorted(set(stated.modules_to_save or ()))),
         target_parameters=stated.target_parameters or (),

@@ -95,7 +95,7 @@ def resolve_engine(
         raise UnsupportedError(message, "name an NVIDIA GPU, or size the model without an engine", "/hardware/gpu")
     # the version: a known one, or the known ones before and after it
     newest = known()[-1].name
-    version = defaults.take("inference.version", stated.version, newest, "the newest version that memcheck knows")
+    version = defaults.stated_or("inference.version", stated.version, newest, "the newest version that memcheck knows")
     known_versions = enclosing(version)
     if len(known_versions) > 1 or order(known_versions[0].name) != order(version):
         names = " and ".join(v.name for v in known_versions)
@@ -119,12 +119,12 @@ def resolve_engine(
         )
         raise ResolutionError((problem,))
     tokens = max(tokens, longest) if architecture.model_type in behaviour.whole_prompts else tokens
-    batched = defaults.take("inference.max_num_batched_tokens", stated.max_num_batched_tokens, tokens, why)
+    batched = defaults.stated_or("inference.max_num_batched_tokens", stated.max_num_batched_tokens, tokens, why)
     share = stated.gpu_memory_utilization
     if stated.kv_cache_bytes is None:
-        share = defaults.take("inference.gpu_memory_utilization", share, behaviour.share, why)
-    weights = defaults.take("inference.weights", stated.weights, "bf16")
-    eager = defaults.take("inference.enforce_eager", stated.enforce_eager, default=False)
+        share = defaults.stated_or("inference.gpu_memory_utilization", share, behaviour.share, why)
+    weights = defaults.stated_or("inference.weights", stated.weights, "bf16")
+    eager = defaults.stated_or("inference.enforce_eager", stated.enforce_eager, default=False)
     graphs_bytes = None  # the engine's own CUDA graphs, estimated later
     if eager:
         graphs_bytes = 0
@@ -133,20 +133,20 @@ def resolve_engine(
     return EngineSettings(
         name=stated.engine or "vllm",
         version=version,
-        tensor=defaults.take("inference.tensor", stated.tensor, 1),
-        pipeline=defaults.take("inference.pipeline", stated.pipeline, 1),
+        tensor=defaults.stated_or("inference.tensor", stated.tensor, 1),
+        pipeline=defaults.stated_or("inference.pipeline", stated.pipeline, 1),
         share=share,
         pool_bytes=stated.kv_cache_bytes,
         length=length if isinstance(length, int) else 0,
         longest=longest or (length if isinstance(length, int) else 0),
-        sequences=defaults.take("inference.max_num_seqs", stated.max_num_seqs, min(sequences, batched), why),
+        sequences=defaults.stated_or("inference.max_num_seqs", stated.max_num_seqs, min(sequences, batched), why),
         batched_tokens=batched,
         block=stated.block_size,
-        kv_cache=defaults.take("inference.kv_cache", stated.kv_cache, "auto"),
+        kv_cache=defaults.stated_or("inference.kv_cache", stated.kv_cache, "auto"),
         weights=weights,
         eager=eager,
         graphs_bytes=graphs_bytes,
-        prefix_caching=defaults.take(
+        prefix_caching=defaults.stated_or(
             "inference.prefix_caching", stated.prefix_caching, default_prefixes(architecture, behaviour), why
         ),
         pictures=stated.images is not False,

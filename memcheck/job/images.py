@@ -180,7 +180,7 @@ def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, def
     if stated.patches is not None and stated.tokens is not None:
         images = _stated(training, vision, stated.patches, stated.tokens, defaults)
         return images if vision.crosses else _fitting(training, vision, images, defaults)
-    per_sample = defaults.take("training.images.per_sample", _number(stated), 1)
+    per_sample = defaults.stated_or("training.images.per_sample", _number(stated), 1)
     if per_sample == 0:
         images = NONE
     elif stated.width is not None and stated.height is not None:
@@ -231,7 +231,7 @@ def _stated(
     """
     stated = training.images or plan_types.ImagesSpec()
     sizes = () if isinstance(rows, int) else rows
-    per_sample = len(sizes) or defaults.take("training.images.per_sample", _number(stated), 1)
+    per_sample = len(sizes) or defaults.stated_or("training.images.per_sample", _number(stated), 1)
     if stated.per_sample not in (None, per_sample):
         _fail(f"patches of {per_sample} pictures, and per_sample is {stated.per_sample}", "remove per_sample")
     patches = rows if isinstance(rows, int) else sum(rows)
@@ -268,7 +268,7 @@ def resolve_idle(training: plan_types.TrainingSpec, architecture: Architecture, 
         )
     if stated.per_sample == FILL:
         _fail("the plan does not say how many pictures a sample has", "write `images: {per_sample: 0}`, or how many")
-    pictures = defaults.take("training.images.per_sample", _number(stated), 1)
+    pictures = defaults.stated_or("training.images.per_sample", _number(stated), 1)
     if stated.tokens is not None and stated.tokens != pictures * tokens_per_picture:
         _fail(
             f"{stated.tokens:,} image tokens are not those of {pictures} pictures",

@@ -9,39 +9,54 @@ from memcheck.job.framework import Framework
 from memcheck.job.lookup import PLAN_DEFAULT, Defaults
 from memcheck.job.types import Layout
 from memcheck.plan.types import HardwareSpec, ParallelismSpec
+from memcheck.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """Megatron-FSDP's words for ZeRO stages (``data_parallel_sharding_strategy``)."""
 
 
-def zero_stage(options: Mapping[str, object]) -> tuple[str, int] | None:
-    """Return the value of ``parallelism.zero_stage`` that options state, with the option's name; None where no option
-    does.
-    """
+class Implied(Record):
+    """A key's value that follows from an option of the framework."""
+
+    option: str
+    value: Any
+
+    @property
+    def why(self) -> str:
+        """The option as the reason of an assumption."""
+        return f"options.{self.option}"
+
+
+def zero_stage(options: Mapping[str, object]) -> Implied | None:
+    """Return the value of ``parallelism.zero_stage`` that Megatron's options imply; None where no option does."""
     strategy = options.get("data_parallel_sharding_strategy")
     if isinstance(strategy, str) and strategy in STRATEGIES:
-        return "data_parallel_sharding_strategy", STRATEGIES[strategy]
+        return Implied("data_parallel_sharding_strategy", STRATEGIES[strategy])
     if options.get("use_megatron_fsdp") is True:
-        return "use_megatron_fsdp", 3
+        return Implied("use_megatron_fsdp", 3)
     distributed = options.get("use_distributed_optimizer")
-    return ("use_distributed_optimizer", int(distributed)) if isinstance(distributed, bool) else None
+    return Implied("use_distributed_optimizer", int(distributed)) if isinstance(distributed, bool) else None
 
 
-def reshards(options: Mapping[str, object], pipeline: int) -> tuple[str, bool] | None:
-    """Return the option's name, and the ``parallelism.reshard_after_forward`` that a torchtitan option states.
+def reshards(options: Mapping[str, object], pipeline: int) -> Implied | None:
+    """Return the value of ``parallelism.reshard_after_forward`` that torchtitan's option implies; None without it.
 
-    None: the plan's ``options`` do not have it. torchtitan's ``default`` reshards unless there are ``pipeline`` stages.
+    Its ``default`` reshards unless there are several ``pipeline`` stages.
     """
-    chosen = options.get("fsdp_reshard_after_forward")
-    if chosen not in ("always", "never", "default"):
+    policy = options.get("fsdp_reshard_after_forward")
+    if policy not in ("always", "never", "default"):
         return None
-    return "fsdp_reshard_after_forward", chosen == "always" or (chosen == "default" and pipeline == 1)
+    return Implied("fsdp_reshard_after_forward", policy == "always" or (policy == "default" and pipeline == 1))
 
 
-def synchronises(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return the option that decides ``parallelism.gradient_sync``, and the value that it implies; else None."""
+def synchronises(options: Mapping[str, object]) -> Implied | None:
+    """Return the value of ``parallelism.gradient_sync`` that Accelerate's option implies; None without it."""
     each_batch = options.get("sync_each_batch")
-    return None if each_batch is None else ("sync_each_batch", "every" if each_batch else "last")
+    return None if each_batch is None else Implied("sync_each_batch", "every" if each_batch else "last")
 
 
 def parameter_offload(stated: str | None, options: Mapping[str, object], defaults: Defaults) -> str:
@@ -54,15 +69,15 @@ def parameter_offload(stated: str | None, options: Mapping[str, object], default
     if not isinstance(chosen, bool):
         return stated or "none"
     device = "cpu" if chosen else "none"
-    return defaults.take("training.offload.parameters", stated, device, "options.enable_cpu_offload")
+    return defaults.stated_or("training.offload.parameters", stated, device, "options.enable_cpu_offload")
 
 
-def recomputes(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return the option that decides the mode of activation checkpointing, and the mode that it implies; else None."""
+def recomputes(options: Mapping[str, object]) -> Implied | None:
+    """Return the mode of activation checkpointing that Megatron's or torchtitan's option implies; None without one."""
     granularity = options.get("recompute_granularity")
     if isinstance(granularity, str):
-        return "recompute_granularity", granularity
-    return ("selective_ac_option", "selective") if options.get("selective_ac_option") == "op" else None
+        return Implied("recompute_granularity", granularity)
+    return Implied("selective_ac_option", "selective") if options.get("selective_ac_option") == "op" else None
 
 
 NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
@@ -90,8 +105,8 @@ def resolve_layout(
     ``world = tensor * context * pipeline * data``. If the degrees do not divide the GPUs, ``data`` is rounded down to
     at least 1, and rule MEM201 reports it.
     """
-    gpus_per_node = defaults.take("hardware.gpus_per_node", hardware.gpus_per_node, 1)
-    nodes = defaults.take("hardware.nodes", hardware.nodes, 1)
+    gpus_per_node = defaults.stated_or("hardware.gpus_per_node", hardware.gpus_per_node, 1)
+    nodes = defaults.stated_or("hardware.nodes", hardware.nodes, 1)
     tensor, context, pipeline = stated.tensor or 1, stated.context or 1, stated.pipeline or 1
     data = stated.data
     if data is None:
@@ -111,13 +126,13 @@ def resolve_layout(
     layout = layout._replace(expert_tensor=_expert_tensor(stated, layout, framework, defaults, routed=routed))
     if framework is None:
         return layout
-    schedule, virtual_stages = _schedule(stated, pipeline, defaults)
+    schedule = _schedule(stated, pipeline, defaults)
     layout = layout._replace(
         sequence=_sequence(stated, layout, framework, defaults),
-        pipeline_schedule=schedule,
-        virtual_stages=virtual_stages,
+        pipeline_schedule=schedule.name,
+        virtual_stages=schedule.virtual_stages,
     )
-    return _sharding(stated, layout, framework, defaults, options, reduces_each)
+    return _sharding(stated, layout, framework, defaults, options, reduces_each=reduces_each)
 
 
 def _expert_tensor(
@@ -138,7 +153,7 @@ def _expert_tensor(
             f"default; Megatron-LM itself takes the tensor degree, {layout.tensor}, "
             "unless given --expert-tensor-parallel-size 1"
         )
-    return defaults.take("parallelism.expert_tensor", None, 1, why)
+    return defaults.stated_or("parallelism.expert_tensor", None, 1, why)
 
 
 def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, defaults: Defaults) -> bool:
@@ -146,19 +161,30 @@ def _sequence(stated: ParallelismSpec, layout: Layout, framework: Framework, def
     if layout.tensor == 1:
         return bool(stated.sequence)
     why = f"default of {framework.name} with tensor > 1"
-    return defaults.take("parallelism.sequence", stated.sequence, framework.parallelism.sequence, why)
+    return defaults.stated_or("parallelism.sequence", stated.sequence, framework.parallelism.sequence, why)
 
 
-def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> tuple[str, int]:
-    """Return the pipeline schedule's name and the number of virtual stages per rank; defaults are noted."""
+class PipelineSchedule(Record):
+    """The order of a pipeline's passes."""
+
+    name: str
+    virtual_stages: int
+    """Stages (model chunks) per pipeline rank."""
+
+
+def _schedule(stated: ParallelismSpec, pipeline: int, defaults: Defaults) -> PipelineSchedule:
+    """Return the pipeline schedule: the plan's, or the usual one for the number of virtual stages.
+
+    Defaults are noted if there is a pipeline.
+    """
     usual_stages = 2 if stated.pipeline_schedule == "dualpipe" else 1  # one from each end (torch's ScheduleDualPipeV)
-    virtual = stated.virtual_stages or usual_stages
-    usual = "interleaved-1f1b" if virtual > 1 else "1f1b"
+    virtual_stages = stated.virtual_stages or usual_stages
+    usual_name = "interleaved-1f1b" if virtual_stages > 1 else "1f1b"
     if pipeline == 1:
-        return stated.pipeline_schedule or usual, virtual
-    virtual = defaults.take("parallelism.virtual_stages", stated.virtual_stages, usual_stages)
-    schedule = defaults.take("parallelism.pipeline_schedule", stated.pipeline_schedule, usual)
-    return schedule, virtual
+        return PipelineSchedule(stated.pipeline_schedule or usual_name, virtual_stages)
+    virtual_stages = defaults.stated_or("parallelism.virtual_stages", stated.virtual_stages, usual_stages)
+    name = defaults.stated_or("parallelism.pipeline_schedule", stated.pipeline_schedule, usual_name)
+    return PipelineSchedule(name, virtual_stages)
 
 
 def _sharding(
@@ -167,6 +193,7 @@ def _sharding(
     framework: Framework,
     defaults: Defaults,
     options: Mapping[str, object],
+    *,
     reduces_each: bool,
 ) -> Layout:
     """Return the layout with the settings of data parallelism, stated or assumed.
@@ -177,9 +204,9 @@ def _sharding(
     replicas = layout.data * layout.context
     stage = stated.zero_stage or 0
     if replicas > 1:
-        option, usual_stage = zero_stage(options) or ("", 0)
-        why = f"options.{option}" if option else PLAN_DEFAULT
-        stage = defaults.take("parallelism.zero_stage", stated.zero_stage, usual_stage, why)
+        implied = zero_stage(options)
+        usual, why = (0, PLAN_DEFAULT) if implied is None else (implied.value, implied.why)
+        stage = defaults.stated_or("parallelism.zero_stage", stated.zero_stage, usual, why)
     group = 1  # ranks over which a state is divided
     if stage:
         group = stated.shard_group or replicas
@@ -187,16 +214,17 @@ def _sharding(
             defaults.note("parallelism.shard_group", group, "data * context")
     reshard, sync, view = stated.reshard_after_forward, stated.gradient_sync, stated.gradient_as_bucket_view
     if stage == 3:
-        usual = layout.pipeline == 1 or framework.fsdp2.gathers_stages_again
-        option, usual = reshards(options, layout.pipeline) or ("", usual)
-        why = f"options.{option}" if option else PLAN_DEFAULT
-        reshard = defaults.take("parallelism.reshard_after_forward", reshard, usual, why)
+        usual, why = layout.pipeline == 1 or framework.fsdp2.gathers_stages_again, PLAN_DEFAULT
+        implied = reshards(options, layout.pipeline)
+        if implied is not None:
+            usual, why = implied.value, implied.why
+        reshard = defaults.stated_or("parallelism.reshard_after_forward", reshard, usual, why)
     if reduces_each and stage >= SHARDED and group > 1:
-        sync = defaults.take("parallelism.gradient_sync", None, "every", EACH)
+        sync = defaults.stated_or("parallelism.gradient_sync", None, "every", EACH)
     elif replicas > 1:
         sync = _synchronised(sync, framework, defaults, synchronises(options))
     if stage == 0 and replicas > 1:
-        view = defaults.take("parallelism.gradient_as_bucket_view", view, False)
+        view = defaults.stated_or("parallelism.gradient_as_bucket_view", view, False)
     return layout._replace(
         zero_stage=stage,
         shard_group=group,
@@ -206,13 +234,11 @@ def _sharding(
     )
 
 
-def _synchronised(
-    stated: str | None, framework: Framework, defaults: Defaults, by_option: tuple[str, str] | None
-) -> str:
-    """Return ``parallelism.gradient_sync``. ``by_option``: the option that decides it, and its value."""
+def _synchronised(stated: str | None, framework: Framework, defaults: Defaults, implied: Implied | None) -> str:
+    """Return ``parallelism.gradient_sync``: ``every`` or ``last``. ``implied``: its value by an option of the plan."""
     key = "parallelism.gradient_sync"
-    if by_option is not None:
-        option, value = by_option
-        return defaults.take(key, stated, value, f"options.{option}")
+    if implied is not None:
+        value: str = implied.value
+        return defaults.stated_or(key, stated, value, implied.why)
     why = "default" if framework.parallelism.gradient_sync == "every" else f"default of {framework.name}"
-    return defaults.take(key, stated, framework.parallelism.gradient_sync, why)
+    return defaults.stated_or(key, stated, framework.parallelism.gradient_sync, why)

@@ -57,12 +57,12 @@ PLAN_DEFAULT = "default"
 
 
 class Defaults:
-    """Hands out stated values, or defaults that it writes down."""
+    """The ledger of one resolution: returns stated values, or defaults, which it notes as assumptions."""
 
     def __init__(self) -> None:
-        self._taken: list[Assumption] = []
+        self._assumptions: list[Assumption] = []
 
-    def take(self, key: str, stated: T | None, default: T, why: str = PLAN_DEFAULT) -> T:
+    def stated_or(self, key: str, stated: T | None, default: T, why: str = PLAN_DEFAULT) -> T:
         """Return ``stated``, or ``default`` with a note under the dotted plan key that it was assumed."""
         if stated is not None:
             return stated
@@ -70,12 +70,12 @@ class Defaults:
         return default
 
     def note(self, key: str, value: object, why: str) -> None:
-        """Write down a value that follows from others."""
-        self._taken.append(Assumption(key, value, why))
+        """Note a value that the plan does not state and that is used, under its dotted plan key."""
+        self._assumptions.append(Assumption(key, value, why))
 
-    def taken(self) -> tuple[Assumption, ...]:
-        """Every default used so far, in the order in which it was asked for."""
-        return tuple(self._taken)
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Return all assumptions so far, in the order in which they were noted."""
+        return tuple(self._assumptions)
 
 
 GIB = 2**30

@@ -41,7 +41,9 @@ def own_objective(
         return Objective()
     beta = 0.5
     if name in DISTILLED:
-        beta = defaults.take("training.objective.beta", stated.beta, 0.0, "the forward divergence, as in its configs")
+        beta = defaults.stated_or(
+            "training.objective.beta", stated.beta, 0.0, "the forward divergence, as in its configs"
+        )
     return Objective(name=name, beta=beta, code=OWN, reference=reference, fp32_outputs=recipe.params != "fp32")
 
 
@@ -196,12 +198,14 @@ def resolve_evaluation(stated: plan_types.EvaluationSpec, defaults: Defaults) ->
     """
     key = "training.evaluation."
     why = "default of transformers without compute_metrics: prediction_loss_only"
-    logits = defaults.take(key + "logits", stated.logits, "dropped", why)
+    logits = defaults.stated_or(key + "logits", stated.logits, "dropped", why)
     if logits == "kept" and stated.steps is None:
         message = "training.evaluation.steps is missing: kept logits pile up over all steps of a pass"
         help = "write how many batches a pass has, or `logits: dropped`"
         raise ResolutionError((JobProblem("missing", "/training/evaluation", message, help=help),))
-    size = defaults.take(key + "micro_batch_size", stated.micro_batch_size, DEFAULT_BATCH, "default of transformers")
+    size = defaults.stated_or(
+        key + "micro_batch_size", stated.micro_batch_size, DEFAULT_BATCH, "default of transformers"
+    )
     if stated.sequence_length is None:
         defaults.note(key + "sequence_length", "that of the training", "default")
     return Evaluation(size, stated.sequence_length or 0, stated.steps or 1, keeps_logits=logits == "kept")
@@ -231,23 +235,23 @@ def resolve_objective(
     if stated is None and trainer is None and training.reference is None:
         return Objective()
     stated = stated or plan_types.ObjectiveSpec()
-    name = defaults.take("training.objective", stated.name, "sft")
+    name = defaults.stated_or("training.objective", stated.name, "sft")
     if framework.own_objectives and name in framework.objectives:
         reference = _reference(training.reference, name, method, defaults)
         return own_objective(stated, name, reference, recipe, defaults)
 
     usual = "transformers" if name == "sft" else "trl"
-    who = defaults.take("training.trainer.name", trainer.name if trainer else None, usual)
+    who = defaults.stated_or("training.trainer.name", trainer.name if trainer else None, usual)
     version = trainer.version if trainer else None
     code = trainer_code(training, name, who, version, architecture, checkpointing, defaults)
     prompt = 0
     # trainers in TRAINERS score every token and mask the prompt's, so that its length does not matter
     if name in (*SCORED, *DISTILLED) and code not in TRAINERS:
         why = "the length of the prompt is unknown: every token is scored"
-        prompt = defaults.take("training.objective.prompt_length", stated.prompt_length, 0, why)
+        prompt = defaults.stated_or("training.objective.prompt_length", stated.prompt_length, 0, why)
     beta = 0.5
     if name in DISTILLED:
-        beta = defaults.take("training.objective.beta", stated.beta, TRL_BETA[name], "default of TRL")
+        beta = defaults.stated_or("training.objective.beta", stated.beta, TRL_BETA[name], "default of TRL")
     return Objective(
         name=name,
         beta=beta,
@@ -268,11 +272,11 @@ def _reference(stated: str | None, name: str, method: str, defaults: Defaults, *
         return "none"
     if cached:
         why = "open-instruct scores all pairs once, before it trains"
-        return defaults.take("training.reference", stated, "precomputed", why)
+        return defaults.stated_or("training.reference", stated, "precomputed", why)
     if method != "full":
         why = "the reference is the model without its adapters"
-        return defaults.take("training.reference", stated, "adapter-off", why)
-    return defaults.take("training.reference", stated, "resident", "the reference is a second copy of the model")
+        return defaults.stated_or("training.reference", stated, "adapter-off", why)
+    return defaults.stated_or("training.reference", stated, "resident", "the reference is a second copy of the model")
 
 
 def resolve_companions(
@@ -331,12 +335,12 @@ def resolve_head(
         return ModelHead()
     stated = stated or plan_types.HeadSpec()
     why = "a reward is one number a sequence"
-    kind = defaults.take("training.head.kind", stated.kind, "reward" if objective == "reward" else "lm", why)
+    kind = defaults.stated_or("training.head.kind", stated.kind, "reward" if objective == "reward" else "lm", why)
     labels = 0
     if kind == "reward":
-        labels = defaults.take("training.head.labels", stated.labels, 1, why)
+        labels = defaults.stated_or("training.head.labels", stated.labels, 1, why)
     elif kind in ("classification", "token-classification"):
-        labels = defaults.take("training.head.labels", stated.labels, DEFAULT_LABELS, "default of transformers")
+        labels = defaults.stated_or("training.head.labels", stated.labels, DEFAULT_LABELS, "default of transformers")
     if kind == "token-classification":
         defaults.note("training.head", f"dropout {CLASSIFIER_DROPOUT}", "default of transformers for this head")
     if kind == "embedding":

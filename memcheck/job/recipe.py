@@ -62,7 +62,7 @@ def resolve_recipe(
     ``stated``: the plan's ``training.precision``. ``method``: full, lora or qlora. ``frozen``: the plan's ``freeze``.
     """
     stated = stated or PrecisionSpec()
-    name = defaults.take("training.precision.recipe", stated.recipe, framework.precisions.default)
+    name = defaults.stated_or("training.precision.recipe", stated.recipe, framework.precisions.default)
     recipe = framework_recipe(name, layout, framework)
     if recipe.autocast:
         recipe, why = framework.replicated_recipe(recipe, layout)

@@ -41,6 +41,7 @@ from memcheck.job.types import (
     Evaluation,
     Images,
     InferenceJob,
+    Layout,
     Overhead,
     Recipe,
     TrainingJob,
@@ -89,11 +90,11 @@ def inference_job(
     return InferenceJob(
         architecture=architecture,
         layout=resolve_layout(plan.hardware, plan.parallelism, None, defaults),
-        batch_size=defaults.take("inference.batch_size", inference.batch_size, 1),
+        batch_size=defaults.stated_or("inference.batch_size", inference.batch_size, 1),
         context_length=inference.context_length,
-        weights=defaults.take("inference.weights", inference.weights, "bf16"),
-        kv_cache=defaults.take("inference.kv_cache", inference.kv_cache, "bf16"),
-        chunk=defaults.take("inference.chunk", inference.chunk, CHUNK, "engines read longer prompts in chunks"),
+        weights=defaults.stated_or("inference.weights", inference.weights, "bf16"),
+        kv_cache=defaults.stated_or("inference.kv_cache", inference.kv_cache, "bf16"),
+        chunk=defaults.stated_or("inference.chunk", inference.chunk, CHUNK, "engines read longer prompts in chunks"),
     )
 
 
@@ -150,6 +151,19 @@ class Resolved(Record):
     assumptions: tuple[Assumption, ...]
 
 
+class NotesByPart(Record):
+    """The assumptions of a plan, cut where those of its batch come in between."""
+
+    before_batch: tuple[Assumption, ...] = ()
+    """Before the micro-batch size and the sequence length."""
+    before_steps: tuple[Assumption, ...] = ()
+    """Then, before the number of micro-batches."""
+    before_torch: tuple[Assumption, ...] = ()
+    """Then, before PyTorch's behaviour."""
+    policy: tuple[Assumption, ...] = ()
+    """Last."""
+
+
 class JobFrame(Record):
     """A plan made concrete but for its batch: plans that differ in their batch alone share it.
 
@@ -162,10 +176,7 @@ class JobFrame(Record):
     overhead: Overhead
     framework: Framework | None
     """None for inference."""
-    notes: tuple[tuple[Assumption, ...], ...]
-    """Assumptions in four parts: before the batch, before the number of micro-batches, before PyTorch's behaviour,
-    after it.
-    """
+    notes: NotesByPart
 
 
 def resolve(plan: plan_types.Plan, frameworks: Mapping[str, Framework], *, base_dir: str) -> Resolved:
@@ -200,11 +211,8 @@ def framed(
     problems: list[JobProblem] = []
     architecture, gpu = _lookup(plan, base_dir, problems, model)
     if plan.training is None and plan.inference is None:
-        problems.append(
-            JobProblem(
-                "missing", "", "the plan states neither training nor inference", help="add a `training:` section"
-            )
-        )
+        message = "the plan states neither training nor inference"
+        problems.append(JobProblem("missing", "", message, help="add a `training:` section"))
     if problems or architecture is None or gpu is None:
         raise ResolutionError(tuple(problems))
     if isinstance(architecture, Architecture):
@@ -213,30 +221,42 @@ def framed(
     if isinstance(architecture, Architecture):
         for note in architecture.notes:
             defaults.note("model", note, "how the model's configuration was read")
-    if plan.training is not None:
-        if _recurs(architecture) and (plan.training.kernels or NO_KERNELS).ssm is None:
-            for package in fused_packages(architecture):
-                why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
-                defaults.note("model", f"{package} is installed", why)
-        framework = frameworks[defaults.take("training.framework", plan.training.framework, DEFAULT_FRAMEWORK)]
-        trainer = plan.training.trainer
-        if trainer is not None and trainer.name in framework.variants:
-            framework = frameworks[trainer.name].of_release(
-                trainer.version, plan.training.framework_version, architecture
-            )
-        if isinstance(architecture, Architecture):
-            architecture = framework.built(architecture)
-        teacher = None
-        if plan.training.teacher is not None:
-            teacher = resolve_teacher(plan.training.teacher, base_dir)
-        job, notes = _training_job(plan, plan.training, architecture, framework, defaults, teacher)
-        policy = Defaults()
-        overhead = _overhead(plan.policy, policy)
-        return JobFrame(job=job, gpu=gpu, overhead=overhead, framework=framework, notes=(*notes, policy.taken()))
+    if plan.training is None:
+        serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, gpu, defaults)
+        overhead = _overhead(plan.policy, defaults)
+        notes = NotesByPart(before_batch=defaults.assumptions())
+        return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=notes)
+    framework = _framework_of(plan.training, architecture, frameworks, defaults)
+    if isinstance(architecture, Architecture):
+        architecture = framework.built(architecture)
+    teacher = None
+    if plan.training.teacher is not None:
+        teacher = resolve_teacher(plan.training.teacher, base_dir)
+    frame = _training_frame(plan, plan.training, architecture, framework, gpu, defaults, teacher)
+    policy = Defaults()
+    overhead = _overhead(plan.policy, policy)
+    return frame._replace(overhead=overhead, notes=frame.notes._replace(policy=policy.assumptions()))
 
-    serving = inference_job(plan, plan.inference or plan_types.InferenceSpec(), architecture, gpu, defaults)
-    overhead = _overhead(plan.policy, defaults)
-    return JobFrame(job=serving, gpu=gpu, overhead=overhead, framework=None, notes=(defaults.taken(), (), (), ()))
+
+def _framework_of(
+    training: plan_types.TrainingSpec,
+    architecture: Architecture | Rough,
+    frameworks: Mapping[str, Framework],
+    defaults: Defaults,
+) -> Framework:
+    """Return the framework of a training, or the trainer's own profile where it replaces much of the model.
+
+    What is assumed of the kernels of recurrent layers is noted in ``defaults`` first.
+    """
+    if _recurs(architecture) and (training.kernels or NO_KERNELS).ssm is None:
+        for package in fused_packages(architecture):
+            why = f"recurrent layers run in its fused kernels; without {package} they take more than twice as much"
+            defaults.note("model", f"{package} is installed", why)
+    framework = frameworks[defaults.stated_or("training.framework", training.framework, DEFAULT_FRAMEWORK)]
+    trainer = training.trainer
+    if trainer is not None and trainer.name in framework.variants:
+        return frameworks[trainer.name].of_release(trainer.version, training.framework_version, architecture)
+    return framework
 
 
 def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Resolved:
@@ -247,23 +267,31 @@ def with_batch(frame: JobFrame, training: plan_types.TrainingSpec | None) -> Res
     Raises:
         ResolutionError: the plan states no sequence length.
     """
-    job, framework, (before, between, after, policy) = frame.job, frame.framework, frame.notes
+    job, framework, notes = frame.job, frame.framework, frame.notes
     if training is None or framework is None or isinstance(job, InferenceJob):
-        return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=before)
-    batch, steps, torch = Defaults(), Defaults(), Defaults()
-    micro_batch_size, sequence_length = resolve_batch(training, batch)
+        return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=notes.before_batch)
+    batch_notes, step_notes, torch_notes = Defaults(), Defaults(), Defaults()
+    batch = resolve_batch(training, batch_notes)
     if isinstance(job.architecture, Architecture) and job.architecture.encoder is not None:
-        check_length(job.architecture, sequence_length)
+        check_length(job.architecture, batch.tokens)
     job = job._replace(
-        micro_batch_size=micro_batch_size,
-        sequence_length=sequence_length,
-        gradient_accumulation_steps=resolve_accumulation(training, job.layout, micro_batch_size, steps),
+        micro_batch_size=batch.sequences,
+        sequence_length=batch.tokens,
+        gradient_accumulation_steps=resolve_accumulation(training, job.layout, batch.sequences, step_notes),
     )
-    behaviours = resolve_torch(training, job, framework, torch)
+    behaviours = resolve_torch(training, job, framework, torch_notes)
     if behaviours != job.torch:
         job = job._replace(torch=behaviours)
-    notes = (*before, *batch.taken(), *between, *steps.taken(), *after, *torch.taken(), *policy)
-    return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=notes)
+    assumptions = (
+        *notes.before_batch,
+        *batch_notes.assumptions(),
+        *notes.before_steps,
+        *step_notes.assumptions(),
+        *notes.before_torch,
+        *torch_notes.assumptions(),
+        *notes.policy,
+    )
+    return Resolved(job=job, gpu=frame.gpu, overhead=frame.overhead, assumptions=assumptions)
 
 
 def _lookup(
@@ -302,6 +330,7 @@ def _check_owner(plan: plan_types.Plan, architecture: Architecture, frameworks: 
 
 
 def _recurs(architecture: Architecture | Rough) -> bool:
+    """Say whether the model has a recurrent layer (a state-space mixer, linear attention, ...)."""
     return isinstance(architecture, Architecture) and any(
         isinstance(mixer, Mixer) for block, _ in architecture.blocks for mixer in (block.mixer, block.second_mixer)
     )
@@ -315,20 +344,23 @@ def _liger(stated: bool | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def _routed(architecture: Architecture | Rough) -> bool:
+    """Say whether the model has routed experts."""
     return isinstance(architecture, Architecture) and any(isinstance(b.mlp, Moe) for b, _ in architecture.blocks)
 
 
-def _training_job(
+def _training_frame(
     plan: plan_types.Plan,
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     framework: Framework,
+    gpu: Gpu,
     defaults: Defaults,
     teacher: Architecture | Rough | None,
-) -> tuple[TrainingJob, tuple[tuple[Assumption, ...], ...]]:
-    """Return the training job on one token, and the assumptions in the four parts of :class:`JobFrame`.
+) -> JobFrame:
+    """Return the frame of a training, whose job has a batch of one token; its overhead is set by the caller.
 
-    The batch is set later by :func:`with_batch`. ``teacher``: the model of a distillation.
+    The batch is set later by :func:`with_batch`. Assumptions are noted in ``defaults``, the first part of the frame's
+    notes, and in ledgers for the later parts. ``teacher``: the model of a distillation.
     """
     options = known_options(training.options, framework)
     layout = resolve_layout(
@@ -337,52 +369,47 @@ def _training_job(
     )  # fmt: skip
     if layout.pipeline > 1:
         layout = layout._replace(fewer_layers=framework.fewer_layers(options, defaults))
-    method = defaults.take("training.method", training.method, "full")
-    between, after = Defaults(), Defaults()
-    why = f"default of {framework.name}"
-    if training.compile and _unstated("components", framework, options):
-        between.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
-    if layout.expert > 1 and _unstated("dispatcher", framework, options):
-        between.note("training.options.dispatcher", "torch", "every token is gathered on every rank of its experts")
-    if options.get("quantizer") and _unstated("groupsize", framework, options):
-        between.note("training.options.groupsize", 256, why)
-    if _offloads(training) and _unstated("pin_memory", framework, options):
-        between.note("training.options.pin_memory", True, why)
-    held_in, precision, unread_share = "", training.precision, 0.0
+    method = defaults.stated_or("training.method", training.method, "full")
+    between, after, wrapper = Defaults(), Defaults(), Defaults()
+    _note_unstated_options(training, layout, framework, options, between)
+    base_format, precision, unread_share = "", training.precision, 0.0
     if training.base is not None or method == "qlora":
         from memcheck.job.adapters import base_of, unread_share_of, with_base
 
-        held_in = base_of(training, architecture, method, framework, options, after)
-        unread_share = unread_share_of(training, held_in, plan.model.name or "", framework, after)
+        base_format = base_of(training, architecture, method, framework, options, after)
+        unread_share = unread_share_of(training, base_format, plan.model.name or "", framework, after)
         precision = with_base(training.precision, training.base)
     recipe = resolve_recipe(precision, method, layout, framework, between, training.trainer, frozen=training.freeze)
     optimizer = resolve_optimizer(training.optimizer, framework, between)
-    wrapper = Defaults()  # said last
     fsdp = resolve_fsdp(training.framework_version, options, layout, framework, wrapper)
-    note_adapter_units(training, fsdp if method != "full" else 2, options, layout, framework, wrapper)
+    if method != "full":
+        note_adapter_units(training, fsdp, options, layout, framework, wrapper)
     framework.note_releases(training.framework_version, options, recipe, wrapper)
-    upcast = framework.upcasts(recipe, layout, fsdp, held_in)
+    upcast = framework.upcasts(recipe, layout, fsdp, base_format)
     lora = None
     if method != "full":
         from memcheck.job.adapters import resolve_lora
 
-        lora = resolve_lora(training, framework, recipe, architecture, after, upcast)
+        lora = resolve_lora(training, framework, recipe, architecture, after, upcast=upcast)
     checkpointing = resolve_checkpointing(
         training.activation_checkpointing, training.framework_version, framework, options, after
     )
-    prepared = layout.zero_stage < 2 or fsdp == 1
+    wrapped_by_fsdp2 = layout.zero_stage >= 2 and fsdp == 2
     objective = resolve_objective(
-        training, method, recipe, framework, architecture, checkpointing, between, prepared=prepared
+        training, method, recipe, framework, architecture, checkpointing, between, prepared=not wrapped_by_fsdp2
     )
     if objective.loss_from_hidden_states and objective.name == "distill":
         recipe = without_autocast(recipe, between)
     offloaded = parameter_offload(training.offload and training.offload.parameters, options, between)
     head = resolve_head(training, architecture, between)
     architecture = with_head(architecture, head)
-    narrow = isinstance(architecture, Architecture) and not architecture.logit_casts.in_loss
-    if isinstance(architecture, Architecture) and narrow and training.loss is not None and training.loss.upcast:
+    stated_loss = training.loss
+    class_keeps_dtype = isinstance(architecture, Architecture) and not architecture.logit_casts.in_loss
+    if isinstance(architecture, Architecture) and class_keeps_dtype and stated_loss is not None and stated_loss.upcast:
         # a loop's own loss, or the class for causal language
         architecture = architecture._replace(logit_casts=architecture.logit_casts._replace(in_loss=True))
+    if objective.loss_in_model and stated_loss is not None:
+        stated_loss = stated_loss._replace(kind="standard")
     attention = _attention(training.attention, architecture, framework, after)
     job = TrainingJob(
         architecture=architecture,
@@ -395,7 +422,7 @@ def _training_job(
         sequence_length=1,
         gradient_accumulation_steps=1,
         method=method,
-        base_format=held_in,
+        base_format=base_format,
         unread_share=unread_share,
         lora=lora,
         freeze=training.freeze or (),
@@ -404,40 +431,77 @@ def _training_job(
         checkpointing=checkpointing,
         attention=attention,
         loss=resolve_loss(
-            training.loss and training.loss._replace(kind="standard") if objective.loss_in_model else training.loss,
-            *(layout, framework, after, training.framework_version, objective.usual_loss),
-            narrow=narrow,
+            stated_loss,
+            layout,
+            framework,
+            after,
+            training.framework_version,
+            objective.usual_loss,
+            class_keeps_dtype=class_keeps_dtype,
         ),
-        clip_grad_norm=after.take("training.clip_grad_norm", training.clip_grad_norm, framework.clip_grad_norm, why),
+        clip_grad_norm=after.stated_or(
+            "training.clip_grad_norm",
+            training.clip_grad_norm,
+            framework.clip_grad_norm,
+            f"default of {framework.name}",
+        ),
         expert_imbalance=_imbalance(training, layout.expert, after),
         compile=bool(training.compile),
         expandable_segments=resolve_expandable(training, framework, after),
         parameter_offload=offloaded,
         initialization=resolve_initialization(
-            *(training.initialization, layout, held_in, framework, after),
+            training.initialization,
+            layout,
+            base_format,
+            framework,
+            after,
             version=training.framework_version,
             model=plan.model.name or "",
         ),
         checkpoint=resolve_checkpoint(training.checkpoint, layout, framework, options, after),
         options=tuple(options.items()),
-        prepares_kbit=resolve_kbit(held_in, options, layout, framework, training.trainer, after),
+        prepares_kbit=resolve_kbit(base_format, options, layout, framework, training.trainer, after),
         fsdp=fsdp,
         groups_embedding_and_head=resolve_carving(training, fsdp, options, layout, framework, wrapper),
         upcast=upcast,
         objective=objective,
         head=head,
         evaluation=_evaluation(training.evaluation, after),
-        sequences=(rows := resolve_rows(training, architecture, framework, attention, layout, after))[0],
-        may_pad=rows[1],
         auxiliary_models=resolve_companions(objective, architecture, _loaded(precision, recipe), offloaded, teacher),
         ssm_kernels=(training.kernels or NO_KERNELS).ssm or "fused",
         liger=_liger((training.kernels or NO_KERNELS).liger),
     )
+    rows = resolve_rows(training, architecture, framework, attention, layout, after)
+    job = job._replace(sequences=rows.sequences, may_pad=rows.may_pad)
     if job.images is not None and not job.images.patches and isinstance(architecture, Architecture):
         from memcheck.models.variants import without_pictures
 
         job = job._replace(architecture=without_pictures(architecture))
-    return job, (defaults.taken(), between.taken(), (*after.taken(), *wrapper.taken()))
+    notes = NotesByPart(
+        before_batch=defaults.assumptions(),
+        before_steps=between.assumptions(),
+        before_torch=(*after.assumptions(), *wrapper.assumptions()),
+    )
+    return JobFrame(job=job, gpu=gpu, overhead=Overhead(), framework=framework, notes=notes)
+
+
+def _note_unstated_options(
+    training: plan_types.TrainingSpec,
+    layout: Layout,
+    framework: Framework,
+    options: dict[str, object],
+    defaults: Defaults,
+) -> None:
+    """Note in ``defaults`` the values of options that the plan leaves out and that decide its memory."""
+    why = f"default of {framework.name}"
+    if training.compile and _unstated("components", framework, options):
+        defaults.note("training.options.components", ["model", "loss"], f"{why} since April 2025")
+    if layout.expert > 1 and _unstated("dispatcher", framework, options):
+        defaults.note("training.options.dispatcher", "torch", "every token is gathered on every rank of its experts")
+    if options.get("quantizer") and _unstated("groupsize", framework, options):
+        defaults.note("training.options.groupsize", 256, why)
+    if _offloads(training) and _unstated("pin_memory", framework, options):
+        defaults.note("training.options.pin_memory", True, why)
 
 
 def _loaded(precision: plan_types.PrecisionSpec | None, recipe: Recipe) -> Recipe:
@@ -471,14 +535,13 @@ def _attention(stated: str | None, architecture: Architecture | Rough, framework
     if wanted in framework.missing_attentions.get(model_type, ()):
         defaults.note("training.attention", "eager", f"the class of {model_type} in transformers has no {wanted}")
         return "eager"
-    return defaults.take("training.attention", stated, framework.default_attention)
+    return defaults.stated_or("training.attention", stated, framework.default_attention)
 
 
 def _target(training: plan_types.TrainingSpec, architecture: Architecture | Rough, defaults: Defaults) -> int:
     """Return the tokens of the labels as the plan states them; 0 for a decoder, which imports no module for them."""
     if training.target_length is None and (not isinstance(architecture, Architecture) or architecture.encoder is None):
         return 0
-
     return resolve_target(training, architecture, defaults)
 
 
@@ -488,25 +551,31 @@ def _unstated(name: str, framework: Framework, options: Mapping[str, object]) ->
 
 
 def _offloads(training: plan_types.TrainingSpec) -> bool:
-    places = (training.optimizer and training.optimizer.offload, training.offload and training.offload.parameters)
+    """Say whether the plan offloads optimizer states or parameters to the host or to NVMe."""
+    optimizer, offload = training.optimizer, training.offload
+    places = [optimizer.offload if optimizer is not None else None, offload.parameters if offload is not None else None]
     return any(place not in (None, "none") for place in places)
 
 
 def _imbalance(training: plan_types.TrainingSpec, expert: int, defaults: Defaults) -> float:
+    """Return the routed tokens of the busiest rank over those of the mean rank; assumed even if not stated.
+
+    ``expert``: degree of expert parallelism; one rank has all tokens, and nothing is noted.
+    """
     if expert == 1:
         return training.expert_imbalance or 1.0
-    return defaults.take("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
+    return defaults.stated_or("training.expert_imbalance", training.expert_imbalance, 1.0, "perfectly balanced routing")
 
 
 def _evaluation(stated: plan_types.EvaluationSpec | None, defaults: Defaults) -> Evaluation | None:
     """Return the evaluation pass that the plan states; None: there is none."""
     if stated is None:
         return None
-
     return resolve_evaluation(stated, defaults)
 
 
 def _overhead(policy: plan_types.PolicySpec, defaults: Defaults) -> Overhead:
+    """Return how allocated bytes become device bytes: by the model, or by a flat share of them that the plan states."""
     if isinstance(policy.overhead, float | int):
         return Overhead("flat", float(policy.overhead))
-    return Overhead(defaults.take("policy.overhead", policy.overhead, "modeled"))
+    return Overhead(defaults.stated_or("policy.overhead", policy.overhead, "modeled"))

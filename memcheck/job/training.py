@@ -18,6 +18,7 @@ from memcheck.job.types import (
 )
 from memcheck.models.types import Architecture, Attention, Mixer, Rough
 from memcheck.plan import types as plan_types
+from memcheck.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,8 +55,17 @@ ON_HOST = ("host", "rank0")
 GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 
-def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tuple[int, int]:
-    """Return the sequences per forward pass and the tokens per sequence; the longest row's if the plan states it.
+class BatchSize(Record):
+    """The size of one forward pass."""
+
+    sequences: int
+    """``training.micro_batch_size``."""
+    tokens: int
+    """Tokens per sequence: of the longest row if the plan states it, else ``training.sequence_length``."""
+
+
+def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> BatchSize:
+    """Return the size of one forward pass; a micro-batch size that is not stated is 1.
 
     Raises:
         ResolutionError: no sequence length is stated, or the longest row contradicts it.
@@ -68,10 +78,10 @@ def resolve_batch(training: plan_types.TrainingSpec, defaults: Defaults) -> tupl
             help="write the number of tokens per sequence, e.g. `sequence_length: 8192`",
         )
         raise ResolutionError((problem,))
-    length = training.sequence_length
+    tokens = training.sequence_length
     if training.longest_row is not None:
-        length = check_longest(training, length)
-    return defaults.take("training.micro_batch_size", training.micro_batch_size, 1), length
+        tokens = check_longest(training, tokens)
+    return BatchSize(defaults.stated_or("training.micro_batch_size", training.micro_batch_size, 1), tokens)
 
 
 def resolve_accumulation(
@@ -84,7 +94,7 @@ def resolve_accumulation(
     if training.gradient_accumulation_steps is not None:
         return training.gradient_accumulation_steps
     if training.global_batch_size is None:
-        return defaults.take("training.gradient_accumulation_steps", None, 1)
+        return defaults.stated_or("training.gradient_accumulation_steps", None, 1)
     per_pass = micro_batch_size * layout.data
     steps = max(1, ceil_div(training.global_batch_size, per_pass))
     why = f"global_batch_size {training.global_batch_size} / (micro_batch_size {micro_batch_size} * data {layout.data})"
@@ -98,13 +108,13 @@ def resolve_optimizer(stated: plan_types.OptimizerSpec | None, framework: Framew
     ``stated``: the plan's ``training.optimizer``.
     """
     stated = stated or plan_types.OptimizerSpec()
-    name = defaults.take("training.optimizer.name", stated.name, DEFAULT_OPTIMIZER)
+    name = defaults.stated_or("training.optimizer.name", stated.name, DEFAULT_OPTIMIZER)
     implementation = framework.optimizers.by_name.get(name, framework.optimizers.implementation)
     why = f"default of {framework.name} for {name}"
     if name.startswith("paged-"):
         note = "large states lie in managed memory: no part of what is needed, since the driver moves them to the host"
         defaults.note("training.optimizer.offload", "managed memory", note)
-    implementation = defaults.take("training.optimizer.implementation", stated.implementation, implementation, why)
+    implementation = defaults.stated_or("training.optimizer.implementation", stated.implementation, implementation, why)
     return Optimizer(
         name=name,
         implementation=implementation,
@@ -128,21 +138,25 @@ def resolve_checkpointing(
     # the mode: what the plan states, else what an option or a list of modules implies, else the framework's default
     implied = recomputes(options)
     if stated.mode is None and implied is not None:
-        option, mode = implied
-        defaults.note("training.activation_checkpointing.mode", mode, f"options.{option}")
+        mode = implied.value
+        defaults.note("training.activation_checkpointing.mode", mode, implied.why)
     elif stated.mode is None and stated.modules:
-        mode = defaults.take("training.activation_checkpointing.mode", None, "selective", "modules are listed")
+        mode = defaults.stated_or("training.activation_checkpointing.mode", None, "selective", "modules are listed")
     else:
         usual, offload, why = framework.usual_checkpoints
-        mode = defaults.take("training.activation_checkpointing.mode", stated.mode, usual, why or PLAN_DEFAULT)
+        mode = defaults.stated_or("training.activation_checkpointing.mode", stated.mode, usual, why or PLAN_DEFAULT)
         if stated.mode is None and stated.offload is None and offload != "none":
             defaults.note("training.activation_checkpointing.offload", offload, why)
             stated = stated._replace(offload=offload)
+    why_reentrant = ""
+    if framework.always_reentrant:
+        why_reentrant = f"default of {framework.title}"
+    elif framework.predates(version, "non-reentrant"):
+        why_reentrant = f"default of {framework.name} {version}"
     reentrant = bool(stated.reentrant)
-    if mode == "full" and (framework.always_reentrant or framework.predates(version, "non-reentrant")):
-        why = f"default of {framework.title if framework.always_reentrant else framework.name}"
-        why += f" {version}" if version and not framework.always_reentrant else ""
-        reentrant = defaults.take("training.activation_checkpointing.reentrant", stated.reentrant, True, why)
+    if mode == "full" and why_reentrant:
+        key = "training.activation_checkpointing.reentrant"
+        reentrant = defaults.stated_or(key, stated.reentrant, default=True, why=why_reentrant)
     return Checkpointing(
         mode=mode,
         reentrant=reentrant,
@@ -160,39 +174,41 @@ def resolve_loss(
     version: str | None = None,
     usual: str = "",
     *,
-    narrow: bool = False,
+    class_keeps_dtype: bool = False,
 ) -> Loss:
     """Return the kind of the loss, and what it does to the logits; values not stated are noted in ``defaults``.
 
     ``stated``: the plan's ``training.loss``. ``version``: of the framework. ``usual``: the kind that the framework's
-    recipe uses for the objective. ``narrow``: the loss of the model's class does not cast the logits to fp32.
+    recipe uses for the objective. ``class_keeps_dtype``: the model's own class
+    does not cast the logits to fp32 for its loss.
     """
     stated = stated or plan_types.LossSpec()
-    kind = defaults.take("training.loss.kind", stated.kind, usual or framework.losses.default)
+    kind = defaults.stated_or("training.loss.kind", stated.kind, usual or framework.losses.default)
     parallel = framework.losses.parallel  # when the framework divides the vocabulary without being asked
     if kind == "standard" and (parallel == "always" or (parallel == "tensor" and layout.tensor > 1)):
         kind = "vocab-parallel"
         defaults.note("training.loss.kind", kind, f"the standard loss of {framework.name} with this layout")
     chunks = 1
     if framework.chunks(kind):
-        chunks = defaults.take("training.loss.chunks", stated.chunks, DEFAULT_CHUNKS)
+        chunks = defaults.stated_or("training.loss.chunks", stated.chunks, DEFAULT_CHUNKS)
     why = f"default of {framework.name}"
     upcast = stated.upcast is not False
     if stated.upcast is None:
         model_why = "the loss of the model's own class takes logits as they are"
-        defaults.note("training.loss.upcast", upcast and not narrow, model_why if narrow else why)
-    keep = bool(stated.keep_logits)
-    outputs = kind in ON_LOGITS or (kind == "chunked" and framework.fsdp2.loss_reduces_head)
-    if outputs and layout.pipeline > 1 and framework.caches_outputs:
-        keep = True
+        defaults.note("training.loss.upcast", upcast and not class_keeps_dtype, model_why if class_keeps_dtype else why)
+    keep_logits = bool(stated.keep_logits)
+    returns_logits = kind in ON_LOGITS or (kind == "chunked" and framework.fsdp2.loss_reduces_head)
+    if returns_logits and layout.pipeline > 1 and framework.caches_outputs:
+        keep_logits = True
         cached = "a stage caches its output (torch/distributed/pipelining/stage.py)"
-        defaults.note("training.loss.keep_logits", keep, cached)
+        defaults.note("training.loss.keep_logits", keep_logits, cached)
     elif kind == "standard":  # the training loop drops the logits of a vocabulary-parallel loss
-        keep = defaults.take("training.loss.keep_logits", stated.keep_logits, framework.losses.keep_logits, why)
+        usual_keep = framework.losses.keep_logits
+        keep_logits = defaults.stated_or("training.loss.keep_logits", stated.keep_logits, usual_keep, why)
     shifts = ""
     if kind in ("standard", "in-place") and framework.predates(version, "shifted labels"):
         shifts = "rebound" if framework.predates(version, "own loss") else "copied"
-    return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep, shifts=shifts)
+    return Loss(kind=kind, chunks=chunks, upcast=upcast, keep_logits=keep_logits, shifts=shifts)
 
 
 def resolve_initialization(
@@ -214,9 +230,9 @@ def resolve_initialization(
     device, why = framework.made(layout, sharded=shards_parameters(layout, framework))
     if held_in in BITSANDBYTES and framework.runs_transformers:  # its quantizer sets a device map: the current GPU
         device, why = "device", "transformers quantizes each tensor on the GPU of its process"
-    device = defaults.take("training.initialization.place", stated.place, device, why)
+    device = defaults.stated_or("training.initialization.place", stated.place, device, why)
     if device in ON_HOST:
-        return Initialization(device, defaults.take("training.initialization.weights", stated.weights, "bf16"))
+        return Initialization(device, defaults.stated_or("training.initialization.weights", stated.weights, "bf16"))
     ahead = held_in in BITSANDBYTES and framework.loads_ahead(version) and not model.endswith("-bnb-4bit")
     if ahead:
         why = f"{framework.name} {version} loads matrices in 16 bits faster than it quantises them: at most all of them"
@@ -240,7 +256,7 @@ def resolve_checkpoint(
     if options.get(GATHERS):
         kind, why = "full", f"options.{GATHERS}"
     return Checkpoint(
-        state_dict=defaults.take("training.checkpoint.state_dict", stated.state_dict, kind, why),
+        state_dict=defaults.stated_or("training.checkpoint.state_dict", stated.state_dict, kind, why),
         optimizer=True if stated.optimizer is None else stated.optimizer,
         offload=stated.offload or "cpu",
         asynchronous=bool(stated.asynchronous),
@@ -328,10 +344,21 @@ GROWS = (
     "longest rows first keep it down"
 )
 """What the allocator's default does over many steps of rows that are not packed."""
-LAID = {"unpacked": "packed", "unpacked-masked": "masked"}
+ESTIMATED_AS = {"unpacked": "packed", "unpacked-masked": "masked"}
 """Rows of one text each that are estimated like full ones: without padding."""
 MASKED = ("sdpa", "eager")
 """Attentions that are given a mask, whose memory model is known."""
+
+
+class RowsLayout(Record):
+    """How the rows of a micro-batch lie."""
+
+    sequences: str
+    """Resolved ``training.sequences``: ``packed``, ``padded``, ``masked`` or ``flattened``."""
+    may_pad: bool = False
+    """The rows are estimated as full, and a collator may pad them: the plan does not say so."""
+
+
 AS_FULL = "rows are taken as full; `padded` if a collator pads them to the longest of a micro-batch"
 """Why rows of texts are packed where the plan does not say how they lie."""
 
@@ -343,44 +370,46 @@ def resolve_rows(
     attention: str,
     layout: Layout,
     defaults: Defaults,
-) -> tuple[str, bool]:
-    """Return ``training.sequences``, and whether rows that are estimated as full may be padded.
+) -> RowsLayout:
+    """Return how the rows of a micro-batch lie: as the plan says, or as rows of such a model and framework do.
 
-    The second is true for rows that a task head scores or an encoder reads, if the plan does not state ``sequences``.
+    ``attention``: the implementation, which decides whether padding has a memory model. Assumptions are noted in
+    ``defaults``.
     """
-    sequences, may_be_padded = _sequences(training, architecture, framework, attention, layout, defaults)
+    rows = _rows_layout(training, architecture, framework, attention, layout, defaults)
     stated = training.expandable_segments
     expandable = framework.expandable if stated is None else stated
-    if not expandable and (sequences == "padded" or training.sequences in LAID):
+    if not expandable and (rows.sequences == "padded" or training.sequences in ESTIMATED_AS):
         defaults.note("training.expandable_segments", False, GROWS)
-    return sequences, may_be_padded
+    return rows
 
 
-def _sequences(
+def _rows_layout(
     training: plan_types.TrainingSpec,
     architecture: Architecture | Rough,
     framework: Framework,
     attention: str,
     layout: Layout,
     defaults: Defaults,
-) -> tuple[str, bool]:
-    """Return whether rows are ``packed``, ``masked`` or ``padded``, and whether rows assumed to be full may be padded.
-
-    ``attention``: the implementation, which decides whether padding has a memory model. Assumptions are noted.
-    """
-    stated = training.sequences
-    if stated is not None or not isinstance(architecture, Architecture):
-        laid = LAID.get(stated or "packed", stated or "packed")
-        what = unmodelled(laid, architecture, framework, attention, layout.context) if laid == "padded" else ""
-        if what and framework.runs_transformers:
-            defaults.note("training.sequences", "packed", f"padded rows under {what} are estimated as full ones")
-            return "packed", False
-        return laid, False
-    if architecture.task is None and not encodes(architecture) and training.longest_row is None:
-        return "packed", False
+) -> RowsLayout:
+    """Return what :func:`resolve_rows` does, without a note about the allocator."""
+    if training.sequences is not None or not isinstance(architecture, Architecture):
+        stated = training.sequences or "packed"
+        sequences = ESTIMATED_AS.get(stated, stated)
+        if sequences == "padded" and framework.runs_transformers:
+            obstacle = unmodelled(sequences, architecture, framework, attention, layout.context)
+            if obstacle:
+                defaults.note(
+                    "training.sequences", "packed", f"padded rows under {obstacle} are estimated as full ones"
+                )
+                return RowsLayout("packed")
+        return RowsLayout(sequences)
     if training.longest_row is not None:
-        return unpacked_rows(architecture, framework, attention, layout.context, defaults), False
-    return rows_of_texts(architecture, framework, attention, layout.context, defaults)
+        return RowsLayout(unpacked_rows(architecture, framework, attention, layout.context, defaults))
+    reads_texts = architecture.task is not None or encodes(architecture)
+    if reads_texts:
+        return rows_of_texts(architecture, framework, attention, layout.context, defaults)
+    return RowsLayout("packed")
 
 
 def encodes(a: Architecture) -> bool:
@@ -413,9 +442,8 @@ def unmodelled(
 
 def rows_of_texts(
     architecture: Architecture, framework: Framework, attention: str, context: int, defaults: Defaults
-) -> tuple[str, bool]:
-    """Return ``padded`` or ``packed`` for encoders and scored rows in a plan that does not say, and whether they may
-    pad.
+) -> RowsLayout:
+    """Return how the rows of an encoder, or of a task head, lie if the plan does not say: ``padded`` or ``packed``.
 
     Such texts have many lengths. transformers' collators pad them to the longest of a micro-batch and make a mask
     (``data/data_collator.py``, DataCollatorForSeq2Seq and DataCollatorWithPadding, the Trainer's default; trl
@@ -424,13 +452,15 @@ def rows_of_texts(
     says what they need if they are padded. ``context``: context-parallel degree.
     """
     key = "training.sequences"
-    what = unmodelled("padded", architecture, framework, attention, context)
-    if what:
-        return defaults.take(key, None, "packed", f"padded rows under {what} are estimated as full ones"), False
+    obstacle = unmodelled("padded", architecture, framework, attention, context)
+    if obstacle:
+        defaults.note(key, "packed", f"padded rows under {obstacle} are estimated as full ones")
+        return RowsLayout("packed")
     if framework.trainers and encodes(architecture):
-        why = "what encoders read: rows of many lengths; `packed` if every row is full"
-        return defaults.take(key, None, "padded", why), False
-    return defaults.take(key, None, "packed", AS_FULL), True
+        defaults.note(key, "padded", "what encoders read: rows of many lengths; `packed` if every row is full")
+        return RowsLayout("padded")
+    defaults.note(key, "packed", AS_FULL)
+    return RowsLayout("packed", may_pad=True)
 
 
 def unpacked_rows(
@@ -440,12 +470,16 @@ def unpacked_rows(
 
     ``context``: context-parallel degree. The assumption is noted in ``defaults``.
     """
-    what = unmodelled("padded", architecture, framework, attention, context)
-    why = f"padded rows under {what} are estimated as full ones" if what else "longest_row is stated"
-    return defaults.take("training.sequences", None, "packed" if what else "padded", why)
+    obstacle = unmodelled("padded", architecture, framework, attention, context)
+    sequences, why = "padded", "longest_row is stated"
+    if obstacle:
+        sequences, why = "packed", f"padded rows under {obstacle} are estimated as full ones"
+    defaults.note("training.sequences", sequences, why)
+    return sequences
 
 
 LONGEST = "training.longest_row"
+"""The plan key of the longest row's tokens."""
 
 
 def check_longest(training: plan_types.TrainingSpec, limit: int) -> int:
@@ -454,14 +488,15 @@ def check_longest(training: plan_types.TrainingSpec, limit: int) -> int:
     Raises:
         ResolutionError: it is longer, or the plan says that every row is full.
     """
-    longest, laid = training.longest_row or limit, training.sequences
-    key = "/training/longest_row"
-    if laid is not None and laid not in UNPACKED:
-        message = f"`longest_row` is of rows that are not packed, and `sequences: {laid}` are full"
-        problem = JobProblem("rows", key, message, help="leave it out: every row has `sequence_length` tokens")
-        raise ResolutionError((problem,))
-    if longest > limit:
-        message = f"longest_row is {longest:,} tokens, and sequence_length, the limit of a row, is {limit:,}"
-        problem = JobProblem("rows", key, message, help="raise sequence_length, or state a shorter longest row")
-        raise ResolutionError((problem,))
+    longest = limit if training.longest_row is None else training.longest_row
+    sequences = training.sequences
+    problem = help = ""
+    if sequences is not None and sequences not in UNPACKED:
+        problem = f"`longest_row` is of rows that are not packed, and `sequences: {sequences}` are full"
+        help = "leave it out: every row has `sequence_length` tokens"
+    elif longest > limit:
+        problem = f"longest_row is {longest:,} tokens, and sequence_length, the limit of a row, is {limit:,}"
+        help = "raise sequence_length, or state a shorter longest row"
+    if problem:
+        raise ResolutionError((JobProblem("rows", "/training/longest_row", problem, help=help),))
     return longest

@@ -93,7 +93,7 @@ def resolve_expandable(training: plan_types.TrainingSpec, framework: Framework, 
     """
     key = "training.expandable_segments"
     why = f"what {framework.name}'s launcher sets"
-    chosen = defaults.take(key, training.expandable_segments, framework.expandable, why)
+    chosen = defaults.stated_or(key, training.expandable_segments, framework.expandable, why)
     if ("expandable" if chosen else "default") not in framework.allocators:
         defaults.note(key, chosen, f"fragmentation as without: no step of {framework.name} was measured with it")
     return chosen
@@ -157,7 +157,7 @@ def resolve_fsdp(
         why = f"default of {framework.name} since {'.'.join(map(str, framework.since['FSDP2']))}"
     else:
         why = f"default of {framework.name}"
-    return defaults.take(f"training.options.{FSDP}", None, 1 if old else 2, why)
+    return defaults.stated_or(f"training.options.{FSDP}", None, 1 if old else 2, why)
 
 
 def fsdp_of(version: str | None, options: Mapping[str, object], framework: Framework) -> int:
@@ -214,7 +214,7 @@ def note_adapter_units(
         first = ".".join(map(str, since))
         why = f"default of {framework.name} {'since' if made else 'before'} {first}"
     stated = options.get(WRAPS)
-    defaults.take(f"training.options.{WRAPS}", stated if isinstance(stated, bool) else None, made, why)
+    defaults.stated_or(f"training.options.{WRAPS}", stated if isinstance(stated, bool) else None, made, why)
 
 
 def resolve_carving(
@@ -269,10 +269,12 @@ def resolve_kbit(
     stated = options.get(KBIT)
     if isinstance(stated, bool):
         return stated
-    back = framework.casts_back(trainer.name if trainer is not None else None)
-    if back:
-        return defaults.take(f"training.options.{KBIT}", None, False, back)
     shards = layout.zero_stage >= 2 and layout.shard_group > 1
+    why_16_bits = framework.casts_back(trainer.name if trainer is not None else None)
+    if not why_16_bits and shards:
+        why_16_bits = "left out where parameters are sharded"
     bits = 8 if held_in == "int8" else 4
-    why = "left out where parameters are sharded" if shards else f"what peft's recipe for {bits}-bit training calls"
-    return defaults.take(f"training.options.{KBIT}", None, not shards, why)
+    why = why_16_bits or f"what peft's recipe for {bits}-bit training calls"
+    casts = not why_16_bits
+    defaults.note(f"training.options.{KBIT}", casts, why)
+    return casts

@@ -23,7 +23,7 @@ def assumed(framework: str = "megatron", **degrees: object) -> dict[str, object]
     """What is assumed for a plan with these degrees."""
     defaults = Defaults()
     resolve_layout(HARDWARE, ParallelismSpec(**degrees), FRAMEWORKS[framework], defaults)
-    return {a.key: a.value for a in defaults.taken()}
+    return {a.key: a.value for a in defaults.assumptions()}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_one_gpu_is_the_default() -> None:
     defaults = Defaults()
     found = resolve_layout(HardwareSpec(GpuSpec("h200")), ParallelismSpec(), FRAMEWORKS["pytorch"], defaults)
     assert found.world_size == found.data == 1
-    assert {"hardware.gpus_per_node", "hardware.nodes"} <= {a.key for a in defaults.taken()}
+    assert {"hardware.gpus_per_node", "hardware.nodes"} <= {a.key for a in defaults.assumptions()}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_megatrons_own_expert_tensor_degree_is_named() -> None:
     defaults = Defaults()
     degrees = ParallelismSpec(tensor=4)
     assert resolve_layout(HARDWARE, degrees, FRAMEWORKS["megatron"], defaults, routed=True).expert_tensor == 1
-    why = next(a.why for a in defaults.taken() if a.key == "parallelism.expert_tensor")
+    why = next(a.why for a in defaults.assumptions() if a.key == "parallelism.expert_tensor")
     assert "takes the tensor degree, 4, unless given --expert-tensor-parallel-size 1" in why
     for framework, routed, stated in (("megatron", False, None), ("torchtitan", True, None), ("megatron", True, 2)):
         quiet = Defaults()
         resolve_layout(HARDWARE, degrees._replace(expert_tensor=stated), FRAMEWORKS[framework], quiet, routed=routed)
-        assert "parallelism.expert_tensor" not in {a.key for a in quiet.taken()}
+        assert "parallelism.expert_tensor" not in {a.key for a in quiet.assumptions()}
 
 
 def test_inference_knows_no_framework() -> None:

@@ -66,7 +66,7 @@ class Torchtitan(Framework):
             name = f"pipeline_parallel_{end}_stage_less_layers"
             stated = options.get(name)
             stated_layers = stated if isinstance(stated, int) else None
-            fewer.append(defaults.take(f"training.options.{name}", stated_layers, 1, f"default of {self.name}"))
+            fewer.append(defaults.stated_or(f"training.options.{name}", stated_layers, 1, f"default of {self.name}"))
         return fewer[0], fewer[1]
 
     def note_releases(
