@@ -203,13 +203,16 @@ def _local_experts(t: ParameterTensor, component: object, expert: int, expert_te
 
 def block_component_tensors(block: Block) -> list[tuple[ParameterTensor, object]]:
     """List every parameter tensor of a block with the component that owns it; None: the block itself (norms)."""
+    cross_attention = block.cross.attention if block.cross is not None else None
+    components = [block.mixer, block.second_mixer, cross_attention, block.mlp]
+    if block.shared_with.later:  # attention and MLP belong to a later layer
+        components = [block.second_mixer]
     owned: list[tuple[ParameterTensor, object]] = []
-    owners = (block.mixer, block.second_mixer, block.cross and block.cross.attention, block.mlp)
-    for component in (block.second_mixer,) if block.shared_with.later else owners:
+    for component in components:
         if component is not None:
-            owned.extend((t, component) for t in component.tensors)
-    of_components = len(owned)
-    owned.extend((t, None) for t in block_tensors(block)[of_components:])
+            owned.extend((tensor, component) for tensor in component.tensors)
+    norms = block_tensors(block)[len(owned) :]  # the block's own tensors come last
+    owned.extend((tensor, None) for tensor in norms)
     return owned
 
 

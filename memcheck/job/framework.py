@@ -375,7 +375,8 @@ class Framework(Profile):
         ``sharded``: its parameters are divided over ranks.
         """
         del layout
-        return self.load_and_save.initialization[sharded], f"default of {self.name}"
+        of_replicated, of_sharded = self.load_and_save.initialization
+        return of_sharded if sharded else of_replicated, f"default of {self.name}"
 
     def puts_whole_model_on_gpu(self, place: str) -> str:
         """Say what puts the whole model on every GPU before its parameters are sharded; an empty text: nothing does."""

@@ -121,13 +121,11 @@ def pictures_of(job: TrainingJob, vision: Vision) -> Pictures:
     """Return the pictures of one micro-batch: how many, their patch rows in the tower, their tokens in the sequence."""
     per_sample = job.images or filling(vision, job.sequence_length)
     samples = job.rows
-    if samples * len(per_sample.sizes) > MOST_SIZES and job.attention == "eager":
-        message = (
-            f"{samples * len(per_sample.sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
-        )
+    sizes = per_sample.sizes if job.attention == "eager" else ()  # the scores of other kernels do not stay in memory
+    if samples * len(sizes) > MOST_SIZES:
+        message = f"{samples * len(sizes):,} pictures of sizes of their own in a micro-batch are not replayed"
         help = f"list at most {MOST_SIZES:,}, or say the patches of all pictures together, which takes them to be alike"
         raise UnsupportedError(message, help, PLACE + "/patches")
-    sizes = per_sample.sizes if job.attention == "eager" else ()
     return Pictures(
         pictures=samples * per_sample.pictures,
         rows=samples * per_sample.patches,
@@ -146,15 +144,16 @@ def filling(vision: Vision, sequence: int) -> Images:
 
     The vision tower cannot get more patch rows than theirs.
     """
-    if vision.crosses:
-        return Images(1, vision.tile, 1)
-    if vision.resampled:
+    if vision.crosses:  # pictures take no place in the sequence: one of them
+        return Images(pictures=1, patches=vision.tile, tokens=1)
+    if vision.resampled:  # every picture becomes the same number of tokens
         pictures = ceil_div(sequence, vision.resampled)
-        return Images(pictures, pictures * vision.side, min(sequence, pictures * vision.resampled))
-    if vision.tile:
+        tokens = min(sequence, pictures * vision.resampled)
+        return Images(pictures=pictures, patches=pictures * vision.side, tokens=tokens)
+    if vision.tile:  # pictures are cut into tiles of equal size
         tiles = ceil_div(sequence, vision.tile_tokens)
-        return Images(tiles, tiles * vision.tile, min(sequence, tiles * vision.tile_tokens))
-    return Images(1, sequence * vision.merge, sequence)
+        return Images(pictures=tiles, patches=tiles * vision.tile, tokens=min(sequence, tiles * vision.tile_tokens))
+    return Images(pictures=1, patches=sequence * vision.merge, tokens=sequence)  # one picture of any size
 
 
 def resolve_images(training: plan_types.TrainingSpec, vision: Vision | None, defaults: Defaults) -> Images | None:
@@ -309,13 +308,13 @@ def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Imag
         ResolutionError: the processor cannot make that many patches.
     """
     if vision.resampled:  # a picture that is split counts as several
-        return Images(max(per_sample, tokens // vision.resampled), patches, tokens)
+        return Images(pictures=max(per_sample, tokens // vision.resampled), patches=patches, tokens=tokens)
     if vision.budgets:
         patches_per_picture = ceil_div(patches, max(1, per_sample))
         needed = max(patches_per_picture, vision.tile)
-        sizes = [budget * vision.merge for budget in vision.budgets]  # to which the processor pads an image
-        rows = next((size for size in sizes if size >= needed), 0)
-        if not rows:
+        padded_sizes = [budget * vision.merge for budget in vision.budgets]  # to which the processor pads a picture
+        rows = next((size for size in padded_sizes if size >= needed), None)
+        if rows is None:
             _fail(
                 f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
                 f"a picture has {vision.budgets[-1] * vision.merge:,} at most",

@@ -68,6 +68,8 @@ NARROW_CHUNKS = (1, 13)
 FUSED_HEAD = (1, 15)
 """The first TRL whose log-probabilities come from a fused head (``add_fused_lm_head``)."""
 NEWER, OLDER = "trl-0.29", "trl-0.24"
+OLDER_SINCE, NEWER_SINCE = (0, 15), (0, 29)
+"""The first TRL whose DPO runs the lines of 0.24, and the first with those of 0.29."""
 SHIFTED_VIEWS = {"dpo": (1, 6), "ipo": (1, 6), "kto": (1, 9)}
 """The first TRL whose trainer scores views of the logits instead of shifted copies, and takes their entropy."""
 VIEWS = "trl-1.6"
@@ -105,15 +107,17 @@ def trainer_code(
         code = _worst(name, architecture, checkpointing)
         defaults.note(key, f"as of TRL {code.partition('-')[2]}", "unknown: the lines that need most memory")
         return code
-    code = FUSED if numbers >= FUSED_HEAD else VIEWS if numbers >= SHIFTED_VIEWS.get(name, FUSED_HEAD) else ""
-    if name in ("dpo", "ipo") and (0, 15) <= numbers < (0, 29):
+    code = NEWER
+    if numbers >= FUSED_HEAD:
+        code = FUSED
+    elif numbers >= SHIFTED_VIEWS.get(name, FUSED_HEAD):
+        code = VIEWS
+    elif name in ("dpo", "ipo") and OLDER_SINCE <= numbers < NEWER_SINCE:
         code = OLDER
-    if code:
-        return code
-    if numbers[0] == 1 or numbers < (0, 24):
+    elif numbers[0] == 1 or numbers < (0, 24):
         why = "these lines differ from version to version, and keep no more than TRL 0.29's"
         defaults.note(key, "as of TRL 0.29", why)
-    return NEWER
+    return code
 
 
 def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, int] | None, defaults: Defaults) -> str:
@@ -130,7 +134,8 @@ def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, 
     if chunked or (kind is None and numbers is not None and numbers >= CHUNKS_BY_DEFAULT):
         if numbers is None:
             defaults.note("training.trainer.version", "as of TRL 1.7", "unknown: the chunks that need most memory")
-        return PIECEWISE[numbers is not None and numbers >= NARROW_CHUNKS]
+        fp32_chunks, narrow_chunks = PIECEWISE
+        return narrow_chunks if numbers is not None and numbers >= NARROW_CHUNKS else fp32_chunks
     if numbers is None:
         why = "unknown: whole logits; in chunks by default since 1.7, by a fused head since 1.15"
         defaults.note("training.trainer.version", "as of TRL 0.29", why)
@@ -158,8 +163,13 @@ def _worst(name: str, architecture: Architecture | Rough, checkpointing: Checkpo
     """
     if name not in ("dpo", "ipo") or checkpointing.mode == "full" or not isinstance(architecture, Architecture):
         return NEWER
-    states = 2 * architecture.hidden_size * (architecture.num_layers + 1)
-    return OLDER if states > 6 * architecture.vocab_size else NEWER
+    hidden_states_bytes = 2 * architecture.hidden_size * (architecture.num_layers + 1)  # per token, in 16 bits
+    logits_bytes = LOGIT_BYTES_MORE * architecture.vocab_size
+    return OLDER if hidden_states_bytes > logits_bytes else NEWER
+
+
+LOGIT_BYTES_MORE = 6
+"""Bytes of every logit that TRL 0.29 keeps and TRL 0.24 does not, at least."""
 
 
 def _numbers(version: str | None) -> tuple[int, int] | None:

@@ -252,7 +252,9 @@ def resolve_checkpoint(
     ``stated``: the plan's ``training.checkpoint``. Assumptions are noted in ``defaults``.
     """
     stated = stated or plan_types.CheckpointSpec()
-    kind, why = framework.load_and_save.checkpoint[shards_parameters(layout, framework)], f"default of {framework.name}"
+    of_replicated, of_sharded = framework.load_and_save.checkpoint
+    kind = of_sharded if shards_parameters(layout, framework) else of_replicated
+    why = f"default of {framework.name}"
     if options.get(GATHERS):
         kind, why = "full", f"options.{GATHERS}"
     return Checkpoint(
@@ -265,8 +267,8 @@ def resolve_checkpoint(
 
 def shards_parameters(layout: Layout, framework: Framework) -> bool:
     """Return whether a data-parallel rank keeps only a shard of the parameters: FSDP from stage 2 on, ZeRO at 3."""
-    least = 3 if framework.own_engine else 2
-    return layout.zero_stage >= least and layout.shard_group > 1
+    first_stage = 3 if framework.own_engine else 2
+    return layout.zero_stage >= first_stage and layout.shard_group > 1
 
 
 def known_options(stated: dict[str, object] | None, framework: Framework) -> dict[str, object]:

@@ -203,17 +203,19 @@ def stuck_group(group: str) -> str:
 def remainder_group(job: TrainingJob | InferenceJob) -> str:
     """Name the job's group in the table ``beyond``: what a step needs in addition to one more of its largest block.
 
-    Empty: no such step was replayed. On one stream, models with experts have a group of their own, because each expert
-    gets another number of tokens, and so blocks of another size.
+    Empty: no such step was replayed, as with expandable segments, compiled layers, or an engine's own buffers. On one
+    stream, models with experts have a group of their own, because each expert gets another number of tokens, and so
+    blocks of another size.
     """
-    if isinstance(job, InferenceJob) or job.expandable_segments or job.compiles("model"):
+    if isinstance(job, InferenceJob):
         return ""
-    if job.framework.own_engine:
+    if job.expandable_segments or job.compiles("model") or job.framework.own_engine:
         return ""
     group = stuck_group(allocator_group(job)).removesuffix("/default")
     if job.method == "qlora" and not group.endswith(QUANTISED):
         return ""
-    if "/" not in group or what_trains(group):
+    is_one_stream = "/" in group  # as in `one stream/recompute`; sharded groups have no second part
+    if not is_one_stream or what_trains(group):
         return group
     return f"{group}/{'experts' if has_experts(job) else 'dense'}"
 

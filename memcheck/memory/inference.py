@@ -167,18 +167,25 @@ def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, invento
     Equal layers are listed once, with their number.
     """
     layout, blocks = job.layout, architecture.layers()[stage.first : stage.last]
-    counts = Counter(map(id, blocks))
+    numbers_of_block: dict[
+        int, list[int]
+    ] = {}  # layer numbers by the identity of their block, which equal layers share
+    for number, block in enumerate(blocks, stage.first):
+        numbers_of_block.setdefault(id(block), []).append(number)
     distinct = list({id(block): block for block in blocks}.values())
     weights, caches = [], []
-    sizes = layer_bytes(job, architecture, stage.first, stage.last)
+    paged_bytes = layer_bytes(job, architecture, stage.first, stage.last)
     for block in distinct:
-        weights += [(weight, counts[id(block)]) for weight in _of_block(job, block)]
-        if sizes is None:  # memcheck does not know how an engine pages this model's cache: its size without paging
+        numbers = numbers_of_block[id(block)]
+        weights += [(weight, len(numbers)) for weight in _of_block(job, block)]
+        if (
+            paged_bytes is None
+        ):  # memcheck does not know how an engine pages this model's cache: its size without paging
             bytes_per_sequence = kv_bytes_per_sequence(block, job.context_length, job.kv_cache, layout.tensor)
-            caches.append((block, rounded(job.batch_size * bytes_per_sequence), counts[id(block)]))
+            caches.append((block, rounded(job.batch_size * bytes_per_sequence), len(numbers)))
             continue
-        cache_sizes = Counter(sizes.get(stage.first + i, 0) for i, layer in enumerate(blocks) if layer is block)
-        caches += [(block, size, times) for size, times in cache_sizes.items()]
+        layers_by_size = Counter([paged_bytes.get(number, 0) for number in numbers])
+        caches += [(block, size, layers) for size, layers in layers_by_size.items()]
     for tensor in outer_tensors(architecture):
         if not _on_stage(architecture, tensor, stage):
             continue

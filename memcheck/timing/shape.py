@@ -341,8 +341,7 @@ def _norm(norm: Norm, hidden: int, item_bytes: int, *, one_kernel: bool) -> Pass
 
     ``one_kernel``: the norm is one kernel, not separate operations. ``item_bytes``: bytes per element of the stream.
     """
-    size = norm.size * norm.rows if norm.rows > 1 else norm.size
-    width = max(hidden, size)
+    width = max(hidden, norm.size * norm.rows)  # a norm of less than the stream, such as one per head, runs many times
     if one_kernel or norm.kind == "layernorm":  # one read and one write; backward reads input and gradient, writes one
         return PassBytes(forward=2.0 * item_bytes * width, backward=3.0 * item_bytes * width)
     forward = float((UNFUSED_NORM if item_bytes == 2 else UNFUSED_NORM_FP32) * width)

@@ -79,8 +79,10 @@ LOOK = 10
 """Steps to read a changed plan and check it against the rules."""
 ESTIMATE, SHARDED = 3, 13
 """Steps to walk the training step of one rank, without and with ZeRO-3's gathers around every unit."""
-WALKED, WALKED_SHARDED = 10, 30
-"""Steps per hundred walks of a unit, without and with ZeRO-3's gathers. Micro-batches after the third repeat it."""
+WALKED, WALKED_SHARDED, WALKS = 10, 30, 100
+"""Steps per hundred walks of a unit, without and with ZeRO-3's gathers."""
+OUTER_UNITS = 2
+"""Units of a rank that are no layers: embedding and head."""
 SERVED = 10
 """Steps to predict the memory of a serving engine."""
 REPLAY, KIND, ADAPTED = 14, 8, 16
@@ -89,7 +91,10 @@ LAYERS_A_STEP = 80
 """Layers whose tensors are gone through in one step."""
 MOST_LAYERS_OF_RUN = 4
 """Layers of a run of equal ones that are walked."""
-MOST_MICRO_BATCHES = 8
+MOST_MICRO_BATCHES, MOST_WITHOUT_PIPELINE = 8, 3
+"""Micro-batches that are walked; later ones repeat them."""
+TOWER_KINDS = 2
+"""Kinds of units that a vision tower or an encoder counts as."""
 MOST_RANKS = 3
 """Pipeline ranks that differ: the first, those between, the last."""
 
@@ -106,28 +111,32 @@ class Effort:
         if isinstance(architecture, Architecture):
             runs = _runs(architecture.blocks)
             self._kinds = len({block for block, _ in architecture.blocks})
-            self._kinds += 2 * (architecture.vision is not None or architecture.encoder is not None)
+            if architecture.vision is not None or architecture.encoder is not None:
+                self._kinds += TOWER_KINDS
             self._runs = sum(min(times, MOST_LAYERS_OF_RUN) for times in runs)
             self._layers = architecture.num_layers
 
     def look(self) -> None:
-        """A changed plan is read."""
+        """Count the steps of reading a changed plan."""
         self.steps += LOOK
 
     def estimate(self, job: TrainingJob | InferenceJob) -> None:
-        """The memory of a changed plan is predicted."""
+        """Count the steps of predicting the memory of a changed plan."""
         if isinstance(job, InferenceJob):
             self.steps += SERVED
             return
         layout = job.layout
         sharded = layout.zero_stage == 3
-        micro_batches = min(job.gradient_accumulation_steps, 3 if layout.pipeline == 1 else MOST_MICRO_BATCHES)
+        most_micro_batches = MOST_MICRO_BATCHES if layout.pipeline > 1 else MOST_WITHOUT_PIPELINE
+        micro_batches = min(job.gradient_accumulation_steps, most_micro_batches)
         ranks = len(job.torch) * min(layout.pipeline, MOST_RANKS)
         # where every second layer is recomputed, none is like its neighbour
         units = self._layers if job.checkpointing.every_n_layers > 1 else self._runs
-        walked = ranks * micro_batches * (-(-units // layout.pipeline) + 2)
+        layers_per_rank = -(-units // layout.pipeline)  # rounded up
+        units_per_rank = layers_per_rank + OUTER_UNITS
+        walks = ranks * micro_batches * units_per_rank
         self.steps += ranks * (SHARDED if sharded else ESTIMATE) + self._layers // LAYERS_A_STEP
-        self.steps += walked * (WALKED_SHARDED if sharded else WALKED) // 100
+        self.steps += walks * (WALKED_SHARDED if sharded else WALKED) // WALKS
         replayed = _units_of(job)
         if replayed not in self._replayed:
             self._replayed.add(replayed)

@@ -106,16 +106,26 @@ def unread(document: Document, job: TrainingJob, changes: Mapping[str, object]) 
 
 
 def _changed(job: TrainingJob, changes: Mapping[str, object]) -> TrainingJob:
-    """Return the job with the changes of its layout, as far as they decide whether a key is read."""
+    """Return the job with the changes of its layout, as far as they decide whether a key is read.
+
+    ``changes``: values by dotted key. Data-parallel ranks and the sharding group follow from the other degrees, unless
+    the group is stated or stays as it was.
+    """
     fields = {key.removeprefix(SECTION): value for key, value in changes.items() if key.startswith(SECTION)}
-    known = {name: value for name, value in fields.items() if name in Layout._fields and value != "auto"}
-    layout: Layout = job.layout._replace(**known)  # type: ignore[arg-type]
+    degrees = {name: value for name, value in fields.items() if name in Layout._fields and value != "auto"}
+    layout: Layout = job.layout._replace(**degrees)  # type: ignore[arg-type]
     for name in ("nodes", "gpus_per_node"):
         layout = layout._replace(**{name: changes.get(f"hardware.{name}", getattr(layout, name))})  # type: ignore[arg-type]
     data = max(1, layout.world_size // (layout.tensor * layout.context * layout.pipeline))
-    stated = "shard_group" in known or ("shard_group" not in fields and job.layout.zero_stage and "data" not in fields)
-    group = layout.shard_group if stated and layout.shard_group > 1 else data * layout.context
-    layout = layout._replace(data=data, shard_group=group if layout.zero_stage else 1)
+    states_group = "shard_group" in degrees
+    keeps_group = "shard_group" not in fields and "data" not in fields and job.layout.zero_stage > 0
+    if not layout.zero_stage:
+        group = 1
+    elif (states_group or keeps_group) and layout.shard_group > 1:
+        group = layout.shard_group
+    else:
+        group = data * layout.context
+    layout = layout._replace(data=data, shard_group=group)
     steps = changes.get(STEPS, job.gradient_accumulation_steps)
     return job._replace(layout=layout, gradient_accumulation_steps=steps)  # type: ignore[arg-type]
 

@@ -41,27 +41,33 @@ def milds(part: CandidateChange, kind: str) -> bool:
 
 def strongest(same: list[Priced], pricer: Pricer) -> list[Priced]:
     """Return the most effective change of every kind, and the fastest that has any effect where that is another one."""
-    best: dict[str, list[Priced]] = {}
+    effective: dict[str, list[Priced]] = {}  # changes that free memory, by kind, the most effective first
     estimate = pricer.context.estimate
-    before = pricer.full(estimate) if estimate else 0.0
-    for each in sorted(same, key=pricer.pressure):
-        if pricer.pressure(each) < before:
-            best.setdefault(each.candidate.kind, []).append(each)
-    found = list(best.values())[:STRONGEST]
-    quick = [min(some, key=lambda p: pricer.slowdown(p.candidate, p.resolved) or 0.0) for some in found]
-    return [each for some, fast in zip(found, quick, strict=True) for each in (some[0], fast)[: 1 + (fast != some[0])]]
+    pressure_as_written = pricer.full(estimate) if estimate else 0.0
+    for change in sorted(same, key=pricer.pressure):
+        if pricer.pressure(change) < pressure_as_written:
+            effective.setdefault(change.candidate.kind, []).append(change)
+    chosen: list[Priced] = []
+    for of_kind in list(effective.values())[:STRONGEST]:
+        most_effective = of_kind[0]
+        fastest = min(of_kind, key=lambda change: pricer.slowdown(change.candidate, change.resolved) or 0.0)
+        chosen.append(most_effective)
+        if fastest != most_effective:
+            chosen.append(fastest)
+    return chosen
 
 
 def faster(pool: list[Priced], best: float | None, pricer: Pricer) -> list[Priced]:
     """Return the changes of ``pool`` that could be in a pair with a smaller slowdown than ``best``.
 
-    The slowdown of a pair is taken as the sum of its changes' own. With ``best=None`` all of ``pool`` may.
+    The slowdown of a pair is estimated as the sum of its changes' own; one that speeds the step up counts below 0. With
+    ``best=None`` all of ``pool`` may.
     """
-    if best is None:
+    if best is None or not pool:
         return pool
-    times = [pricer.slowdown(p.candidate, p.resolved) or 0.0 for p in pool]
-    gained = min(0.0, *times) if times else 0.0
-    return [p for p, time in zip(pool, times, strict=True) if time + gained < best]
+    slowdowns = [pricer.slowdown(change.candidate, change.resolved) or 0.0 for change in pool]
+    best_partner = min(0.0, *slowdowns)
+    return [change for change, slowdown in zip(pool, slowdowns, strict=True) if slowdown + best_partner < best]
 
 
 MOST_PRICED = 32
@@ -128,56 +134,82 @@ class Fit:
         return offered(self.mildest(self.found))
 
     def _search(self, priced: list[Priced]) -> Steps[None]:
-        """Price single changes in their order, until the answers are good enough; put off those that look too
-        expensive.
+        """Search in phases: single changes, pairs, many changes, then changes of the method or the hardware.
+
+        Each phase runs only if the answers so far are not good enough. ``priced`` collects the single changes that were
+        estimated.
         """
-        beyond: set[tuple[str, ...]] = set()
-        for place, each in enumerate(self.tried):
-            if (each.kind, *each.set) in beyond:
-                self._unseen.append((place, each))
-                continue
-            legal = self.pricer.look(each)
-            if legal is None:
-                continue
-            dearer = self._is_dearer(legal)
-            if dearer:
-                beyond.add((each.kind, *each.set))
-            if dearer or self._is_no_answer(legal):
-                self.pricer.put_off(legal)
-                self._put_off.append((place, legal, dearer))
-                continue
-            one = yield from self._price_single(place, legal, priced)
-            self.found += [one] if one is not None and self.pricer.fits(one) else []
+        yield from self._singles(priced)
         yield from self._price_the_fast(priced)
-        same = [p for p in priced if p.candidate.cost == UNCHANGED]
+        same = [change for change in priced if change.candidate.cost == UNCHANGED]
         with self.pricer.budget.part(by=PAIRED):
             yield from self._pairs(same)
         if not self._settled():
             with self.pricer.budget.part(by=PILED):
                 yield from self._more(same)
-        fits = [p for p in self.found if p.candidate.cost == UNCHANGED]
+        fits = [change for change in self.found if change.candidate.cost == UNCHANGED]
         if fits and (not self._settled() or not OFFLOADS.isdisjoint(fits[0].candidate.kinds)):  # but slow
-            best = yield from self._on_free(same)
-            self.found += [] if best is None else [best]
+            self._add((yield from self._on_free(same)))
         serves = self.pricer.context.training is None
-        if serves or not any(p.candidate.cost == UNCHANGED and p.sure for p in self.found):
-            yield from self._price_the_others(priced)
-            partners = same
-            if serves:  # what is stored and what is served are combined, too
-                partners = [p for p in priced if p.candidate.cost != HARDWARE]
-            for other in priced:
-                if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
-                    continue
-                pairs = [join(other.candidate, s.candidate) for s in partners if apart(s.candidate, other.candidate)]
-                best = yield from self._cheapest(pairs)
-                if best is None and self.thorough:
-                    best = yield from self._piled(partners, other)
-                self.found += [] if best is None else [best]
-            if not self.found and priced:  # nothing, with whatever else: from what helps most on
-                best = yield from self._piled([p for p in priced if p.candidate.cost != HARDWARE])
-                self.found += [] if best is None else [best]
-        if self.thorough and not any(p.candidate.cost != HARDWARE for p in self.found):
+        has_sure_answer = any(change.candidate.cost == UNCHANGED and change.sure for change in self.found)
+        if serves or not has_sure_answer:
+            yield from self._other_training(priced, same)
+        if self.thorough and not any(change.candidate.cost != HARDWARE for change in self.found):
             yield from self._everything(METHOD)
+
+    def _add(self, answer: Priced | None) -> None:
+        """Add a plan to what fits, if there is one."""
+        if answer is not None:
+            self.found.append(answer)
+
+    def _singles(self, priced: list[Priced]) -> Steps[None]:
+        """Price single changes in their order, and put off those that cannot be an answer by themselves.
+
+        A change that costs more than one that fits is put off, and the stronger ones of its kind are not looked at.
+        """
+        too_dear: set[tuple[str, ...]] = set()  # kinds of change, with the keys that they set
+        for place, candidate in enumerate(self.tried):
+            kind_and_keys = (candidate.kind, *candidate.set)
+            if kind_and_keys in too_dear:
+                self._unseen.append((place, candidate))
+                continue
+            legal = self.pricer.look(candidate)
+            if legal is None:
+                continue
+            dearer = self._is_dearer(legal)
+            if dearer:
+                too_dear.add(kind_and_keys)
+            if dearer or self._is_no_answer(legal):
+                self.pricer.put_off(legal)
+                self._put_off.append((place, legal, dearer))
+                continue
+            change = yield from self._price_single(place, legal, priced)
+            if change is not None and self.pricer.fits(change):
+                self.found.append(change)
+
+    def _other_training(self, priced: list[Priced], same: list[Priced]) -> Steps[None]:
+        """Combine each change of the training method with one of ``same``, which keep it, or with several.
+
+        If nothing fits, everything but other hardware is piled up, what frees most first.
+        """
+        yield from self._price_the_others(priced)
+        same_hardware = [change for change in priced if change.candidate.cost != HARDWARE]
+        serves = self.pricer.context.training is None
+        partners = same_hardware if serves else same  # what is stored and what is served are combined, too
+        for other in priced:
+            if other.candidate.cost in {UNCHANGED, HARDWARE} or self.pricer.fits(other):
+                continue
+            pairs = [
+                join(other.candidate, partner.candidate)
+                for partner in partners
+                if apart(partner.candidate, other.candidate)
+            ]
+            best = yield from self._cheapest(pairs)
+            if best is None and self.thorough:
+                best = yield from self._piled(partners, other)
+            self._add(best)
+        if not self.found and priced:
+            self._add((yield from self._piled([p for p in priced if p.candidate.cost != HARDWARE])))
 
     def _is_dearer(self, legal: LegalChange) -> bool:
         """Say whether a change costs no less than one that fits and sets the same keys.
@@ -188,13 +220,10 @@ class Fit:
         kind, cost = legal.candidate.kind, legal.candidate.cost
         if self.thorough:
             return False
-        like = [
-            p
-            for p in self.found
-            if p.candidate.kind == kind
-            and own_keys(p.changes) == own_keys(legal.changes)
-            and (cost != UNCHANGED or (roomy(p) and not slow(p)))
-        ]
+        keys = own_keys(legal.changes)
+        like = [p for p in self.found if p.candidate.kind == kind and own_keys(p.changes) == keys]
+        if cost == UNCHANGED:
+            like = [p for p in like if roomy(p) and not slow(p)]
         if not like:
             return False
         job, slowdown = legal.resolved.job, self.pricer.slowdown(legal.candidate, legal.resolved)
@@ -243,9 +272,13 @@ class Fit:
                 yield from self._price_single(place, legal, priced)
 
     def _price_the_others(self, priced: list[Priced]) -> Steps[None]:
-        """Put what was put off at its place."""
-        seen = [(place, legal, True) for place, each in self._unseen if (legal := self.pricer.look(each)) is not None]
-        for place, legal, _ in sorted([*self._put_off, *seen], key=_place, reverse=True):
+        """Price all changes that were put off, the later ones first, each at its place in ``priced``."""
+        remaining = self._put_off.copy()
+        for place, candidate in self._unseen:
+            legal = self.pricer.look(candidate)
+            if legal is not None:
+                remaining.append((place, legal, True))
+        for place, legal, _ in sorted(remaining, key=_place, reverse=True):
             yield from self._price_single(place, legal, priced)
         self._put_off.clear()
         self._unseen.clear()
@@ -262,34 +295,49 @@ class Fit:
         """
         best = self._fastest()
         pool = same if self.thorough else faster(strongest(same, self.pricer), best, self.pricer)
-        pairs = [join(a.candidate, b.candidate) for a, b in combinations(pool, 2) if apart(a.candidate, b.candidate)]
-        legal = [(each, i) for i, pair in enumerate(pairs) if (each := self.pricer.look(pair)) is not None]
-        time_of = self.pricer.slowdown
-        timed = [(time_of(each.candidate, each.resolved) or 0.0, len(each.candidate.set), i, each) for each, i in legal]
-        for count, (time, _, _, candidate) in enumerate(sorted(timed, key=lambda each: each[:3])):
-            if (best is not None and time >= best) or (count >= MOST_PRICED and not self.thorough):
+        pairs = self._timed_pairs(pool)
+        for count, (slowdown, pair) in enumerate(pairs):
+            too_slow = best is not None and slowdown >= best
+            if too_slow or (count >= MOST_PRICED and not self.thorough):
                 break
-            priced = self.pricer.price_legal(candidate)
+            priced = self.pricer.price_legal(pair)
             yield
             if priced is not None and self.pricer.fits(priced):
                 self.found.append(priced)
                 if roomy(priced):
                     break
-        yield from self._another([each for _, _, _, each in sorted(timed, key=lambda each: each[:3])])
+        yield from self._another([pair for _, pair in pairs])
+
+    def _timed_pairs(self, pool: list[Priced]) -> list[tuple[float, LegalChange]]:
+        """List the pairs of changes that can be made together and break no rule, each after its slowdown.
+
+        The fastest pairs come first, of equally fast ones those that set the fewest keys.
+        """
+        legal_pairs = []
+        for one, other in combinations(pool, 2):
+            if apart(one.candidate, other.candidate):
+                legal = self.pricer.look(join(one.candidate, other.candidate))
+                if legal is not None:
+                    legal_pairs.append(legal)
+        timed = [(self.pricer.slowdown(pair.candidate, pair.resolved) or 0.0, pair) for pair in legal_pairs]
+        return sorted(timed, key=lambda entry: (entry[0], len(entry[1].candidate.set)))
 
     def _another(self, pairs: list[LegalChange]) -> Steps[None]:
-        """Return a pair without anything of the only change that fits, if one of the fastest such pairs fits.
+        """Add a pair without anything of the only change that fits, if one of the fastest such pairs fits.
 
         Not everybody can make the first change: a reference can be scored before the training only where its data are
         at hand.
         """
-        fit = [p for p in self.found if p.candidate.cost == UNCHANGED and not slow(p)]
-        if self.thorough or not fit or any(not set(p.candidate.kinds) & set(fit[0].candidate.kinds) for p in fit):
+        fit = [change for change in self.found if change.candidate.cost == UNCHANGED and not slow(change)]
+        if self.thorough or not fit:
             return
-        kinds = {kind for p in fit for kind in p.candidate.kinds}
-        others = [each for each in pairs if not kinds & set(each.candidate.kinds)]
-        for each in others[:MOST_OTHERS]:
-            priced = self.pricer.price_legal(each)
+        first_kinds = set(fit[0].candidate.kinds)
+        if any(first_kinds.isdisjoint(change.candidate.kinds) for change in fit):  # there is another answer
+            return
+        kinds = {kind for change in fit for kind in change.candidate.kinds}
+        others = [pair for pair in pairs if kinds.isdisjoint(pair.candidate.kinds)]
+        for pair in others[:MOST_OTHERS]:
+            priced = self.pricer.price_legal(pair)
             yield
             if priced is not None and self.pricer.fits(priced):
                 self.found.append(priced)
@@ -298,10 +346,9 @@ class Fit:
     def _more(self, same: list[Priced]) -> Steps[None]:
         """Combine changes until the plan fits. If none fits, a thorough search tries every layout of the GPUs."""
         best = yield from self._piled(same)
-        self.found += [] if best is None else [best]
+        self._add(best)
         if best is not None and not OFFLOADS.isdisjoint(best.candidate.kinds):  # what frees most takes most time
-            best = yield from self._piled([p for p in same if p.candidate.kind not in OFFLOADS])
-            self.found += [] if best is None else [best]
+            self._add((yield from self._piled([p for p in same if p.candidate.kind not in OFFLOADS])))
         if self.thorough and not self._settled():
             yield from self._everything(UNCHANGED)
 

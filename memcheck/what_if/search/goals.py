@@ -35,15 +35,26 @@ def clusters(layout: Layout, most: int, above: int = 0) -> Iterator[tuple[int, i
 
     Parts of one node by powers of two, then whole nodes by powers of two and, as written, their own number.
     """
-    whole = layout.gpus_per_node
-    within = [1 << n for n in range(whole.bit_length()) if 1 << n < whole]
-    more = [1 << n for n in range(most.bit_length())]
-    sizes = {(1, n) for n in within} | {(n, whole) for n in (*more, layout.nodes)}
-    if whole < 8:  # one GPU was asked for: nodes have more
-        sizes = {(1, 1 << n) for n in range(4)} | {(1, whole)} | {(n, 8) for n in more}
-    for nodes, each in sorted(sizes, key=lambda size: (size[0] * size[1], size[0])):
-        if above < nodes * each <= most:
-            yield nodes, each
+    gpus_per_node = layout.gpus_per_node
+    parts_of_node = [gpus for gpus in _powers_of_two(gpus_per_node) if gpus < gpus_per_node]
+    many_nodes = _powers_of_two(most)
+    sizes = {(1, gpus) for gpus in parts_of_node}
+    sizes |= {(nodes, gpus_per_node) for nodes in (*many_nodes, layout.nodes)}
+    if gpus_per_node < FULL_NODE:  # a part of a node was asked for: whole nodes have more
+        sizes = {(1, gpus) for gpus in _powers_of_two(FULL_NODE)} | {(1, gpus_per_node)}
+        sizes |= {(nodes, FULL_NODE) for nodes in many_nodes}
+    for nodes, gpus in sorted(sizes, key=lambda size: (size[0] * size[1], size[0])):
+        if above < nodes * gpus <= most:
+            yield nodes, gpus
+
+
+FULL_NODE = 8
+"""GPUs of a usual node."""
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """List the powers of two up to ``most``, ascending from 1."""
+    return [1 << exponent for exponent in range(most.bit_length())]
 
 
 MOST = 1 << 24
@@ -92,20 +103,24 @@ def largest(pricer: Pricer, space: Space, growth: Growth) -> list[Priced]:
 
 
 def _grow(pricer: Pricer, way: CandidateChange, growth: Growth, beyond: int) -> Priced | None:
-    """Return the largest value of one way that is more than ``beyond`` steps."""
-    low, high, best = beyond, beyond + 1, None
-    while high * growth.step <= MOST:
-        priced = _at(pricer, way, growth, high)
+    """Return the plan with the largest value of the key that fits under the changes ``way``; None if none fits.
+
+    Values are multiples of ``growth.step`` of more than ``beyond`` steps. The number of steps is doubled until the plan
+    no longer fits, then searched by bisection.
+    """
+    fits, fails, best = beyond, beyond + 1, None
+    while fails * growth.step <= MOST:
+        priced = _at(pricer, way, growth, fails)
         if priced is None:
             break
-        best, low, high = priced, high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
+        best, fits, fails = priced, fails, fails * 2
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
         priced = _at(pricer, way, growth, middle)
         if priced is None:
-            high = middle
+            fails = middle
         else:
-            best, low = priced, middle
+            best, fits = priced, middle
     return best
 
 
@@ -118,22 +133,25 @@ def _at(pricer: Pricer, way: CandidateChange, growth: Growth, count: int) -> Pri
 
 
 def _to(pricer: Pricer, way: CandidateChange, key: str, value: int) -> CandidateChange:
-    """Return the change of the key; a micro-batch that the global batch cannot hold makes the global batch grow."""
-    job = pricer.context.training
+    """Return the change of the key; a micro-batch that the global batch cannot hold makes the global batch grow.
+
+    ``way``: changes of the layout that are made with it.
+    """
+    job, training = pricer.context.training, pricer.context.plan.training
     words = f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
-    if job is None or key != BATCH:
-        served = job is None  # more or longer requests, the same answers
-        cost, numerics = (UNCHANGED, SAME) if served else (METHOD, OTHER)
-        return CandidateChange(GROWN, words, {key: value}, cost=cost, numerics=numerics)
-    stated = pricer.context.plan.training.global_batch_size if pricer.context.plan.training else None
-    data = _data(job.layout, way)
-    whole = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
-    if whole % (value * data) == 0:
+    if job is None:  # serving: more or longer requests, the same answers
+        return CandidateChange(GROWN, words, {key: value}, cost=UNCHANGED, numerics=SAME)
+    if key != BATCH:
+        return CandidateChange(GROWN, words, {key: value}, cost=METHOD, numerics=OTHER)
+    stated = training.global_batch_size if training else None
+    global_batch = stated or job.micro_batch_size * job.layout.data * job.gradient_accumulation_steps
+    sequences_per_pass = value * _data(job.layout, way)
+    if global_batch % sequences_per_pass == 0:
         return CandidateChange(GROWN, f"{words} (same global batch)", {key: value})
-    steps = max(1, whole // (value * data))
-    grown = value * data * steps
+    steps = max(1, global_batch // sequences_per_pass)
+    grown = sequences_per_pass * steps
     change = {key: value, GLOBAL: grown} if stated is not None else {key: value, STEPS: steps}
-    title = f"{words}, global batch {whole} -> {grown}"
+    title = f"{words}, global batch {global_batch} -> {grown}"
     return CandidateChange(GROWN, title, change, cost=METHOD, numerics=OTHER)
 
 
