@@ -126,19 +126,22 @@ def _supervised(loss: plan_types.LossSpec | None, who: str, numbers: tuple[int, 
     ``loss``: the plan's. ``who``: the trainer. ``numbers``: TRL's version; None: not stated. Empty: no code of TRL's.
     """
     kind = loss.kind if loss is not None else None
-    chunked = kind == "chunked" and (loss is None or loss.chunks is None)
+    chunked = kind == "chunked" and loss is not None and loss.chunks is None
     if who != "trl" or not (chunked or kind in (None, "standard")):
         return ""  # with Liger's loss there are no logits whose metrics could be taken
-    if numbers is not None and numbers >= FUSED_HEAD:
-        return FUSED
-    if chunked or (kind is None and numbers is not None and numbers >= CHUNKS_BY_DEFAULT):
-        if numbers is None:
-            defaults.note("training.trainer.version", "as of TRL 1.7", "unknown: the chunks that need most memory")
-        fp32_chunks, narrow_chunks = PIECEWISE
-        return narrow_chunks if numbers is not None and numbers >= NARROW_CHUNKS else fp32_chunks
+    key = "training.trainer.version"
+    fp32_chunks, narrow_chunks = PIECEWISE
+    if numbers is None and chunked:
+        defaults.note(key, "as of TRL 1.7", "unknown: the chunks that need most memory")
+        return fp32_chunks
     if numbers is None:
         why = "unknown: whole logits; in chunks by default since 1.7, by a fused head since 1.15"
-        defaults.note("training.trainer.version", "as of TRL 0.29", why)
+        defaults.note(key, "as of TRL 0.29", why)
+        return NEWER
+    if numbers >= FUSED_HEAD:
+        return FUSED
+    if chunked or (kind is None and numbers >= CHUNKS_BY_DEFAULT):
+        return narrow_chunks if numbers >= NARROW_CHUNKS else fp32_chunks
     return NEWER
 
 

@@ -156,9 +156,13 @@ def _on_stage(architecture: Architecture, tensor: ParameterTensor, stage: Part) 
     A table that is embedding and head at once (tied) is on the first and on the last stage.
     """
     tied_table = architecture.tie_word_embeddings and tensor.name == f"{architecture.paths.embedding}.weight"
-    if tensor.group == "head" or tied_table:
-        return stage.head or (stage.embedding and tensor.group == "embedding")
-    return stage.embedding or tensor.group not in ("embedding", "position")
+    if tied_table and tensor.group == "embedding":
+        return stage.embedding or stage.head
+    if tied_table or tensor.group == "head":
+        return stage.head
+    if tensor.group in ("embedding", "position"):
+        return stage.embedding
+    return True  # norms, counted on every stage
 
 
 def _tensors(job: InferenceJob, architecture: Architecture, stage: Part, inventory: bool) -> ServingRank:

@@ -5,8 +5,6 @@ Plans that are too large to be walked in a moment are refused as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from memcheck.errors import UnsupportedError
 from memcheck.frameworks.registry import FRAMEWORKS
 from memcheck.job.framework import PEFT_VARIANTS, Framework
@@ -111,10 +109,10 @@ def unpriced(able: Families, architecture: Architecture) -> tuple[str, ...]:
     """List the parts of the model that the framework's forward pass does not read, as ``Record.field``."""
     if able.parts is None:
         return ()
-    known = able.parts | able.harmless | FORMS
-    inside: Iterable[str] = (field for block, _ in architecture.blocks for field in stated(block))
-    outside = (f"Architecture.{field}" for field in OUTSIDE if getattr(architecture, field))
-    return tuple(sorted({field for field in (*inside, *outside) if field not in known}))
+    of_model = {f"Architecture.{field}" for field in OUTSIDE if getattr(architecture, field)}
+    for block, _ in architecture.blocks:
+        of_model.update(stated(block))
+    return tuple(sorted(of_model - able.parts - able.harmless - FORMS))
 
 
 def _or(names: list[str]) -> str:

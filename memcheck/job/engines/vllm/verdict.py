@@ -73,19 +73,27 @@ The size is not published; this is the most that is assumed."""
 
 
 def terms_of(
-    architecture: Architecture, held: RankBytes, settings: EngineSettings, version: Version, seen: Transients
+    architecture: Architecture, resident: RankBytes, settings: EngineSettings, version: Version, transients: Transients
 ) -> tuple[Term, ...]:
-    """The terms of one pipeline rank: weights, buffers, towers, profile run, outside of torch, CUDA graphs."""
-    weights = _exact("weights", held.weights_bytes, "shapes of the engine's modules")
-    buffers = _exact("buffers", held.buffers_bytes, "rotary tables and scales")
-    towers = _exact("towers", held.towers_bytes, "shapes of vision and audio towers")
-    seen = Transients(seen.layer, seen.tower if held.towers_bytes else 0)
-    return (
-        *(term for term in (weights, buffers, towers) if term.expected_bytes or term.name == "weights"),
-        profile(architecture, settings, version, seen, pictures=held.towers_bytes > 0),
+    """List the terms of one pipeline rank: weights, buffers, towers, profile run, outside of torch, CUDA graphs.
+
+    ``resident``: the rank's bytes before any cache. ``transients``: peaks of the profile run, of which the tower's is
+    on the rank that has it.
+    """
+    terms = [_exact("weights", resident.weights_bytes, "shapes of the engine's modules")]
+    if resident.buffers_bytes:
+        terms.append(_exact("buffers", resident.buffers_bytes, "rotary tables and scales"))
+    has_tower = resident.towers_bytes > 0
+    if has_tower:
+        terms.append(_exact("towers", resident.towers_bytes, "shapes of vision and audio towers"))
+    else:
+        transients = transients._replace(tower=0)
+    terms += [
+        profile(architecture, settings, version, transients, pictures=has_tower),
         outside(settings, version),
         graphs(settings),
-    )
+    ]
+    return tuple(terms)
 
 
 def _exact(name: str, count: int, source: str) -> Term:
@@ -94,7 +102,7 @@ def _exact(name: str, count: int, source: str) -> Term:
 
 
 def profile(
-    architecture: Architecture, settings: EngineSettings, version: Version, seen: Transients, *, pictures: bool
+    architecture: Architecture, settings: EngineSettings, version: Version, transients: Transients, *, pictures: bool
 ) -> Term:
     """Estimate the transient bytes of vLLM's profile run: the highest of a layer, of the tower and of the sampler.
 
@@ -105,12 +113,16 @@ def profile(
     if version.profile == "fit":
         fitted = logits * FIT_TENTHS // 10 + states_bytes
         low, expected, high = int(fitted * (1 - FIT_ERROR)), fitted, int(fitted * (1 + FIT_ERROR))
-        high = max(high, seen.layer + states_bytes)
+        high = max(high, transients.layer + states_bytes)
         if pictures:  # the one public boot with a tower, Mistral Small 3.2, shows a layer's pass, and less than the fit
-            low, expected, high = states_bytes, max(seen.layer, seen.tower), max(high, seen.tower + fitted)
+            low, expected, high = (
+                states_bytes,
+                max(transients.layer, transients.tower),
+                max(high, transients.tower + fitted),
+            )
         source = "vLLM up to 0.11: 38.4 x max_num_seqs x vocabulary + 2 T H"
     else:
-        model_bytes = max(seen.layer, seen.tower)
+        model_bytes = max(transients.layer, transients.tower)
         expected = max(model_bytes, states_bytes + SAMPLER.expected * logits)
         low = min(states_bytes + SAMPLER.low * logits, expected)
         high = max(2 * model_bytes, states_bytes + SAMPLER.high * logits, expected)
@@ -173,10 +185,12 @@ class _Built(Record):
     captures: Captures
 
 
-def verdict(architecture: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients) -> EngineAnswer:
+def verdict(
+    architecture: Architecture, settings: EngineSettings, card: EngineGpu, transients: Transients
+) -> EngineAnswer:
     """Say whether the engine boots, for a known version, or for both versions around an unknown one."""
     versions = enclosing(settings.version)
-    answers = [_of_version(architecture, settings, card, seen, version) for version in versions]
+    answers = [_of_version(architecture, settings, card, transients, version) for version in versions]
     newest = answers[-1]
     if order(settings.version) == order(versions[0].name):
         return newest
@@ -198,7 +212,7 @@ UNORDERED = (0, 0, 0)
 
 
 def _of_version(
-    architecture: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
+    architecture: Architecture, settings: EngineSettings, card: EngineGpu, transients: Transients, version: Version
 ) -> EngineAnswer:
     """Say whether the engine boots with one version of vLLM.
 
@@ -208,14 +222,14 @@ def _of_version(
     early = refused(architecture, settings, version, card.arch)
     if early is not None:
         settings = settings._replace(tensor=1, pipeline=1)
-    built = _build(architecture, settings, card, seen, version)
+    built = _build(architecture, settings, card, transients, version)
     if early is not None:
         return _answer(built, card, FAILS, early, (), PoolBytes(least=0, expected=0, most=0))
     return _judged(built, card)
 
 
 def _build(
-    architecture: Architecture, settings: EngineSettings, card: EngineGpu, seen: Transients, version: Version
+    architecture: Architecture, settings: EngineSettings, card: EngineGpu, transients: Transients, version: Version
 ) -> _Built:
     """Compute the cache groups of every pipeline rank, and the terms of its memory, for one version."""
     caches = layer_caches(architecture, settings, version, card.arch)
@@ -223,13 +237,16 @@ def _build(
     cuts = stages(len(caches.layers), settings.pipeline)
     ranks = tuple([on_rank(groups, first, last) for first, last in cuts])
     terms = tuple(
-        [terms_of(architecture, held, settings, version, seen) for held in rank_bytes(architecture, settings, version)]
+        [
+            terms_of(architecture, held, settings, version, transients)
+            for held in rank_bytes(architecture, settings, version)
+        ]
     )
     return _Built(
         settings=settings,
         version=version,
         groups=ranks,
-        terms=terms,
+        terms=tuple(terms),
         block=caches.block,
         captures=capture_sizes(architecture, settings, version, card.arch),
     )
