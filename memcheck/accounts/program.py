@@ -12,7 +12,8 @@ evaluated with the bytes of each curve.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import add, itemgetter, mul
 
@@ -493,29 +494,31 @@ def _sizes(curve: Curve) -> Sizes:
     return Sizes(_patterns[pattern], (*numbers, *totals), highs)
 
 
-def named_curve(pattern: int, first: int, high: int) -> tuple[NamedCurve, int, int]:
+class PlacedCurve(Record):
+    """A curve with indices of sizes, and the indices that are free after it."""
+
+    curve: NamedCurve
+    next_size: int
+    next_peak: int
+
+
+def named_curve(pattern: int, first: int, high: int) -> PlacedCurve:
     """Build a memory curve whose fields are indices of sizes instead of bytes, for a record that many ranks share.
 
     ``pattern``: the number of its :class:`CurvePattern`. ``first``: the index of its first size. ``high``: the number
-    of its first peak. Returns the curve, the index after its last size, and the number after its last peak.
+    of its first peak. Indices are given in the order of :attr:`Sizes.numbers`.
     """
     recorded = _by_number[pattern]
-    names = [
-        recorded.saved,
-        recorded.forward,
-        recorded.backward,
-        *[optional for optional in recorded.sometimes if optional is not None],
-    ]
-    count = sum(map(len, names)) + sum(recorded.scalars) + len(names)
-    sizes: Iterator[int] = iter(range(first, first + count))
-    components = [tuple([(name, next(sizes)) for name in of_part]) for of_part in names]
+    optional_names = {
+        field: names for field, names in zip(SOMETIMES, recorded.sometimes, strict=True) if names is not None
+    }
+    points = [recorded.saved, recorded.forward, recorded.backward, *optional_names.values()]
+    sizes = itertools.count(first)
+    parts = [tuple([(name, next(sizes)) for name in names]) for names in points]
     scalars = {name: next(sizes) for name, present in zip(SCALARS, recorded.scalars, strict=True) if present}
-    numbers = range(high - 1, high + len(names))
-    bundles = [Bundle(component, next(sizes), number) for component, number in zip(components, numbers, strict=False)]
-    saved, forward, backward = bundles[:3]
-    optional_fields = [
-        name for name, optional in zip(SOMETIMES, recorded.sometimes, strict=True) if optional is not None
-    ]
-    curve = NamedCurve(saved._replace(high=-1), forward, backward, **scalars)  # type: ignore[arg-type]
-    curve = curve._replace(**dict(zip(optional_fields, bundles[3:], strict=True)))  # type: ignore[arg-type]
-    return curve, first + count, high + len(names) - 1
+    totals = [next(sizes) for _ in points]
+    saved, *peaks = [Bundle(part, total) for part, total in zip(parts, totals, strict=True)]
+    forward, backward, *optional = [peak._replace(high=number) for number, peak in enumerate(peaks, high)]
+    curve = NamedCurve(saved, forward, backward, **scalars)  # type: ignore[arg-type]
+    curve = curve._replace(**dict(zip(optional_names, optional, strict=True)))  # type: ignore[arg-type]
+    return PlacedCurve(curve, next_size=next(sizes), next_peak=high + len(peaks))

@@ -236,12 +236,8 @@ def _build(
     groups = grouped(caches.layers, version)
     cuts = stages(len(caches.layers), settings.pipeline)
     ranks = tuple([on_rank(groups, first, last) for first, last in cuts])
-    terms = tuple(
-        [
-            terms_of(architecture, held, settings, version, transients)
-            for held in rank_bytes(architecture, settings, version)
-        ]
-    )
+    resident = rank_bytes(architecture, settings, version)
+    terms = [terms_of(architecture, of_rank, settings, version, transients) for of_rank in resident]
     return _Built(
         settings=settings,
         version=version,
