@@ -11,6 +11,8 @@ import torch
 
 Followed = Callable[[], AbstractContextManager[None]]
 SFT, PREFERENCE, UNPAIRED, REWARD = "sft", "dpo", "kto", "reward"
+BEGIN = ("ORPO", "CPO")
+"""Trainers that put a token of the beginning in front of a prompt."""
 
 
 def saved_model(record: dict[str, Any], folder: str) -> str:
@@ -47,11 +49,13 @@ def rows(record: dict[str, Any], count: int) -> Any:
     if kind == SFT:
         return Dataset.from_list([{"input_ids": [4 + n % 60 for n in range(length)]}] * count)
     prompt = record.get("prompt", length // 4)
+    begun = record["trainer"].endswith(BEGIN)
+    asked = words(prompt - begun) + " "  # a trainer that joins both would make one word of two
     said = words(length - prompt - 1)  # the trainer adds the end
     if kind == UNPAIRED:
-        rows = [{"prompt": words(prompt), "completion": said, "label": n % 2 == 0} for n in range(count)]
+        rows = [{"prompt": asked, "completion": said, "label": n % 2 == 0} for n in range(count)]
         return Dataset.from_list(rows)
-    return Dataset.from_list([{"prompt": words(prompt), "chosen": said, "rejected": said}] * count)
+    return Dataset.from_list([{"prompt": asked, "chosen": said, "rejected": said}] * count)
 
 
 def arguments(record: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -327,8 +327,15 @@ def entered(tracer: Tracer, placing: Placing, account: Placed, moments: Moments)
             if each.device.type != "meta" and not is_wrapper(type(each)) and not account.on_gpu(each):
                 each.data = each.to(GPU)
 
+    run_backward = torch.autograd._engine_run_backward  # noqa: SLF001
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        with moving:  # PyTorch has switched it off for ``Tensor.backward``, and so for what is recomputed in it
+            return run_backward(*args, **kwargs)
+
     with (
         moments.watched(),
+        patched(torch.autograd, run_backward.__name__, backward),
         patched(_fsdp_init, "_move_states_to_device", move),
         patched(fsdp_utils, load_shards.__name__, onto_mesh),
         tracer,

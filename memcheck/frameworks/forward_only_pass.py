@@ -49,4 +49,4 @@ class ForwardOnlyPass(Record):
     seen: int = 0
     """What its tower made of pictures and variables refer to until its forward returns."""
     given_out: int = 0
-    """Image tokens in what it returns."""
+    """What it returns besides logits and hidden states: image tokens, keys and values of all layers."""

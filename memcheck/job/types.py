@@ -104,6 +104,11 @@ class Objective(Record):
         return self.name in ("dpo", "ipo") and self.code in ("trl-0.29", "trl-1.6")
 
     @property
+    def reference_caches(self) -> bool:
+        """Whether a reference of its own returns keys and values too: TRL's KTO asks for none since 1.14 only."""
+        return self.name == "kto" and self.code in ("trl-0.29", "trl-1.6")
+
+    @property
     def reads_logits(self) -> bool:
         """Whether the trainer reads the model's logits after its forward, for metrics."""
         return self.name == "sft" and self.code == "trl-0.29"
@@ -401,6 +406,9 @@ class TrainingJob(Record):
     """The framework's own knobs, sorted by name."""
     prepares_kbit: bool = False
     """peft's ``prepare_model_for_kbit_training`` has cast what is not quantised to fp32."""
+    hooks_embedding: bool = False
+    """Looked-up rows are made to want a gradient without recompute, too: Axolotl does so before it loads an adapter
+    (loaders/adapter.py, ``load_adapter``)."""
     fsdp: int = 2
     """Which FSDP wraps the model, where one does."""
     groups_embedding_and_head: bool = False

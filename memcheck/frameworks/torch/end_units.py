@@ -69,6 +69,7 @@ def embedding_unit(
         table_frozen=leaves_beside(job, architecture),
         sums_in_place=job.objective.loss_from_hidden_states,
         leaf=(not trained or leaves_beside(job, architecture)) and is_hooked(job, architecture),
+        leaf_unsaved=job.hooks_embedding and job.checkpointing.mode == "none",
         fixed_positions=isinstance(architecture, PegasusModel),
         streams=architecture.streams,
         cloned=architecture.embedding_cloned,

@@ -14,7 +14,7 @@ from memcheck.frameworks.torch.rank_tensors import block_tensors, checked_archit
 from memcheck.frameworks.torch.reference_models import alone, by_layer, gathered_by_engine, gathered_whole, is_wrapped
 from memcheck.frameworks.torch.resident import shard_placement
 from memcheck.job.types import TrainingJob
-from memcheck.models.types import Architecture, Block
+from memcheck.models.types import Architecture, Attention, Block
 
 
 def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Setting) -> ForwardOnlyPass | None:
@@ -80,8 +80,15 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
     states = (run_architecture.num_layers + 1) * rounded_bytes(
         (setting.batch * setting.sequence, run_architecture.hidden_size), dtype
     )
+    cached = _keys_and_values(run_architecture, setting) if objective.reference_caches and trained else 0
     forward_pass = ForwardOnlyPass(
-        head=head, setting=setting, layers=layers, casts=cast_bytes, gathered=gathered, states=states
+        head=head,
+        setting=setting,
+        layers=layers + cached,
+        casts=cast_bytes,
+        gathered=gathered,
+        states=states,
+        given_out=cached,
     )
     if run_architecture.vision is None:
         return forward_pass
@@ -89,7 +96,21 @@ def forward_only_pass(job: TrainingJob, architecture: Architecture, base: Settin
 
     highest, tower_variables, given_out = seen_again(job, run_architecture, setting)
     return forward_pass._replace(
-        layers=max(layers, highest - tower_variables), seen=tower_variables, given_out=given_out
+        layers=max(layers, highest - tower_variables), seen=tower_variables, given_out=given_out + cached
+    )
+
+
+def _keys_and_values(architecture: Architecture, setting: Setting) -> int:
+    """Return the bytes of the cache that a reference fills and returns, as its config tells it to (``use_cache``).
+
+    The Trainer switches it off in the trained model's config alone (transformers 5.23 trainer.py). A layer with a
+    window caches a view of all keys and values (cache_utils.py, ``DynamicSlidingWindowLayer``).
+    """
+    rows, item_bytes = setting.batch * setting.sequence, ITEM_BYTES[setting.compute_dtype]
+    return sum(
+        2 * count * rounded(rows * block.mixer.kv_heads * block.mixer.head_dim * item_bytes)
+        for block, count in architecture.blocks
+        if isinstance(block.mixer, Attention)
     )
 
 

@@ -43,7 +43,9 @@ class FullyShard(Record):
     frees_early: bool
     """The all-gather of a forward frees the previous flat buffer before it copies parameters out (torch 2.15)."""
     loss_inside_root: bool
-    """The root's forward computes the loss, so that the root's hook runs first in the backward."""
+    """The hook that prefetches the last unit runs first in the backward: the root's, whose forward computes the loss,
+    or the one of the ends' group, whose forward ends with the root's where the head's module never runs.
+    """
     loss_after_root: bool
     """The root's forward returns hidden states, and the head runs chunk by chunk after it."""
     whole_table_gradient: bool
@@ -231,8 +233,9 @@ class FullyShardHooks(DataParallel):
         self.gradients_are_new = not self.pair_before if self.pair else micro_batch.first
         self.reduces_now = micro_batch.last and not options.stays_gathered
         self.keeps_parameters = options.stays_gathered or (options.keeps_gathered and not self.reduces_now)
-        inside = self.root != NO_GROUP and options.loss_inside_root
-        self.backward_prefetched = self._prefetch(len(self.units)) if inside else NOTHING
+        hooked = len(self.units) - 1 if options.carved else len(self.units)  # a head's group of its own has the hook
+        inside = options.loss_inside_root and (self.root != NO_GROUP or options.carved)
+        self.backward_prefetched = self._prefetch(hooked) if inside else NOTHING
         self.unsharded_root, self.unused_prefetch, self.reduce_input = (), NOTHING, NOTHING
 
     def before_backward(self, i: int, curve: NamedCurve) -> None:

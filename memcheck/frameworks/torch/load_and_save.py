@@ -6,10 +6,10 @@ from functools import lru_cache
 
 from memcheck.accounts.estimate import Instant
 from memcheck.accounts.ranks import Part, ResidentTensors
-from memcheck.accounts.state import optimizer_state_bytes, unfilled, weight_bytes
+from memcheck.accounts.state import LocalTensor, optimizer_state_bytes, unfilled, weight_bytes
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import ITEM_BYTES, Tape, Value, rounded
-from memcheck.frameworks.torch.data_parallel import all_gather_dtype, fsdp_group, uses_fsdp
+from memcheck.frameworks.torch.data_parallel import Group, all_gather_dtype, ends_have_own_groups, fsdp_group, uses_fsdp
 from memcheck.frameworks.torch.end_units import head_of, run_head
 from memcheck.frameworks.torch.forward_only_pass import layer_gathers, passing
 from memcheck.frameworks.torch.rank_tensors import checked_architecture, embedding_tensors, head_tensors, is_tied
@@ -176,7 +176,8 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     """Return the peak bytes of an evaluation batch's forward, and the bytes of the logits that it returns.
 
     The layers run first, whose peak is ``layers``; then the head runs on the last hidden state. FSDP's root group, the
-    embedding and the head, is gathered all the time.
+    embedding and the head, is gathered all the time. Where Accelerate makes both groups of their own, the head's comes
+    after the layers, and its flat buffer stays until the root's forward returns.
     """
     base = base_setting(job, architecture, None)._replace(needs_input_gradient=False)
     layers, cast_bytes = passing(architecture, base)
@@ -186,38 +187,31 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     part = Part(0, architecture.num_layers, embedding=True, head=True)
     head = head_of(job, architecture, base, part, None, (0, 0))
     tied = is_tied(architecture, base.tensor_parallel)
-    gathered = 0
+    carved, gathered, flat = ends_have_own_groups(job), 0, 0
     if uses_fsdp(job):
-        ends = (
-            *embedding_tensors(architecture, base.tensor_parallel, base.trained),
-            *head_tensors(
-                architecture,
-                base.tensor_parallel,
-                tied,
-                head.trained,
-                (base.trained, base.trained),
-                base.adapter is not None,
-            ),
-        )
-        sharded = [(t, job.layout.shard_group) for t in ends]
-        group = fsdp_group(
-            sharded,
-            job.recipe,
-            casts_every_tensor=all_gather_dtype(job) is not None,
-            accumulation_dtype=job.recipe.reduce,
-        )
-        gathered = group.gathered
+        embedding = embedding_tensors(architecture, base.tensor_parallel, base.trained)
+        trained = (base.trained, base.trained)
+        last = head_tensors(architecture, base.tensor_parallel, tied, head.trained, trained, base.adapter is not None)
+        group = _gathered(job, last if carved else (*embedding, *last))
+        first, gathered = _gathered(job, embedding) if carved else group, group.gathered
         layers += layer_gathers(job, architecture, base)
-        layers = max(layers, group.flat)
-    # replay: the root's parameters stay, the layers' peak is over when the head runs
-    gathered_root = tape.new((gathered,), "int8", "gathered parameters of the root") if gathered else None
+        layers = max(layers, first.flat + (first.gathered if carved else 0))
+        flat = group.flat if carved else 0
+    # replay: the root's parameters stay, and those of a head's own group come when the layers' peak is over
+    root = [tape.new((gathered,), "int8", "gathered parameters of the root")] if gathered and not carved else []
     before = tape.new((layers,), "int8", "layers")
     del before
-    copies = [tape.new((cast_bytes,), "int8", "autocast copies")] if cast_bytes else []
+    root += [tape.new((gathered,), "int8", "gathered parameters of the head")] if carved else []
+    if flat and not head.objective.loss_after_model:  # the last flat buffer, until the model returns
+        root.append(tape.new((flat,), "int8", "flat buffer of the head"))
+    if cast_bytes:  # kept with those of the head, until autocast is left
+        tape.casts[0] = tape.value((cast_bytes,), "int8", "autocast copies")
     shape = (ctx.residual_tokens * base.streams, ctx.hidden)
     x = Value(tape.new(shape, base.param_dtype, "last hidden state"), shape, base.param_dtype)
     loss = run_head(ctx, head, x)
     high = max(tape.peak, tape.earlier_peak)
+    if head.objective.loss_after_model and ctx.final_norm_peak is not None:
+        high = max(high, ctx.final_norm_peak.bytes + flat)
     outputs_in_fp32 = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
     logits = 0
     for value in ctx.model_outputs:
@@ -231,5 +225,15 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
             ctx.tokens * architecture.vocab_size * ITEM_BYTES["fp32" if outputs_in_fp32 else base.param_dtype]
         )
     ctx.model_outputs.clear()
-    del gathered_root, copies, loss
+    del root, loss
     return high, logits
+
+
+def _gathered(job: TrainingJob, tensors: tuple[LocalTensor, ...]) -> Group:
+    """Return the FSDP group of ``tensors``, over whose shards a rank's model is divided."""
+    return fsdp_group(
+        [(t, job.layout.shard_group) for t in tensors],
+        job.recipe,
+        casts_every_tensor=all_gather_dtype(job) is not None,
+        accumulation_dtype=job.recipe.reduce,
+    )

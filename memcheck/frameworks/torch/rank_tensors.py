@@ -199,7 +199,8 @@ def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
     )  # a model of sounds has another main input
     hooks = (words and job.framework.runs_transformers) or job.base_format == "int8"
     recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
-    return recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
+    recomputes = recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
+    return recomputes or job.hooks_embedding
 
 
 def is_tied(architecture: Architecture, tensor: int) -> bool:

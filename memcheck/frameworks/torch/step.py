@@ -142,6 +142,11 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     pipelined, no_sync, ends_apart = layout.pipeline > 1, accumulates_unsharded(job), ends_have_own_groups(job)
     loss_in_trainer = job.objective.loss_after_model and not job.objective.loss_from_hidden_states
     loss_in_model = job.objective.loss_from_hidden_states or (job.loss.kind in LOSSES_INSIDE_MODEL and job.loss.upcast)
+    # a group of ends whose head's module never runs ends its forward with the root (_force_complete_incomplete_states)
+    skips_head = (
+        job.objective.loss_from_hidden_states or job.objective.loss_in_chunks or job.loss.kind == "fused-linear"
+    )
+    ends_grouped = ends_shared or job.groups_embedding_and_head
     chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
     # FSDP1 frees no unit after a backward without synchronisation, unless units reshard after their forward
     stays_unsharded = uses_flat_parameters(job) and no_sync and not layout.reshard_after_forward
@@ -153,8 +158,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         adds_in_place=adds_in_place(job),
         stays_gathered=pipelined,
         frees_early=job.casts_gradients,
-        loss_inside_root=not (pipelined or ends_shared or job.groups_embedding_and_head or loss_in_trainer)
-        and loss_in_model,
+        loss_inside_root=not (pipelined or loss_in_trainer) and (skips_head if ends_grouped else loss_in_model),
         loss_after_root=(ends_shared and not job.groups_embedding_and_head)
         or loss_reduces_head(job)
         or chunked_loss_outside,

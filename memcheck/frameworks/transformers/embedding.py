@@ -84,6 +84,8 @@ class Embedding(Record):
     """The table of words is frozen, while the positions, types and norms around it are trained."""
     leaf: bool = False
     """enable_input_require_grads makes the looked-up rows a leaf, which its AccumulateGrad keeps with the graph."""
+    leaf_unsaved: bool = False
+    """No checkpoint of the first block saves that leaf as its input."""
 
 
 def embedding_curve(embedding: Embedding, setting: Setting, dtype: str, *, inventory: bool = False) -> Curve:
@@ -157,7 +159,9 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
     table_norm = embedding_config.norm if isinstance(embedding_config.norm, TableNorm) else None
     x = layers_of(setting.style).norm(ctx, table_norm, x)
     output_follows = _has_later_steps(embedding_config, ctx.tp)
-    if embedding_config.leaf and output_follows:  # else the first block's input is the leaf
+    if embedding_config.leaf and (
+        output_follows or embedding_config.leaf_unsaved
+    ):  # else the first block's input is it
         x = _require_grad(tape, x)
     if ctx.tp > 1:
         shape = (ctx.residual_tokens, embedding_config.width)

@@ -31,12 +31,14 @@ def second_outputs(ctx: Context, second: ForwardOnlyPass, *, wide: bool, states:
     ``wide``: logits are copied to fp32. ``states``: the loss asks for the hidden states of all layers.
     """
     hidden, pass_variables = _until_head(ctx, second, states=states)
-    logits = _logits(ctx, second, hidden)
-    del hidden
+    hidden_box = [hidden]
+    if second.setting.style.modeling_files:  # `hidden_states = self.norm(hidden_states)`; others keep the variable
+        del hidden
+    logits = _logits(ctx, second, hidden_box)
     pass_states = [pass_variables.pop("states")] if "states" in pass_variables else []
     pass_variables.clear()
     if second.given_out:
-        pass_states.append(ctx.tape.new((second.given_out,), "int8", "image tokens of the other model's output"))
+        pass_states.append(ctx.tape.new((second.given_out,), "int8", "rest of the other model's output"))
     ctx.tape.grad_enabled = True
     ctx.tape.autocast = None
     ctx.tape.casts.clear()
@@ -106,11 +108,13 @@ def _normed(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
     return layers_of(second.setting.style).norm(inner, second.head.final_norm, x)
 
 
-def _logits(ctx: Context, second: ForwardOnlyPass, x: Value) -> Value:
-    """Apply final norm, head, scale and soft cap of the other model: [tokens, vocab]."""
+def _logits(ctx: Context, second: ForwardOnlyPass, box: list[Value]) -> Value:
+    """Apply final norm, head, scale and soft cap of the other model: [tokens, vocab].
+
+    ``box``: a list with the only reference to its last hidden state.
+    """
     tape, head = ctx.tape, second.head
-    hidden_states = _normed(ctx, second, x)
-    del x
+    hidden_states = _normed(ctx, second, box.pop())
     weight = Parameter("lm_head", (head.vocab, head.hidden), head.dtype, head.trained, has_grad=True)
     bias = Parameter("lm_head.bias", (head.vocab,), head.dtype, head.trained, has_grad=True) if head.bias else None
     logits = linear(tape, hidden_states, Weights(weight, bias), "logits of the other model")

@@ -91,17 +91,15 @@ def chunked_loss(ctx: Context, head: Head, box: list[Value], weights: Weights) -
     hidden_states = index(tape, hidden_states, order, (tokens, ctx.hidden), "hidden[order]")
     del order
     labels = tape.new((tokens,), "int64", "labels")
-    chunks = in_pieces(tokens, CHUNK)
-    chunk_inputs = slices(tape, hidden_states, *((chunk.size, ctx.hidden) for chunk in chunks))
-    del hidden_states
     losses = []
     casts_inputs = head.objective.code == PIECEWISE[0]
-    for chunk in chunks:
-        chunk_input = chunk_inputs.pop(0)
+    for chunk in in_pieces(tokens, CHUNK):
+        # sliced in the loop: its backward pads the gradient to all tokens before an earlier chunk's begins
+        chunk_input = slices(tape, hidden_states, (chunk.size, ctx.hidden))[0]
         with counted_as(tape, chunk.copies):
             losses.append(checkpointed(ctx, partial(_piece, weights, casts_inputs), chunk_input))
         del chunk_input
-    del labels
+    del hidden_states, labels
     return cat(tape, tuple(losses), (1,), "sum of losses")
 
 
