@@ -54,8 +54,8 @@ def build(tag: str, out: Path, *, owner: str, with_page: bool) -> None:
         run("npm", "ci", "--prefix", "site", "--no-audit", "--no-fund")
         run("npm", "run", "--prefix", "site", "release")
     with tempfile.TemporaryDirectory() as folder:
-        tools = environment(Path(folder) / "tools", "build>=1.2", "cyclonedx-bom>=7.0")
-        run(tools / "python", "-m", "build", "--outdir", dist, ROOT)
+        tools = environment(Path(folder) / "tools", "build>=1.2", "cyclonedx-bom>=7.0", "hatchling>=1.26")
+        run(tools / "python", "-m", "build", "--no-isolation", "--outdir", dist, ROOT)
         (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
         installed = environment(Path(folder) / "installed", wheel)
         bill = ["environment", installed / "python", "--of", "JSON", "--output-reproducible"]
@@ -111,7 +111,16 @@ def environment(folder: Path, *requirements: str | Path) -> Path:
     """Make a virtual environment with these packages; returns the folder of its programs."""
     venv.create(folder, with_pip=True)
     programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
-    run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+    run(
+        programs / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--disable-pip-version-check",
+        *requirements,
+    )
     return programs
 
 

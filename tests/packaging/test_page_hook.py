@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -25,16 +26,28 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "memcheck" / "ui").mkdir(parents=True)
     shutil.copy(root / "memcheck" / "__init__.py", copy / "memcheck")
     (copy / "memcheck" / "ui" / "__init__.py").write_text("")
-    (copy / ".gitignore").write_text("/memcheck/ui/page/\n")
-    if build(copy).returncode:
+    (copy / ".gitignore").write_text("/memcheck/ui/page/\n/backend/\n")
+    backend = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--target",
+        str(copy / "backend"),
+        "hatchling",
+    ]
+    if subprocess.run(backend, capture_output=True, check=False).returncode:
         pytest.skip("the package index cannot be reached")
     return copy
 
 
 def build(checkout: Path) -> subprocess.CompletedProcess[str]:
-    """Build the wheel of a checkout into its folder ``built``."""
-    words = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", "built", "."]
-    return subprocess.run([sys.executable, *words], cwd=checkout, capture_output=True, text=True, check=False)
+    """Build the wheel of a checkout into its folder ``built``, as pip has the backend do."""
+    words = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", "built"]
+    environ = {**os.environ, "PYTHONPATH": str(checkout / "backend")}
+    return subprocess.run(words, cwd=checkout, env=environ, capture_output=True, text=True, check=False)
 
 
 def page(checkout: Path, version: str | None) -> None:
