@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -31,8 +32,9 @@ COMMON = {
     "checkpoint": "none",
     "micro_batch_size": 1,
 }
-WIDE = {"qwen2_5_vl, FSDP1, adapters": 0.12}
-"""Steps that are estimated higher: what FSDP1 gathers ahead of units of frozen weights."""
+AGAIN = [name for name in STEPS if name not in ("qwen2_5_vl, FSDP2", "qwen2_5_vl, FSDP1, adapters")]
+"""The steps that are traced again. The others take as long as all these together: their tower is traced under adapters,
+and their ways of sharding with other towers."""
 KINDS = {row["model_type"]: row["config"] for row in TRACED.values() if row["patches"]}
 UNBUILT = ("gemma3n", "phi4_multimodal")
 """Of which the class takes another configuration than a plan's, needs timm, or is no class of pictures and text."""
@@ -48,7 +50,7 @@ def pictured(step: dict[str, Any], **more: Any) -> dict[str, Any]:
     return plan(model=model, gpus=step["gpus"], parallelism=parallelism, **training)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", AGAIN)
 def test_a_trace_is_that_of_tensors_with_values(name: str) -> None:
     """Fake tensors with the values of whole numbers alone take the same memory as those that have all of theirs."""
     _, observation, (comparison,) = traced(pictured(STEPS[name]))
@@ -61,7 +63,7 @@ def test_a_trace_is_that_of_tensors_with_values(name: str) -> None:
     else:  # whose outputs keep less of the tower
         assert all(seen[phase] <= recorded[phase] * (1 + near) for phase in recorded)
         assert seen["optimizer"] == pytest.approx(recorded["optimizer"], rel=near)
-    assert comparison.agrees(WIDE.get(name, 0.03))
+    assert comparison.agrees(0.03)
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -79,9 +81,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("config", ["llava", "gemma3"])
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_moment_is_predicted(config: str, name: str) -> None:
+@pytest.mark.parametrize(("name", "config"), zip(LAYOUTS, itertools.cycle(["llava", "gemma3", "gemma3"]), strict=False))
+def test_every_moment_is_predicted(name: str, config: str) -> None:
     """No moment of a step is more than 0.5 % below the traced one, but for copies of outputs that DDP makes."""
     step = STEPS["gemma3, FSDP2 of accelerate" if config == "gemma3" else "llava, FSDP2"]
     changes = dict(LAYOUTS[name])
