@@ -65,8 +65,8 @@ def resolve_base(
         if stated.double is not None or stated.storage is not None:
             _refuse(f"{framework.title} says by an option how its base is held", f"state it in `options.{OPTION}`")
         return _by_method("qlora", framework, options)
-    double = defaults.stated_or("training.base.double", stated.double, True)
-    return held_in if double else f"{held_in}-single"
+    quantises_constants = defaults.stated_or("training.base.double", stated.double, default=True)
+    return held_in if quantises_constants else f"{held_in}-single"
 
 
 def _by_method(method: str, framework: Framework, options: Mapping[str, object]) -> str:

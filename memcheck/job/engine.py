@@ -5,7 +5,15 @@ from __future__ import annotations
 from memcheck.catalog.names import Gpu
 from memcheck.errors import UnsupportedError
 from memcheck.job.engines.types import EngineSettings
-from memcheck.job.engines.vllm.versions import batch_defaults, default_length, default_prefixes, enclosing, known, order
+from memcheck.job.engines.vllm.versions import (
+    Version,
+    batch_defaults,
+    default_length,
+    default_prefixes,
+    enclosing,
+    known,
+    order,
+)
 from memcheck.job.lookup import Defaults, JobProblem, ResolutionError
 from memcheck.models.types import Architecture, Rough
 from memcheck.plan.types import InferenceSpec, ParallelismSpec
@@ -71,6 +79,44 @@ def _conflict(key: str, message: str, help: str) -> JobProblem:
     return JobProblem("conflict", f"/inference/{key}", message, help=help)
 
 
+def _behaviour_of(version: str, defaults: Defaults) -> Version:
+    """Return the known version of vLLM as which ``version`` is computed: itself, or the newer of those around it.
+
+    A version that memcheck does not know is noted in ``defaults``.
+    """
+    known_versions = enclosing(version)
+    if len(known_versions) > 1 or order(known_versions[0].name) != order(version):
+        names = " and ".join(each.name for each in known_versions)
+        defaults.note("inference.version", names, f"memcheck does not know {version}: computed as the versions near it")
+    return known_versions[-1]
+
+
+def _request_length(stated: InferenceSpec, length_of_model: int, defaults: Defaults) -> int:
+    """Return the tokens of the longest request: the plan's, or the model's own, which is noted; 0 for ``auto``.
+
+    ``length_of_model``: 0 if the model states none.
+
+    Raises:
+        ResolutionError: neither the plan nor the model states a number.
+    """
+    length = stated.max_model_len
+    if length is None:
+        length = length_of_model
+        if length:
+            defaults.note("inference.max_model_len", length, "the model's own")
+    if isinstance(length, int):
+        return length
+    if not length_of_model:
+        problem = JobProblem(
+            "missing",
+            "/inference",
+            "inference.max_model_len is missing: the model states no longest request",
+            help="write the number of tokens per request, e.g. `max_model_len: 32768`",
+        )
+        raise ResolutionError((problem,))
+    return 0
+
+
 def resolve_engine(
     stated: InferenceSpec, architecture: Architecture | Rough, gpu: Gpu, world: int, defaults: Defaults
 ) -> EngineSettings:
@@ -96,29 +142,14 @@ def resolve_engine(
     # the version: a known one, or the known ones before and after it
     newest = known()[-1].name
     version = defaults.stated_or("inference.version", stated.version, newest, "the newest version that memcheck knows")
-    known_versions = enclosing(version)
-    if len(known_versions) > 1 or order(known_versions[0].name) != order(version):
-        names = " and ".join(v.name for v in known_versions)
-        defaults.note("inference.version", names, f"memcheck does not know {version}: computed as the versions near it")
-    behaviour = known_versions[-1]
-    tokens, sequences = batch_defaults(gpu, behaviour)
+    behaviour = _behaviour_of(version, defaults)
+    limits = batch_defaults(gpu, behaviour)
     why = f"default of vLLM {behaviour.name} for an API server on this GPU"
-    # the longest request in tokens: stated, or the model's own
-    longest = default_length(architecture)
-    length: int | str = longest
-    if stated.max_model_len is not None:
-        length = stated.max_model_len
-    elif longest:
-        defaults.note("inference.max_model_len", longest, "the model's own")
-    if not longest and not isinstance(length, int):
-        problem = JobProblem(
-            "missing",
-            "/inference",
-            "inference.max_model_len is missing: the model states no longest request",
-            help="write the number of tokens per request, e.g. `max_model_len: 32768`",
-        )
-        raise ResolutionError((problem,))
-    tokens = max(tokens, longest) if architecture.model_type in behaviour.whole_prompts else tokens
+    length_of_model = default_length(architecture)
+    length = _request_length(stated, length_of_model, defaults)
+    tokens = limits.tokens
+    if architecture.model_type in behaviour.whole_prompts:
+        tokens = max(tokens, length_of_model)
     batched = defaults.stated_or("inference.max_num_batched_tokens", stated.max_num_batched_tokens, tokens, why)
     share = stated.gpu_memory_utilization
     if stated.kv_cache_bytes is None:
@@ -130,6 +161,7 @@ def resolve_engine(
         graphs_bytes = 0
     elif stated.graphs_gib is not None:
         graphs_bytes = int(stated.graphs_gib * GIB)
+    most_sequences = min(limits.sequences, batched)
     return EngineSettings(
         name=stated.engine or "vllm",
         version=version,
@@ -137,9 +169,11 @@ def resolve_engine(
         pipeline=defaults.stated_or("inference.pipeline", stated.pipeline, 1),
         share=share,
         pool_bytes=stated.kv_cache_bytes,
-        length=length if isinstance(length, int) else 0,
-        longest=longest or (length if isinstance(length, int) else 0),
-        sequences=defaults.stated_or("inference.max_num_seqs", stated.max_num_seqs, min(sequences, batched), why),
+        length=length,
+        longest=length_of_model or length,
+        sequences=defaults.stated_or(
+            "inference.max_num_seqs", stated.max_num_seqs, min(limits.sequences, batched), why
+        ),
         batched_tokens=batched,
         block=stated.block_size,
         kv_cache=defaults.stated_or("inference.kv_cache", stated.kv_cache, "auto"),

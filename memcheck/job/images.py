@@ -291,12 +291,15 @@ def _padded(training: plan_types.TrainingSpec, vision: Vision, per_sample: int, 
     too large for one sample may be those of all samples of the micro-batch.
     """
     padded = per_sample * vision.tile
-    if patches > padded * (training.micro_batch_size or 1):
+    samples = training.micro_batch_size or 1
+    if patches > padded * samples:
         _fail(
             f"{patches:,} patches of {per_sample} pictures are more than the processor leaves",
             f"a picture has {vision.tile:,} at most; `per_sample` says how many a sample has",
         )
-    return Images(per_sample if patches else 0, padded if patches else 0, tokens)
+    if not patches:
+        return Images(pictures=0, patches=0, tokens=tokens)
+    return Images(pictures=per_sample, patches=padded, tokens=tokens)
 
 
 def _counted(vision: Vision, per_sample: int, patches: int, tokens: int) -> Images:

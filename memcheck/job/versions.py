@@ -74,16 +74,17 @@ def reduces_wider(recipe: Recipe) -> bool:
 
 
 def ends_apart(job: TrainingJob, framework: Framework) -> bool:
-    """Say whether embedding and head are groups of their own.
+    """Say whether FSDP2 gathers embedding and head in groups of their own, not in the root's.
 
-    By the framework, or by torchtune's list of layers that it shards apart; a head that reads the embedding's table is
-    no module there (torchtune/modules/tied_linear.py).
+    The framework does so, or torchtune's option ``custom_sharded_layers`` lists both. A head that reads the embedding's
+    table is no module in torchtune (torchtune/modules/tied_linear.py).
     """
     if framework.fsdp2.groups_of_ends or job.groups_embedding_and_head:
         return True
-    architecture, named = job.architecture, job.option("custom_sharded_layers", ())
+    architecture, layers = job.architecture, job.option("custom_sharded_layers", ())
     tied = isinstance(architecture, Architecture) and architecture.tie_word_embeddings
-    return not tied and isinstance(named, tuple) and {"tok_embeddings", "output"} <= set(named)
+    lists_both = isinstance(layers, tuple) and "tok_embeddings" in layers and "output" in layers
+    return lists_both and not tied
 
 
 def resolve_expandable(training: plan_types.TrainingSpec, framework: Framework, defaults: Defaults) -> bool:

@@ -152,16 +152,16 @@ def refuse_extremes(job: TrainingJob | InferenceJob) -> None:
         )
     if isinstance(job, InferenceJob):
         return
+    if len(job.freeze) > NAMES:
+        raise UnsupportedError(
+            f"`freeze` has {len(job.freeze):,} entries, more than the {NAMES} up to which they are estimated",
+            "join neighbouring layers as layers:FIRST-LAST, and name modules without their layer",
+            "/training/freeze",
+        )
     targets = job.lora.target_modules if job.lora is not None else ()
-    for what, names, pointer in (
-        ("freeze", job.freeze, "/training/freeze"),
-        ("lora.target_modules", () if isinstance(targets, str) else targets, "/training/lora/target_modules"),
-    ):
-        if len(names) > NAMES:
-            raise UnsupportedError(
-                f"`{what}` has {len(names):,} entries, more than the {NAMES} up to which they are estimated",
-                "join neighbouring layers as layers:FIRST-LAST, and name modules without their layer"
-                if what == "freeze"
-                else "name modules without the path to their layer, or write all-linear",
-                pointer,
-            )
+    if not isinstance(targets, str) and len(targets) > NAMES:
+        raise UnsupportedError(
+            f"`lora.target_modules` has {len(targets):,} entries, more than the {NAMES} up to which they are estimated",
+            "name modules without the path to their layer, or write all-linear",
+            "/training/lora/target_modules",
+        )

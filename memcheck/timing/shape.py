@@ -159,19 +159,21 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
             if tensor.transposed:
                 outputs, inputs = inputs, outputs
             if tensor.group == "experts" and isinstance(module, Moe):  # one product per expert, of its tokens
-                rows, batch = _expert_tokens(module, settings, tokens), local[0] if len(local) == 3 else 1
+                rows = _expert_tokens(module, settings, tokens)
+                batch = local[0] if len(local) == 3 else 1
                 shares_input = False
-                cast_inputs, cast_outputs = rows * inputs * batch, rows * outputs * batch
+                input_rows = output_rows = rows
             else:
-                own_tokens = tensor.shard == "none" and not (gathers_latent_inputs and tensor.group == "attention")
-                rows, batch = tokens_of_rank if own_tokens else tokens, 1
-                shares_input = previous == ("column", tensor.group) == (tensor.shard, tensor.group)
-                cast_inputs, cast_outputs = inputs * rows, outputs * rows
-                if settings.float8_tensors:  # torchao casts each rank's tokens, and an input once for all its readers
-                    cast_inputs = inputs * (tokens_of_rank if tensor.shard == "column" else rows)
-                    cast_inputs = 0 if shares_input else cast_inputs
-                    cast_outputs = outputs * (tokens_of_rank if tensor.shard == "row" else rows)
+                gathers_input = gathers_latent_inputs and tensor.group == "attention"
+                replicated = tensor.shard == "none" and not gathers_input
+                rows, batch = tokens_of_rank if replicated else tokens, 1
+                shares_input = tensor.shard == "column" and previous == ("column", tensor.group)
                 previous = (tensor.shard, tensor.group)
+                # rows that fp8 casts: torchao casts each rank's own tokens, and an input once for all its readers
+                input_rows = tokens_of_rank if settings.float8_tensors and tensor.shard == "column" else rows
+                output_rows = tokens_of_rank if settings.float8_tensors and tensor.shard == "row" else rows
+                if settings.float8_tensors and shares_input:
+                    input_rows = 0
             layers.append(
                 Product(
                     name=name,
@@ -183,8 +185,8 @@ def products(block: Block, settings: Shape, *, trained: bool) -> list[Product]:
                     trained=trained and settings.adapter is None and not is_frozen(name, settings.frozen_modules),
                     adapted=is_adapted(settings, tensor, module),
                     parameters=outputs * inputs * batch,
-                    cast_input_elements=cast_inputs,
-                    cast_output_elements=cast_outputs,
+                    cast_input_elements=input_rows * inputs * batch,
+                    cast_output_elements=output_rows * outputs * batch,
                     shard=tensor.shard,
                     shares_input=shares_input,
                 )
