@@ -171,9 +171,7 @@ def resolve_engine(
         pool_bytes=stated.kv_cache_bytes,
         length=length,
         longest=length_of_model or length,
-        sequences=defaults.stated_or(
-            "inference.max_num_seqs", stated.max_num_seqs, min(limits.sequences, batched), why
-        ),
+        sequences=defaults.stated_or("inference.max_num_seqs", stated.max_num_seqs, most_sequences, why),
         batched_tokens=batched,
         block=stated.block_size,
         kv_cache=defaults.stated_or("inference.kv_cache", stated.kv_cache, "auto"),

@@ -59,6 +59,9 @@ from memcheck.models.types import Architecture, Mixer, Moe, Rough
 from memcheck.plan import types as plan_types
 from memcheck.record import Record
 
+FIELDS_OF_ENGINES = plan_types.InferenceSpec._fields[5:]
+"""Keys of ``inference`` that follow those of a plan without a serving engine."""
+
 
 def inference_job(
     plan: plan_types.Plan,
@@ -72,10 +75,12 @@ def inference_job(
     Raises:
         ResolutionError: the plan states no context, or keys that exclude each other.
     """
-    if inference.engine is not None or any(getattr(inference, key) is not None for key in inference._fields[5:]):
+    states_engine_keys = any(getattr(inference, key) is not None for key in FIELDS_OF_ENGINES)
+    if inference.engine is not None or states_engine_keys:
         from memcheck.job.engine import stray_keys
 
-        if problems := stray_keys(inference, plan.parallelism):
+        problems = stray_keys(inference, plan.parallelism)
+        if problems:
             raise ResolutionError(problems)
     if inference.engine is not None:
         return _engine_job(plan, inference, architecture, gpu, defaults)

@@ -129,10 +129,10 @@ def shares_of(tables: Residuals, group: str) -> Shares:
     Groups with few cases borrow from their neighbours, so two facts are enforced here: the allocator holds no less than
     what is live, and no less with memory to spare than on the smallest GPU on which the step runs.
     """
-    held = look_up(tables.reserved, group)[1]
+    held = look_up(tables.reserved, group).spread
     held = held._replace(median=max(1.0, held.median), high=max(1.0, held.high))
-    stuck = _between_one_and(held, look_up(tables.tight, stuck_group(group))[1])
-    filled = _between_one_and(held, look_up(tables.filled, stuck_group(group))[1])
+    stuck = _between_one_and(held, look_up(tables.tight, stuck_group(group)).spread)
+    filled = _between_one_and(held, look_up(tables.filled, stuck_group(group)).spread)
     optimizer = _with_enough_cases(tables.filled.get(optimizer_group(group)))
     held_in_optimizer = _with_enough_cases(tables.reserved.get(optimizer_group(group)))
     adapters = what_trains(group)
@@ -143,7 +143,7 @@ def shares_of(tables: Residuals, group: str) -> Shares:
         filled=filled,
         optimizer=filled if optimizer is None else _between_one_and(filled, optimizer),
         held_in_optimizer=held_in_optimizer or held,
-        alone=look_up(tables.filled, f"one stream/plain{adapters}/{allocator_setting}")[1].median,
+        alone=look_up(tables.filled, f"one stream/plain{adapters}/{allocator_setting}").spread.median,
         of_block=_with_enough_cases(tables.held_blocks.get(group)),
     )
 

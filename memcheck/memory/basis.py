@@ -21,6 +21,6 @@ def intervals(job: TrainingJob | InferenceJob, held: PlanFigures, capacity: int 
 def interval_basis(job: TrainingJob | InferenceJob) -> tuple[str, int]:
     """Return the names of the measured groups that the interval of needed bytes is based on, and their fewest cases."""
     tables, group = residuals(), error_group(job)
-    errors, own = look_up(tables.allocated, group, by_method=True)
-    kept, allocator = look_up(tables.tight, stuck_group(allocator_group(job)))
-    return f"{errors}; allocator: {kept}", min(own.n, allocator.n)
+    errors = look_up(tables.allocated, group, by_method=True)
+    allocator = look_up(tables.tight, stuck_group(allocator_group(job)))
+    return f"{errors.groups}; allocator: {allocator.groups}", min(errors.spread.n, allocator.spread.n)

@@ -120,7 +120,7 @@ def _live_errors(tables: Residuals, kinds: Kinds, allocated: int) -> RelativeErr
 
     Errors are stored relative to SMALL_BYTES at least. A stated release that is not the modelled one may widen them.
     """
-    error = look_up(tables.allocated, kinds.errors, by_method=True)[1]
+    error = look_up(tables.allocated, kinds.errors, by_method=True).spread
     scale = max(allocated, SMALL_BYTES) / max(1, allocated)
     release_low, release_high = kinds.releases
     return RelativeErrors(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from memcheck.memory.residuals import COMPILED, ENOUGH, Spread, Table
+from memcheck.memory.residuals import COMPILED, ENOUGH, LookedUp, Spread, Table
 
 
-def borrowed(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
-    """Return a spread for a group that has too few measured cases, after the names of the groups it is based on.
+def borrowed(table: Table, group: str, *, by_method: bool = False) -> LookedUp:
+    """Return a spread for a group that has too few measured cases, borrowed from its neighbours.
 
     A group's name is a path, from the family to the detail. The spread is widened to the extremes of a neighbour: the
     widest group that shares the longest part of the path, or else the widest of all. ``by_method``: groups of adapters
     are also widened by every family's adapters of the same method.
     """
     own, widest = table.get(group), _widest(table, group)
+    if widest is None and own is not None:
+        return LookedUp(group, own)
     if widest is None:
-        return (group, own) if own is not None else ("no data", Spread(n=0, low=1.0, median=1.0, high=1.0))
+        return LookedUp("no data", Spread(n=0, low=1.0, median=1.0, high=1.0))
     spread = own or table[widest]
     neighbours = [table[widest]]
     if by_method:
@@ -22,7 +24,7 @@ def borrowed(table: Table, group: str, *, by_method: bool = False) -> tuple[str,
     low = min(spread.low, *(neighbour.low for neighbour in neighbours))
     high = max(spread.high, *(neighbour.high for neighbour in neighbours))
     based_on = widest if own is None else f"{group} widened by {widest}"
-    return based_on, spread._replace(low=low, high=high)
+    return LookedUp(based_on, spread._replace(low=low, high=high))
 
 
 def _of_method(table: Table, group: str) -> list[str]:

@@ -106,13 +106,21 @@ def _spread(row: Mapping[str, Any]) -> Spread:
 
 
 KEPT = 1024
-_found: dict[tuple[int, str], tuple[Table, tuple[str, Spread]]] = {}
+_found: dict[tuple[int, str], tuple[Table, LookedUp]] = {}
 """By identity of the table, which no one changes once it is read; an entry keeps its table, so that none other can have
 that identity while the entry is there."""
 
 
-def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, Spread]:
-    """Return the spread of a group in a table, after the names of the measured groups that it is based on.
+class LookedUp(Record):
+    """A spread, and the measured cases behind it."""
+
+    groups: str
+    """Names of the measured groups that the spread is based on."""
+    spread: Spread
+
+
+def look_up(table: Table, group: str, *, by_method: bool = False) -> LookedUp:
+    """Return the spread of a group in a table.
 
     A group with fewer than ``ENOUGH`` cases borrows from its neighbours. ``by_method``: the table's groups are
     ``family/kind``; a group of adapters without cases also borrows from the adapters of every family.
@@ -125,11 +133,11 @@ def look_up(table: Table, group: str, *, by_method: bool = False) -> tuple[str, 
     return known[1]
 
 
-def _look_up(table: Table, group: str, *, by_method: bool) -> tuple[str, Spread]:
+def _look_up(table: Table, group: str, *, by_method: bool) -> LookedUp:
     """Return what :func:`look_up` does, without its cache: the group's own spread if it has enough cases."""
     spread = table.get(group)
     if spread is not None and spread.n >= ENOUGH:
-        return group, spread
+        return LookedUp(group, spread)
     from memcheck.memory.neighbours import borrowed
 
     return borrowed(table, group, by_method=by_method and spread is None)
