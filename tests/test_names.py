@@ -29,7 +29,6 @@ TO_CONVERT = {
     "memcheck/frameworks/torch/recording.py",
     "memcheck/frameworks/torch/resident.py",
     "memcheck/frameworks/torch/step.py",
-    "memcheck/frameworks/torch/end_units.py",
 }
 """Files in which records are still made by place. The list may only become shorter."""
 

@@ -88,14 +88,27 @@ class Recorder:
         self.hold(component, size, -times)
 
     def hold_bundle(self, bundle: Bundle, times: int = 1) -> None:
-        """Allocate the sizes of a bundle ``times`` times; a negative number frees them."""
+        """Allocate the sizes of a bundle ``times`` times."""
         if bundle.parts and times:
             self._instructions.append((bundle.parts, bundle.total, times))
 
-    def hold_amount(self, component: str, amount: Amount, sign: int = 1) -> None:
-        """Allocate a sum of sizes, or free it where ``sign`` is -1."""
+    def release_bundle(self, bundle: Bundle) -> None:
+        """Free the sizes of a bundle."""
+        self.hold_bundle(bundle, -1)
+
+    def hold_amount(self, component: str, amount: Amount) -> None:
+        """Allocate a sum of sizes, given as (size, how many)."""
         for size, times in amount:
-            self.hold(component, size, sign * times)
+            self.hold(component, size, times)
+
+    def release_amount(self, component: str, amount: Amount) -> None:
+        """Free a sum of sizes, given as (size, how many)."""
+        for size, times in amount:
+            self.release(component, size, times)
+
+    def undo_since(self, start: int) -> None:
+        """Take back the net change since instruction ``start``: its moments remain, and what it held is free again."""
+        self.repeat(start, -1)
 
     def repeat(self, start: int, times: int) -> None:
         """Record the net change since instruction ``start`` another ``times`` times, as for equal layers in a row."""

@@ -367,7 +367,8 @@ class Context:
             return None, None
         shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
         weight = self.parameter(name + ".weight", shape) if norm.weight else None
-        return weight, (self.parameter(name + ".bias", shape) if norm.bias else None)
+        bias = self.parameter(name + ".bias", shape) if norm.bias else None
+        return weight, bias
 
     def replicated(self, tensor: ParameterTensor, bias: bool = False) -> Weights:
         """A linear layer that tensor parallelism leaves whole."""
@@ -388,7 +389,6 @@ class Context:
         which tensor parallelism can cut its sharded dimension (key and value heads), 1: as many as there are ranks.
         ``adaptable``: adapters may wrap it if their targets name it.
         """
-        setting = self.setting
         stored = tensor.shape[::-1] if tensor.transposed else tensor.shape
         outputs, inputs = shape or (stored[0], stored[1])
         shards = min(self.tp, rows) if rows > 1 else self.tp
@@ -400,30 +400,26 @@ class Context:
         base = self.parameter(name, (outputs, inputs))
         base.used_as_view = isinstance(tensor, ViewedTensor)
         bias_parameter = self.parameter(name + ".bias", (outputs,)) if bias else None
-        adapter = setting.adapter
-        if adapter is None or not adaptable or not adapts(adapter, name):
-            plain = Weights(base, bias_parameter)
-            if (
-                adapter is not None and adapter.peft_base_format and tensor.linear and adapter.quantizes(name)
-            ):  # and yet quantised
-                plain.quantized, plain.peft_base_format, plain.compute_dtype = (
-                    True,
-                    adapter.peft_base_format,
-                    adapter.compute_dtype,
-                )
-            return plain if adapter is not None else self.faked(plain)
-        quantized = adapter.quantizes(name)
-        layer = self.adapted(name, Weights(base, bias_parameter, quantized=quantized), adapter)
-        if quantized:
+        layer = Weights(base, bias_parameter)
+        adapter = self.setting.adapter
+        if adapter is None:
+            return self.faked(layer)
+        is_adapted = adaptable and adapts(adapter, name)
+        if is_adapted:
+            layer.quantized = adapter.quantizes(name)
+            layer = self.adapted(name, layer, adapter)
+        elif adapter.peft_base_format and tensor.linear:
+            layer.quantized = adapter.quantizes(name)  # libraries such as bitsandbytes quantise layers without adapters
+        if layer.quantized:
             layer.compute_dtype, layer.peft_base_format = adapter.compute_dtype, adapter.peft_base_format
-        return self.faked(layer)
+        return self.faked(layer) if is_adapted else layer
 
     def faked(self, weights: Weights, *, tied: bool = False) -> Weights:
         """Return the layer with the fake quantizer of quantization-aware training, if the setting has one."""
         if self.setting.option("quantizer"):
             from memcheck.autograd.fake_quantised import fake
 
-            fake(weights, self.setting, tied)
+            fake(weights, self.setting, tied=tied)
         return weights
 
     def adapted(self, name: str, plain: Weights, adapter: Adapter) -> Weights:

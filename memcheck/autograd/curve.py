@@ -95,6 +95,15 @@ class Curve(Record):
 
 
 Forward = Callable[[Context, Value], Value]
+"""The forward of a unit on a context: its input, such as [tokens, hidden], to its output."""
+
+
+def _cast_gradient_bytes(ctx: Context) -> int:
+    """Return the bytes of gradients of autocast's weight copies that are not cast back yet.
+
+    Layers that share a weight sum them in the copy's node, from the last layer to the first.
+    """
+    return sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
 
 
 def replay(
@@ -119,19 +128,20 @@ def replay(
     storage = None if setting.external_input else tape.new(shape, dtype, "block input")
     x = Value(storage, shape, dtype, Leaf() if setting.needs_input_gradient else None)
     del storage
-    if table[1]:
+    if table[1]:  # 0: the model has no rotary embeddings, or FSDP2 casts no table
         ctx.rotary_tables = tuple([tape.new(table, setting.param_dtype, "rotary table, cast") for _ in range(2)])
-    # the forward, of which variables live on: the input, autocast's copies, and what the module returns besides
+    # the forward. Variables keep its input, autocast's copies and further returned tensors alive
     y = checkpointed(ctx, forward, x) if recompute else forward(ctx, x)
-    if recompute and setting.reentrant and y.origin is not None:
+    if recompute and setting.reentrant and y.needs_grad:
         # CheckpointFunction's ctx has the call's arguments until the graph goes
         tape.until_graph_freed.update((storage.key, storage.bytes) for storage in ctx.rotary_tables)
     ctx.rotary_tables = ()
     forward_peak = high(tape)
     leaf, output = x.origin, (y.shape, y.dtype)
+    # what was saved keeps its storage. The rest is freed in turn: output, input, autocast's copies, returned tensors
     y.storage = None
     with_input = tape.live
-    x.storage = None  # the caller's variable moves on to the output; what was saved keeps its storage
+    x.storage = None
     with_casts = tape.live
     tape.casts.clear()
     with_returned = tape.live
@@ -139,14 +149,12 @@ def replay(
         value.storage = None
     freed_input = with_input - with_casts
     saved = turn(tape)
-    for parameter in ctx.parameters:
-        if parameter.cast_gradient_dtype is not None:
-            parameter.cast_gradient = tape.new(
-                parameter.shape, parameter.cast_gradient_dtype, "gradient of an autocast copy"
-            )
-    taken_gradients = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
+    for p in ctx.parameters:
+        if p.cast_gradient_dtype is not None:  # later layers that share the weight have left a gradient
+            p.cast_gradient = tape.new(p.shape, p.cast_gradient_dtype, "gradient of an autocast copy")
+    taken_gradients = _cast_gradient_bytes(ctx)
     # the backward, which begins with the gradient of the output if anything in the unit has a graph
-    trained = y.origin is not None
+    trained = y.needs_grad
     output_gradient = [tape.new(*output, "output gradient")] if trained else []
     if output_gradient and (setting.holds_output_gradient or (recompute and setting.reentrant)):
         # an argument of the schedule's backward_step, or of CheckpointFunction.backward
@@ -160,7 +168,7 @@ def replay(
     until_graph_freed = sum(tape.until_graph_freed.values())
     until_backward_ends = sum(storage.bytes for storage in tape.retained_storages)
     tape.retained_storages.clear()
-    left_gradients = sum(p.cast_gradient.bytes for p in ctx.parameters if p.cast_gradient is not None)
+    left_gradients = _cast_gradient_bytes(ctx)
     return Curve(
         saved_bytes=saved.bytes,
         saved_inventory=saved.inventory,
@@ -197,7 +205,7 @@ def closed(tape: Tape, ctx: Context, output: Value, forward: Peak) -> Curve:
     for value in ctx.extra_outputs:
         value.storage = None
     saved = turn(tape)
-    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.origin is not None else [])
+    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.needs_grad else [])
     gradients = tape.by_component.get("gradients", 0)
     return Curve(
         saved_bytes=saved.bytes,

@@ -49,8 +49,9 @@ def backward(tape: Tape, root: Value, box: list[Storage]) -> None:
         for i, edge in enumerate(edges):
             if edge is None:
                 continue
-            box = [grad] if (grad := results[i]) is not None else []
-            grad = results[i] = None  # `box` has the only reference: who takes the gradient out of it can free it
+            grad, results[i] = results[i], None
+            box = [grad] if grad is not None else []
+            grad = None  # `box` has the only reference: who takes the gradient out of it can free it
             if isinstance(edge, Node):
                 if box:
                     _merge(tape, edge, box)
@@ -219,7 +220,7 @@ class CheckpointFrame:
         self.early_stop = early_stop
         self.forward = forward
         self.input = x.storage
-        self.shape, self.dtype, self.needs_grad = x.shape, x.dtype, x.origin is not None
+        self.shape, self.dtype, self.needs_grad = x.shape, x.dtype, x.needs_grad
         self.autocast = tape.autocast
         self.nodes: list[ref[Node]] = []
         """Nodes that save tensors, in the order of forward; ``early_stop`` ends the recompute after the last one. The
@@ -236,20 +237,20 @@ class CheckpointFrame:
         """
         if not saves_tensors(node):
             return
-        if self.recomputed is not None:
-            count = len(self.recomputed)
-            original = self.nodes[count]() if count < len(self.nodes) else None
-            self.recomputed.append(node if original is not None else None)
-            del original
-            if self.early_stop and count + 1 == len(self.nodes):
-                self.tape.unmark_peak(output)
-                raise _LastSavedError
-            self.tape.near_recompute_end = self.early_stop and count + 2 == len(self.nodes)
+        if self.recomputed is None:  # the forward
+            self.nodes.append(ref(node))
+            if node.frame is None:
+                node.run, node.saved = None, ()
+                node.frame = self
             return
-        self.nodes.append(ref(node))
-        if node.frame is None:
-            node.run, node.saved = None, ()
-            node.frame = self
+        index = len(self.recomputed)
+        is_alive = index < len(self.nodes) and self.nodes[index]() is not None
+        self.recomputed.append(node if is_alive else None)
+        left = len(self.nodes) - len(self.recomputed)
+        if self.early_stop and left == 0:
+            self.tape.unmark_peak(output)
+            raise _LastSavedError
+        self.tape.near_recompute_end = self.early_stop and left == 1
 
     def recompute(self) -> None:
         """Run the forward again with gradients, and move the tensors that it saves to the nodes of the first forward.

@@ -25,7 +25,7 @@ INT4 = "int8-int4"
 """The quantizer that takes inputs by token to int8, and weights through fp32 to int4."""
 
 
-def fake(weights: Weights, setting: Setting, tied: bool) -> None:
+def fake(weights: Weights, setting: Setting, *, tied: bool) -> None:
     """Give a linear layer the fake quantizer of the plan's options, for its inputs and its weight.
 
     The layer stays as it is if groups do not divide a row of its weight. ``tied``: the weight is the embedding's, of
@@ -36,10 +36,11 @@ def fake(weights: Weights, setting: Setting, tied: bool) -> None:
     """
     kind, group_size = str(setting.option("quantizer")), int(str(setting.option("groupsize", 256)))
     inputs = weights.weight.shape[1]
-    if inputs % group_size and kind == INT4:
+    groups_fit = inputs % group_size == 0
+    if kind == INT4 and not groups_fit:
         message = f"torchao's quantizer of weights views {inputs:,} inputs in groups of {group_size:,}, and stops"
         raise UnsupportedError(message, "choose a size that divides every row", "/training/options/groupsize")
-    if kind == INT4 or not (tied or inputs % group_size):
+    if kind == INT4 or (groups_fit and not tied):
         weights.fake_quantizer = (kind, group_size)
 
 
@@ -55,12 +56,13 @@ def quantised_operands(tape: Tape, x: Value, weights: Weights) -> tuple[Value, V
     if kind == INT4 and weight.dtype == "fp32":
         message = "quantization-aware training has no memory model on weights that are computed with in fp32"
         raise UnsupportedError(message, "hold them in bf16: precision: {params: bf16}", "/training/precision")
-    tokens, groups = x.numel // x.shape[-1], weight.shape[0] * (weight.shape[1] // group_size)
-    sizes = (tokens,) if kind == INT4 else (tokens, groups)
-    scales = tuple(tape.new((2, n), "fp32", "scales and zero points") for n in sizes)
+    tokens, weight_groups = x.numel // x.shape[-1], weight.shape[0] * (weight.shape[1] // group_size)
+    scale_counts = (tokens,) if kind == INT4 else (tokens, weight_groups)
+    scales = tuple(tape.new((2, count), "fp32", "scales and zero points") for count in scale_counts)
     narrow = _fake_quantised(tape, x, tokens)
-    narrow_weight = fake_int4(tape, weight, group_size) if kind == INT4 else _fake_quantised(tape, weight, groups)
-    return narrow, narrow_weight, scales
+    if kind == INT4:
+        return narrow, fake_int4(tape, weight, group_size), scales
+    return narrow, _fake_quantised(tape, weight, weight_groups), scales
 
 
 def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
@@ -68,7 +70,7 @@ def held_scales(tape: Tape, out: Value, scales: tuple[Storage, ...]) -> Value:
 
     They live until the graph is gone. ``scales``: scales and zero points in fp32, [2, groups] each.
     """
-    if out.origin is None or not tape.grad_enabled:
+    if not out.needs_grad or not tape.grad_enabled:
         return out
     kept = tuple(storage for storage in scales if ctx_attribute(tape, storage) is not None)
     return operator(tape, Value(out.storage, out.shape, out.dtype), out, GRAD_UNCHANGED, attributes=kept)

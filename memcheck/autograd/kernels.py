@@ -144,9 +144,10 @@ def product(tape: Tape, x: Value, weight: Value, label: str, bias: Value | None 
     kind = "mm" if bias is None else "addmm"
     out = Value(tape.output(kind, shape, x.dtype, label, weight.shape), shape, x.dtype)
     del arguments
-    x_needs_grad, weight_needs_grad = x.origin is not None, weight.origin is not None
+    x_needs_grad, weight_needs_grad = x.needs_grad, weight.needs_grad
     saved_x = x if weight_needs_grad or (x_needs_grad and tape.saves_linear_inputs) else None
-    saved_weight = (weight.storage or SAVED_WEIGHT) if x_needs_grad else None
+    weight_or_placeholder = weight.storage or SAVED_WEIGHT  # a parameter's storage is counted with the states
+    saved_weight = weight_or_placeholder if x_needs_grad else None
     inputs: tuple[Value, ...] = (x, weight)
     gradients: list[Gradient] = [label + " dX", label + " dW"]
     if bias is not None:
@@ -281,8 +282,8 @@ def flash(
     """Run FlashAttention-2 (aten _scaled_dot_product_flash_attention), which saves q, k, v, output and fp32 logsumexp.
 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]; the result has ``v_dim`` elements per head. Grouped heads
-    are not repeated. The memory-efficient kernel saves the same five tensors and its mask (``extra``). ``ring``: ranks
-    of a context-parallel group, which send keys and values in a ring.
+    are not repeated. ``extra``: the mask, which the memory-efficient kernel saves with the same five tensors. ``ring``:
+    ranks of a context-parallel group, which send keys and values in a ring.
     """
     out_shape = (*q.shape[:-1], v_dim)
     ring_buffers = None
@@ -292,13 +293,14 @@ def flash(
     lse = tape.output("attention", q.shape[:-1], "fp32", label + " logsumexp")
     del ring_buffers
     saved = (q.storage, k.storage, v.storage, out.storage, lse, extra)
+    # without storages: the backward below must not keep q, k and v alive
     bare_q, bare_k, bare_v = (Value(None, t.shape, t.dtype) for t in (q, k, v))
-    grad_specs = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
+    grad_specs = [(t.shape, t.dtype) if t.needs_grad else None for t in (q, k, v)]
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: allocate dQ, dK and dV, with the buffers of a ring between ranks."""
         ring_buffers = backward_buffers(tape, bare_q, bare_k, bare_v, ring) if ring > 1 else None
-        gradients = [tape.new(spec[0], spec[1], label + " backward") if spec else None for spec in grad_specs]
+        gradients = [tape.new(*spec, label + " backward") if spec else None for spec in grad_specs]
         del ring_buffers
         return gradients
 
@@ -377,16 +379,16 @@ def rotate_half(tape: Tape, x: Value, stream: str, tables: tuple[Storage, ...] =
     shape, dtype = x.shape, x.dtype
     half = (*shape[:-1], shape[-1] // 2)
     wide = promote(dtype, stream)
-    needs_grad = x.origin is not None
+    needs_grad = x.needs_grad
     with_cos = tape.value(shape, wide, "q * cos")
     negated = tape.value(half, dtype, "neg")
     rotated = tape.value(shape, dtype, "rotate half")
     del negated
     with_sin = tape.value(shape, wide, "rotate half * sin")
-    held = rotated if holds else None
+    rotated_variable = rotated if holds else None
     del rotated
     out = tape.value(shape, wide, "rotary embedding")
-    del with_cos, with_sin, held
+    del with_cos, with_sin, rotated_variable
 
     def run(grad: Storage) -> list[Storage | None]:
         """Return the gradient of x: that through sin, rotated back half by half, plus that through cos."""

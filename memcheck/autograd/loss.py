@@ -91,9 +91,8 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     grad_weight = tape.new(weight.shape, weight.dtype, "dW") if weight.requires_grad else None
     losses = tape.new((tokens,), "fp32", "loss per token")
     logits = None
-    for _ in range(
-        min(2, ceil_div(tokens, chunk))
-    ):  # the variable holds a chunk's logits until it is assigned the next's
+    # the variable holds a chunk's logits until the next chunk's are assigned to it: a third chunk would add nothing
+    for _ in range(min(2, ceil_div(tokens, chunk))):
         transposed = tape.new(weight.shape, product_dtype, "autocast copy of weight.t()") if casts else None
         narrow = tape.new((chunk, hidden), product_dtype, "autocast input") if x.dtype != product_dtype else None
         next_logits = tape.new((chunk, vocabulary), product_dtype, "logits of a chunk")
@@ -109,7 +108,7 @@ def fused_linear(tape: Tape, x: Value, weight: Parameter) -> Value:
     del logits
     out = tape.value((1,), "fp32", "loss")
     del losses
-    saved = (grad_x if x.origin is not None else None, grad_weight)
+    saved = (grad_x if x.needs_grad else None, grad_weight)
 
     def run(grad: Storage) -> list[Storage | None]:
         return list(saved)  # multiplied by the loss's gradient in place
@@ -266,36 +265,38 @@ def fused_log_probabilities(
     scored_states = index(tape, hidden_states, scored_indices, (scored, hidden), "hidden_states[mask]")
     del hidden_states
     shape, x_dtype = scored_states.shape, scored_states.dtype
+    tile_shape = (min(scored, TILE_TOKENS), TILE_VOCABULARY)
+    # the forward goes over tiles of logits; the largest tile is the one that counts
     statistics = tape.new((STATISTICS, scored), "fp32", "running sums")
-    tile = tape.new((min(scored, TILE_TOKENS), TILE_VOCABULARY), compute, "tile of logits")
-    pieces = _narrow_pieces(tape, shape, x_dtype, (vocabulary, weight.dtype), compute)
-    del tile, pieces, statistics
+    tile = tape.new(tile_shape, compute, "tile of logits")
+    operand_copies = _narrow_pieces(tape, shape, x_dtype, (vocabulary, weight.dtype), compute)
+    del tile, operand_copies, statistics
     labels = tape.new((scored,), "int64", "labels")
     out = tape.value((scored,), "fp32", "log-probabilities")
     log_z = tape.new((scored,), "fp32", "log of the sum")
-    needs_grad_x, trained = scored_states.origin is not None, weight.requires_grad
+    needs_grad_x, trained = scored_states.needs_grad, weight.requires_grad
     kept = (scored_states.storage, labels, log_z)
     w_shape, w_dtype = weight.shape, weight.dtype
-    b_shape = bias.shape if bias is not None else None
-    b_trained = bias is not None and bias.requires_grad
 
     def run(grad: Storage) -> list[Storage | None]:
         """Return the gradients of hidden states, weight and bias, summed tile by tile in fp32."""
         grad_x_fp32 = tape.new(shape, "fp32", "hidden gradient in fp32") if needs_grad_x else None
         grad_w_fp32 = tape.new(w_shape, "fp32", "head gradient in fp32") if trained else None
-        tile = tape.new((min(scored, TILE_TOKENS), TILE_VOCABULARY), compute, "tile of logits")
-        pieces = _narrow_pieces(tape, shape, x_dtype, (vocabulary, w_dtype), compute)
-        if vocabulary > TILE_VOCABULARY:  # `w_chunk`, a variable until the next one is made
-            another = _narrow_pieces(tape, shape, compute, (vocabulary, w_dtype), compute)
-            del another
+        tile = tape.new(tile_shape, compute, "tile of logits")
+        operand_copies = _narrow_pieces(tape, shape, x_dtype, (vocabulary, w_dtype), compute)
+        if vocabulary > TILE_VOCABULARY:  # the variable `w_chunk` holds one tile's weight until the next one is made
+            next_weight_copy = _narrow_pieces(tape, shape, compute, (vocabulary, w_dtype), compute)
+            del next_weight_copy
         grad_x, grad_w = grad_x_fp32, grad_w_fp32
         if grad_x is not None and x_dtype != "fp32":
             grad_x = tape.new(shape, x_dtype, "hidden gradient")
         if grad_w is not None and w_dtype != "fp32":
             grad_w = tape.new(w_shape, w_dtype, "head gradient")
-        grad_b = tape.new(b_shape, w_dtype, "head bias gradient") if b_trained and b_shape else None
-        del grad_x_fp32, grad_w_fp32, tile, pieces  # local variables of TRL's backward, which live to its end
-        return [grad_x, grad_w, grad_b] if b_shape else [grad_x, grad_w]
+        gradients = [grad_x, grad_w]
+        if bias is not None:
+            gradients.append(tape.new(bias.shape, w_dtype, "head bias gradient") if bias.requires_grad else None)
+        del grad_x_fp32, grad_w_fp32, tile, operand_copies  # local variables of TRL's backward, which live to its end
+        return gradients
 
     leaves = tuple([tape.parameter(parameter) for parameter in (weight, bias) if parameter is not None])
     return tape.record(out, (scored_states, *leaves), run, saves=kept)

@@ -163,7 +163,7 @@ def fused_norm(
     out = tape.value(x.shape, x.dtype, kind)
     rows = x.shape[:-1]
     inputs = (x, *(tape.parameter(parameter) for parameter in (weight, bias) if parameter is not None))
-    if not any(v.origin is not None for v in inputs):
+    if not any(v.needs_grad for v in inputs):
         return out
     stats = [tape.new(rows, "fp32", kind + " rstd")]
     if kind.startswith("layernorm"):
@@ -178,7 +178,7 @@ def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: 
     """
     out = tape.value(x.shape, x.dtype, "liger rms_norm")
     inputs = (x,) if weight is None else (x, tape.parameter(weight))
-    if all(v.origin is None for v in inputs):
+    if not any(v.needs_grad for v in inputs):
         return out
     kept = (x.storage, tape.new(x.shape[:-1], "fp32", "rms_norm rstd"))
     shape, dtype, trained = x.shape, x.dtype, weight is not None and weight.requires_grad
@@ -189,14 +189,14 @@ def liger_rms_norm(tape: Tape, x: Value, weight: Parameter | None, *, in_place: 
         The kernel sums the weight's gradient in one row of partial sums per multiprocessor, which live until it ends.
         """
         partial = tape.new((MULTIPROCESSORS_MOST, shape[-1]), "fp32", "rms_norm partial sums") if trained else None
-        gradients: list[Storage | None] = [grad if in_place else tape.new(shape, dtype, "rms_norm backward")]
-        if weight is not None:
-            summed = tape.new(weight.shape, "fp32", "sum") if trained else None
-            if summed is not None and weight.dtype != "fp32":
-                summed = tape.new(weight.shape, weight.dtype, "to")
-            gradients.append(summed)
+        grad_x = grad if in_place else tape.new(shape, dtype, "rms_norm backward")
+        if weight is None:
+            return [grad_x]
+        grad_weight = tape.new(weight.shape, "fp32", "sum") if trained else None
+        if grad_weight is not None and weight.dtype != "fp32":
+            grad_weight = tape.new(weight.shape, weight.dtype, "to")
         del partial
-        return gradients
+        return [grad_x, grad_weight]
 
     return tape.record(out, inputs, run, saves=kept)
 

@@ -62,7 +62,7 @@ def operator(  # noqa: PLR0913 - what one operator may say of itself
 
 def factors(a: Value, b: Value) -> tuple[Value | None, Value | None]:
     """Return what the backward of ``a * b`` needs: each factor, if the other one needs a gradient; else None."""
-    return (a if b.origin is not None else None, b if a.origin is not None else None)
+    return (a if b.needs_grad else None, b if a.needs_grad else None)
 
 
 def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None]:
@@ -71,9 +71,11 @@ def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None
     component = tape.component
     temporary_storages = [Storage(tape, *tensor, component) for tensor in temporaries] if temporaries else []
     gradients: list[Storage | None] = []
-    for gradient in made[::-1] if reverse else made:
-        if gradient is None or gradient is GRAD_UNCHANGED:
-            gradients.append(gradient and grad)
+    for gradient in reversed(made) if reverse else made:
+        if gradient is None:
+            gradients.append(None)
+        elif gradient is GRAD_UNCHANGED:
+            gradients.append(grad)
         else:
             shape, dtype, label = gradient
             gradients.append(Storage(tape, shape, dtype, label, component))
@@ -83,7 +85,7 @@ def evaluate(tape: Tape, formula: Formula, grad: Storage) -> list[Storage | None
     if reverse:
         gradients.reverse()
     if viewed and gradients[0] is not None:
-        gradients[0].holders += 1
+        gradients[0].holders += 1  # its base also refers to the storage
     return gradients
 
 
@@ -133,16 +135,19 @@ def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
     if weight.dtype == dtype:
         return weight
     parameter = weight.origin if isinstance(weight.origin, Parameter) else None
-    # only leaves that want a gradient are cached, and a view is none (aten/src/ATen/autocast_mode.cpp, cached_cast)
-    cacheable = weight.origin is not None and not (parameter is not None and parameter.used_as_view)
+    # only leaves that want a gradient are cached, and a view is no leaf (aten/src/ATen/autocast_mode.cpp, cached_cast)
+    used_as_view = parameter is not None and parameter.used_as_view
+    cacheable = weight.needs_grad and not used_as_view
     key = id(weight.origin) if cacheable else 0
     cached = tape.casts.get(key) if cacheable else None
     if cached is not None:
         return cached
+    shared_parameter = None
+    if cacheable and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
+        shared_parameter = parameter
     recomputing = tape.frame is not None and tape.frame.recomputed is not None  # a recompute has a cache of its own
-    cached_by_earlier_layer = cacheable and not recomputing and parameter is not None and parameter.shared_with_earlier
-    if cached_by_earlier_layer:
-        out = tape.external(weight.shape, dtype)
+    if shared_parameter is not None and shared_parameter.shared_with_earlier and not recomputing:
+        out = tape.external(weight.shape, dtype)  # the earlier layer's copy
     else:
         out = tape.value(weight.shape, dtype, "autocast copy")
     shape, source = weight.shape, weight.dtype
@@ -150,8 +155,8 @@ def cast_weight(tape: Tape, weight: Value, dtype: str) -> Value:
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, source, "to backward")]
 
-    if cacheable and parameter is not None and (parameter.shared_with_later or parameter.shared_with_earlier):
-        out = tape.record(out, (weight,), shared_copy(parameter, dtype, run))
+    if shared_parameter is not None:
+        out = tape.record(out, (weight,), shared_copy(shared_parameter, dtype, run))
     else:
         out = tape.record(out, (weight,), run)
     if cacheable:
@@ -186,9 +191,9 @@ def mul(tape: Tape, a: Value, b: Value, label: str = "mul") -> Value:
 
     The engine sums a gradient that is larger than its input, and casts it to the input's dtype.
     """
-    shape = a.shape if (a.numel, len(a.shape)) >= (b.numel, len(b.shape)) else b.shape
+    shape = max(a, b, key=lambda factor: (factor.numel, len(factor.shape))).shape  # the other one is broadcast to it
     out = tape.value(shape, promote(a.dtype, b.dtype), label)
-    a_needs_grad, b_needs_grad = a.origin is not None, b.origin is not None
+    a_needs_grad, b_needs_grad = a.needs_grad, b.needs_grad
     saved = (a.storage if b_needs_grad else None, b.storage if a_needs_grad else None)
     a_dtype, b_dtype = a.dtype, b.dtype
 
@@ -266,7 +271,7 @@ def divide_rows(tape: Tape, x: Value, rows: Value) -> Value:
     """
     out = tape.value(x.shape, x.dtype, "div")
     shape, dtype, rows_shape = x.shape, x.dtype, rows.shape
-    x_needs_grad, rows_need_grad = x.origin is not None, rows.origin is not None
+    x_needs_grad, rows_need_grad = x.needs_grad, rows.needs_grad
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: the gradient of ``rows`` takes four products of x's size, one after the other, and a sum."""
@@ -290,7 +295,7 @@ def where(tape: Tape, mask: Storage, a: Value, b: Value) -> Value:
     """Compute ``torch.where(mask, a, b)``, all of one shape: saves the mask; ``a`` and ``b`` get separate gradients."""
     wide = promote(a.dtype, b.dtype)
     out = tape.value(a.shape, wide, "where")
-    shape, wants = a.shape, (a.origin is not None, b.origin is not None)
+    shape, wants = a.shape, (a.needs_grad, b.needs_grad)
 
     def run(grad: Storage) -> list[Storage | None]:
         return [tape.new(shape, grad.dtype, "where backward") if wanted else None for wanted in wants]

@@ -58,9 +58,8 @@ def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     out_shape = (*x.shape[:-1], weights.weight.shape[0])
     x_shape, x_dtype = x.shape, x.dtype
     w_shape, stored = weights.weight.shape, weights.dequantized_dtype
-    constants = 0  # of weights whose constants are quantised, too
-    if weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format:
-        constants = ceil_div(w_shape[0] * w_shape[1], BLOCK)
+    doubly_quantised = weights.peft_base_format in FOUR_BITS and "single" not in weights.peft_base_format
+    constants = ceil_div(w_shape[0] * w_shape[1], BLOCK) if doubly_quantised else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     workspace = _dequantized(tape, w_shape, x_dtype, stored)
     out = tape.value(out_shape, x_dtype, label)
@@ -81,7 +80,7 @@ def _product_4bit(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
 
 def _attribute(tape: Tape, x: Value) -> Storage | None:
     """Return the storage of an input that the Function keeps as an attribute of ctx; None without a graph."""
-    return None if x.origin is None or x.storage is None else ctx_attribute(tape, x.storage)
+    return ctx_attribute(tape, x.storage) if x.needs_grad and x.storage is not None else None
 
 
 def _dequantized(tape: Tape, shape: tuple[int, ...], dtype: str, stored: str | None) -> Storage:
@@ -105,18 +104,19 @@ def _int8(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
     """
     x_shape, x_dtype, w_shape = x.shape, x.dtype, weights.weight.shape
     rows, out_shape = (*x_shape[:-1], 1), (*x_shape[:-1], w_shape[0])
-    half = tape.new(x_shape, "fp16", "int8 input, cast") if x_dtype != "fp16" else None
+    x_fp16 = tape.new(x_shape, "fp16", "int8 input, cast") if x_dtype != "fp16" else None
     stats = tape.new(rows, "fp32", "int8 row scales")
     quantised = tape.new(x_shape, "int8", "int8 input")
     magnitude = tape.new(x_shape, "fp16", "|int8 input|")
     outliers = tape.new(x_shape, "bool", "int8 outliers")
-    del magnitude, half, outliers
+    del magnitude, x_fp16, outliers
     product = tape.new(out_shape, "int32", label + " int32")
     narrow = tape.value(out_shape, "fp16", label)
     out = narrow if x_dtype == "fp16" else tape.value(out_shape, x_dtype, label)
     del narrow, product, quantised, stats
-    out, weight = Value(out.storage, out_shape, x_dtype), (w_shape, x_dtype, "dequantized weight")
-    return operator(tape, out, x, label + " dX", temporaries=[weight], attributes=_attribute(tape, x))
+    out = Value(out.storage, out_shape, x_dtype)
+    dequantised_weight = (w_shape, x_dtype, "dequantized weight")
+    return operator(tape, out, x, label + " dX", temporaries=[dequantised_weight], attributes=_attribute(tape, x))
 
 
 def _gptq(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
@@ -144,7 +144,7 @@ def _gptq(tape: Tape, x: Value, weights: Weights, label: str) -> Value:
         weight = tape.new(w_shape, x_dtype, "dequantized weight, cast")
     out_shape = (*x_shape[:-1], w_shape[0])
     out = tape.value(out_shape, x_dtype, label)
-    kept = weight if x.origin is not None else None
+    kept = weight if x.needs_grad else None
     del weight
     return operator(tape, out, x, label + " dX", saves=(kept,))
 

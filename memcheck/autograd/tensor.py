@@ -260,6 +260,11 @@ class Value:
         """What made the tensor; None: it needs no gradient."""
 
     @property
+    def needs_grad(self) -> bool:
+        """The graph has made the tensor, or it is a leaf that wants a gradient (``requires_grad``)."""
+        return self.origin is not None
+
+    @property
     def numel(self) -> int:
         """Elements."""
         return prod(self.shape)
@@ -429,12 +434,13 @@ class Tape:
         """
         shape, dtype = x.shape, x.dtype
         outputs = [Value(x.storage, view_shape, dtype) for view_shape in shapes]
-        if x.origin is None or not self.grad_enabled:
+        if not x.needs_grad or not self.grad_enabled:
             return outputs
-        carrier = self.record(Value(None, (), dtype), (x,), lambda grad: [self.new(shape, dtype, "split backward")])
-        if isinstance(carrier.origin, Node):
-            carrier.origin.view_gradients = []
-        return [self.record(output, (carrier,), lambda grad: [grad]) for output in outputs]
+        # one node of the graph joins the gradients of all views, and each view passes its own on to that node
+        joint = self.record(Value(None, (), dtype), (x,), lambda grad: [self.new(shape, dtype, "split backward")])
+        if isinstance(joint.origin, Node):
+            joint.origin.view_gradients = []
+        return [self.record(output, (joint,), lambda grad: [grad]) for output in outputs]
 
     def parameter(self, weight: Parameter) -> Value:
         """A parameter as a value (a leaf of the graph when it is trained)."""
@@ -464,7 +470,9 @@ def shared(tape: Tape, shape: tuple[int, ...], dtype: str, *, needs_grad: bool, 
 
     ``starts``: backward reaches this unit first, which allocates the gradient; other units add to it in place.
     """
-    leaf = (Leaf() if starts else Gathered()) if needs_grad else None
+    leaf: Leaf | None = None
+    if needs_grad:
+        leaf = Leaf() if starts else Gathered()
     return Value(tape.new((0,), dtype, "shared"), shape, dtype, leaf)
 
 

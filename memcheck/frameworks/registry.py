@@ -70,11 +70,11 @@ class Frameworks(Mapping[str, "Framework"]):
 
     def __getitem__(self, name: str) -> Framework:
         """What memcheck knows of a framework; KeyError for one that it does not know."""
-        found = self._loaded.get(name)
-        if found is None:
+        profile = self._loaded.get(name)
+        if profile is None:
             folder = TRAINERS.get(name) or FOLDERS[name]
-            found = self._loaded[name] = import_module(f"memcheck.frameworks.{folder}.profile").FRAMEWORK
-        return found
+            profile = self._loaded[name] = import_module(f"memcheck.frameworks.{folder}.profile").FRAMEWORK
+        return profile
 
     def __contains__(self, name: object) -> bool:
         """Whether it is a name that ``training.framework`` may have."""
@@ -248,8 +248,8 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=16)
 def own_losses_of(style: Style) -> OwnLosses:
     """Return the losses of a framework's own recipes."""
-    found: OwnLosses = import_module(f"memcheck.frameworks.{style.folder}.objectives")  # a module with that name
-    return found
+    module: OwnLosses = import_module(f"memcheck.frameworks.{style.folder}.objectives")  # a module with that name
+    return module
 
 
 if TYPE_CHECKING:
@@ -273,8 +273,8 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=8)
 def encoder_code(style: Style) -> EncoderCode:
     """Return the framework's functions for what surrounds the layers of an encoder: embedding, final norm, masks."""
-    found: EncoderCode = import_module(f"memcheck.frameworks.{style.folder}.encoder")  # a module with those names
-    return found
+    module: EncoderCode = import_module(f"memcheck.frameworks.{style.folder}.encoder")  # a module with those names
+    return module
 
 
 if TYPE_CHECKING:
@@ -325,20 +325,22 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=16)
 def layers_of(style: Style) -> Layers:
     """Return the forward passes of a framework's modules."""
-    found: Layers = import_module(f"memcheck.frameworks.{style.folder}.layers")  # a module with those names
-    return found
+    module: Layers = import_module(f"memcheck.frameworks.{style.folder}.layers")  # a module with those names
+    return module
 
 
 @lru_cache(maxsize=16)
 def model_states_of(style: Style) -> ModelStates:
     """Return the tensors that a framework's model holds in addition to its parameters."""
-    found: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
-    return found
+    module: ModelStates = import_module(f"memcheck.frameworks.{style.folder}.states")  # a module with those names
+    return module
 
 
 Saving = tuple[str, Components]
 """What happens in words, and what the processes of a node hold for it in addition to what is resident there."""
 NO_SAVING: Saving = ("", ())
+
+BITS_PER_BYTE = 8
 
 
 class ModelStateBytes(Record):
@@ -367,15 +369,20 @@ class HostMemory(Record):
 def state_bytes(job: TrainingJob, total: int, trained: int) -> ModelStateBytes:
     """Return the bytes of parameters, master weights and optimizer states. Optimizer states count if they are saved."""
     recipe = job.recipe
+    parameter_bytes = total * DTYPE_BYTES[recipe.params]
+    if not job.checkpoint.optimizer:
+        return ModelStateBytes(parameters=parameter_bytes, master_weights=0, optimizer_states=0)
+    if job.optimizer.name in LOW_BITS:
+        state_bits = LOW_BITS[job.optimizer.name].bits
+    elif job.optimizer.name.endswith("8bit"):
+        state_bits = 8
+    else:
+        state_bits = BITS_PER_BYTE * DTYPE_BYTES[recipe.optimizer_states]
     states = STATES_PER_PARAMETER[job.optimizer.name] * trained
-    low = LOW_BITS.get(job.optimizer.name)
-    bits = 8 if job.optimizer.name.endswith("8bit") else 8 * DTYPE_BYTES[recipe.optimizer_states]
-    bits = low.bits if low is not None else bits
-    saved = job.checkpoint.optimizer
     return ModelStateBytes(
-        parameters=total * DTYPE_BYTES[recipe.params],
-        master_weights=trained * DTYPE_BYTES[recipe.master] if saved and recipe.master != "none" else 0,
-        optimizer_states=states * bits // 8 if saved else 0,
+        parameters=parameter_bytes,
+        master_weights=trained * DTYPE_BYTES[recipe.master] if recipe.master != "none" else 0,
+        optimizer_states=states * state_bits // BITS_PER_BYTE,
     )
 
 
@@ -406,6 +413,6 @@ def optimizer_on_host(job: TrainingJob) -> tuple[tuple[str, int], ...]:
     return tuple((name, count) for name, count in components if count)
 
 
-def block(n_bytes: int, pinned: bool) -> int:
+def block(n_bytes: int, *, pinned: bool) -> int:
     """Bytes of one buffer of host memory: what is pinned is rounded up to a power of two."""
     return 1 << (n_bytes - 1).bit_length() if pinned and n_bytes else n_bytes

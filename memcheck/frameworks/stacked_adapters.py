@@ -36,23 +36,25 @@ def adapted_tensors(adapter: Adapter | None, moe: Moe) -> tuple[Factors, ...]:
     """
     if adapter is None:
         return ()
-    adapters = [
-        Factors(t.name, (rank, t.shape[2]), (t.shape[1], rank))
-        for t, rank in [(t, (adapter.expert_rank or adapter.rank) * t.shape[0]) for t in stacked_experts(moe)]
-        if names_parameter(adapter.target_parameters, t.name)
-    ]
+    stacked = stacked_experts(moe)  # [experts, outputs, inputs] each
+    adapters = []
+    for t in stacked:
+        if names_parameter(adapter.target_parameters, t.name):
+            experts, outputs, inputs = t.shape
+            rank = (adapter.expert_rank or adapter.rank) * experts
+            adapters.append(Factors(t.name, (rank, inputs), (outputs, rank)))
     if moe.adaptable:
         return tuple(adapters)
     if (adapter.targets == "all-linear" or adapts(adapter, "gate")) and not isinstance(moe, IdentityMoe):
         router = _router(moe)
         adapters.append(Factors(router.name, (adapter.rank, router.shape[1]), (router.shape[0], adapter.rank)))
-    stacked = stacked_experts(moe)
-    for tensor, ranks in zip(stacked, (2, 1), strict=False):
-        if any(factors.name == tensor.name for factors in adapters):
+    for t, fused_matrices in zip(stacked, (2, 1), strict=False):  # gate and up together, then down
+        if any(factors.name == t.name for factors in adapters):
             continue
-        if targets_experts(adapter, "down_proj" if tensor is stacked[-1] else "gate_proj"):
-            rank = ranks * adapter.rank * tensor.shape[0]
-            adapters.append(Factors(tensor.name, (rank, tensor.shape[2]), (tensor.shape[1], rank)))
+        if targets_experts(adapter, "down_proj" if t is stacked[-1] else "gate_proj"):
+            experts, outputs, inputs = t.shape
+            rank = fused_matrices * adapter.rank * experts
+            adapters.append(Factors(t.name, (rank, inputs), (outputs, rank)))
     return tuple(adapters)
 
 
@@ -135,10 +137,10 @@ def factors_here(moe: Moe, adapter: Adapter | None, expert_ranks: int) -> tuple[
         return ()
     rank, local = adapter.expert_rank or adapter.rank, ceil_div(moe.experts, expert_ranks)
     hidden = prod(stacked[-1].shape) // (moe.experts * moe.width)
-    wide = 2 * moe.width if moe.gated else moe.width
+    up_width = 2 * moe.width if moe.gated else moe.width
     path = stacked[0].name.rpartition(".")[0]
     return (
-        Factors(path + ".lora_gate_and_up", (local, hidden, rank), (local, rank, wide)),
+        Factors(path + ".lora_gate_and_up", (local, hidden, rank), (local, rank, up_width)),
         Factors(path + ".lora_down", (local, moe.width, rank), (local, rank, hidden)),
     )
 

@@ -90,9 +90,8 @@ def read_sizes(
     size = config.optional_integer("head_dim") if head_dim_key else None
     if size is None:
         size = head_dim or split_heads(config, hidden, heads, names)
-    positions = config.integer(
-        *names.positions, default=REQUIRED if learned_positions else 0, null=REQUIRED if learned_positions else 0
-    )
+    default_positions: int | Required = REQUIRED if learned_positions else 0
+    positions = config.integer(*names.positions, default=default_positions, null=default_positions)
     return StackDimensions(
         hidden=hidden,
         layers=layers,

@@ -71,7 +71,8 @@ def linear_layers(architecture: Architecture) -> Iterator[Linear]:
 
 def _of_tower(vision: Vision) -> Iterator[Linear]:
     """Yield the linear layers of the vision tower and its projector, with the module path of each."""
-    root = ("" if vision.bare else "model.") + (vision.path and vision.path + ".")
+    model_root = "" if vision.bare else "model."
+    root = f"{model_root}{vision.path}." if vision.path else model_root
     index = 0
     for block, times in (*vision.blocks, *vision.idle):
         for _ in range(times):
@@ -82,20 +83,23 @@ def _of_tower(vision: Vision) -> Iterator[Linear]:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
             yield Linear("vision", name, root + name)
-    projector_root = ("" if vision.bare else "model.") + (vision.projector_path and vision.projector_path + ".")
+    projector_module = vision.projector_path.rpartition(".")[2]
     for tensor in vision.projector:
         if tensor.linear:
             name = tensor.name.removesuffix(".weight")
-            inner_name = (
-                name.removeprefix(vision.projector_path.rpartition(".")[2] + ".") if vision.projector_path else name
-            )
-            yield Linear("projector", name, root + name if "_list." in name else projector_root + inner_name)
+            path = model_root + name
+            if "_list." in name:  # DeepStack's mergers, which are in the tower
+                path = root + name
+            elif vision.projector_path:
+                path = f"{model_root}{vision.projector_path}.{name.removeprefix(projector_module + '.')}"
+            yield Linear("projector", name, path)
 
 
 def _of_idle(tower: OtherTower) -> Iterator[Linear]:
     """Yield the linear layers of a tower that is idle in the step, with the module path of each."""
     index = 0
-    for block, times in tower.blocks if tower.part != "language" else ():
+    blocks = tower.blocks if tower.part != "language" else ()
+    for block, times in blocks:
         for _ in range(times):
             for name in _names(block):
                 yield Linear(tower.part, name, f"{tower.path}{tower.layers}.{index}.{name}")

@@ -29,11 +29,9 @@ def block_tensors(block: Block) -> tuple[ParameterTensor, ...]:
 
 def head_width(architecture: Architecture) -> int:
     """Return the input width of the head's matrix: the embedding's, or that of the transform before the head."""
-    return (
-        architecture.head_layer.tensors[-1].shape[0]
-        if architecture.head_layer.activation
-        else architecture.embedding_size
-    )
+    if architecture.head_layer.activation:
+        return architecture.head_layer.tensors[-1].shape[0]
+    return architecture.embedding_size
 
 
 def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
@@ -69,16 +67,12 @@ def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
     """
     if architecture.task is None or not architecture.task.labels:
         return ()
-    tensors = architecture.task.pooling.tensors if architecture.task.pooling is not None else ()
-    tensors = (
-        *tensors,
-        ParameterTensor("score.weight", (architecture.task.labels, architecture.hidden_size), "head", linear=True),
-    )
-    return (
-        (*tensors, ParameterTensor("score.bias", (architecture.task.labels,), "head"))
-        if architecture.task.bias
-        else tensors
-    )
+    task = architecture.task
+    tensors = list(task.pooling.tensors) if task.pooling is not None else []
+    tensors.append(ParameterTensor("score.weight", (task.labels, architecture.hidden_size), "head", linear=True))
+    if task.bias:
+        tensors.append(ParameterTensor("score.bias", (task.labels,), "head"))
+    return tuple(tensors)
 
 
 def tower_runs(architecture: Architecture) -> tuple[tuple[tuple[ParameterTensor, ...], int, str], ...]:

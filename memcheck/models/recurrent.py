@@ -48,6 +48,18 @@ class SelectiveScan(Record):
     """Time steps, B and C have norms with weights (Jamba)."""
 
 
+STATE_BYTES, CONVOLUTION_BYTES = 4, 2
+"""Bytes of an element of a recurrent state (fp32), and of a convolution's inputs (16 bits)."""
+
+
+def generation_bytes(*, state: int = 0, convolution: int = 0) -> int:
+    """Return the bytes that a mixer keeps per sequence in generation: its state, and its convolution's last inputs.
+
+    ``state``, ``convolution``: elements of each.
+    """
+    return state * STATE_BYTES + convolution * CONVOLUTION_BYTES
+
+
 def _convolution(module: str, channels: int, kernel: int, *, bias: bool) -> tuple[ParameterTensor, ...]:
     """List the weight and bias of a depthwise convolution over time: one filter of ``kernel`` tokens per channel.
 
@@ -79,7 +91,7 @@ def mamba1(hidden: int, scan: SelectiveScan, module: str = "mamba") -> Mixer:
         kind="mamba1",
         heads=scan.inner,
         head_dim=1,
-        state_bytes_per_sequence=scan.inner * scan.state * 4 + scan.inner * scan.kernel * 2,
+        state_bytes_per_sequence=generation_bytes(state=scan.inner * scan.state, convolution=scan.inner * scan.kernel),
         width=2 * scan.inner,
         tensors=tuple(tensors),
         key_dim=scan.state,
@@ -115,7 +127,9 @@ def mamba2(hidden: int, state_space: StateSpace, module: str = "mamba") -> Mixer
         kind="mamba2",
         heads=state_space.heads,
         head_dim=state_space.head_dim,
-        state_bytes_per_sequence=inner * state_space.state * 4 + convolved * state_space.kernel * 2,
+        state_bytes_per_sequence=generation_bytes(
+            state=inner * state_space.state, convolution=convolved * state_space.kernel
+        ),
         width=inner + convolved + state_space.heads,
         tensors=tuple(tensors),
         key_dim=state_space.state,
@@ -158,15 +172,18 @@ def delta_net(config: ConfigReader, hidden: int, *, biased: bool) -> Mixer:
     One input projection makes queries, keys, values, the output's gate, beta and alpha. ``hidden``: width of the
     residual stream. ``biased``: the norm on the output's heads is a LayerNorm with a bias, as the layers' norms are.
     """
-    key_heads, heads, key, value, kernel = (config.integer(name, default=usual) for name, usual in DIMENSIONS.items())
+    key_heads, heads, key, value, kernel = (
+        config.integer(name, default=default) for name, default in DIMENSIONS.items()
+    )
     if heads % key_heads:
         config.fail("linear_num_value_heads", f"{heads} heads of values are no multiple of {key_heads} of keys")
     keys, values, owner = key_heads * key, heads * value, "self_attention"
+    conv_channels = 2 * keys + values  # q, k and v
     tensors = (
         vector(f"{owner}.dt_bias", heads, "mixer", "column"),
         vector(f"{owner}.A_log", heads, "mixer", "column"),
         *linear(f"{owner}.in_proj", 2 * keys + 2 * values + 2 * heads, hidden, "mixer", "column"),
-        ParameterTensor(f"{owner}.conv1d.weight", (2 * keys + values, 1, kernel), "mixer", shard="column"),
+        ParameterTensor(f"{owner}.conv1d.weight", (conv_channels, 1, kernel), "mixer", shard="column"),
         vector(f"{owner}.out_norm.weight", value, "norm"),
         *([vector(f"{owner}.out_norm.bias", value, "norm")] if biased else []),
         *linear(f"{owner}.out_proj", hidden, values, "mixer", "row"),
@@ -175,7 +192,7 @@ def delta_net(config: ConfigReader, hidden: int, *, biased: bool) -> Mixer:
         kind="gated-delta-net",
         heads=heads,
         head_dim=value,
-        state_bytes_per_sequence=heads * key * value * 4 + (2 * keys + values) * kernel * 2,
+        state_bytes_per_sequence=generation_bytes(state=heads * key * value, convolution=conv_channels * kernel),
         width=2 * keys + 2 * values,
         tensors=tensors,
         key_heads=key_heads,

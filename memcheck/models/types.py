@@ -206,8 +206,8 @@ class Block(Record):
     def norms(self) -> tuple[Norm, ...]:
         """The block's own norms, without those inside its components."""
         halves = (self.input_norm, self.mlp_norm, self.mixer_output_norm, self.mlp_output_norm)
-        found = halves if self.cross is None else (*halves, self.cross.norm, self.cross.output_norm)
-        return tuple(n for n in found if n is not None)
+        norms = halves if self.cross is None else (*halves, self.cross.norm, self.cross.output_norm)
+        return tuple(n for n in norms if n is not None)
 
 
 class AltUpBlock(Block):

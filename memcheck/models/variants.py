@@ -41,14 +41,15 @@ def with_pictures(architecture: Architecture, layers: tuple[int, ...]) -> Archit
 
     ``layers``: numbers of the layers that read pictures.
     """
-    cross_layers = [
-        block for tower in architecture.others if tower.part == PART for block, n in tower.blocks for _ in range(n)
-    ]
-    text_layers = iter(architecture.layers())
+    cross_layers: list[Block] = []
+    for tower in architecture.others:
+        if tower.part == PART:
+            for block, times in tower.blocks:
+                cross_layers += [block] * times
     num_layers = architecture.num_layers + len(cross_layers)
-    cross_layer = iter(cross_layers)
-    woven = [next(cross_layer) if i in layers else next(text_layers) for i in range(num_layers)]
-    blocks = tuple((block, len(list(equal_layers))) for block, equal_layers in groupby(woven))
+    text_layer, cross_layer = iter(architecture.layers()), iter(cross_layers)
+    all_layers = [next(cross_layer) if i in layers else next(text_layer) for i in range(num_layers)]
+    blocks = tuple((block, len(list(equal_layers))) for block, equal_layers in groupby(all_layers))
     others = tuple(tower for tower in architecture.others if tower.part != PART)
     return architecture._replace(blocks=blocks, modalities=architecture.modalities._replace(others=others))
 

@@ -113,7 +113,7 @@ def add_position_embedding(ctx: Context, x: Value, table: ParameterTensor, *, lo
     embedded = tape.new(table.shape, parameter.dtype, "positions") if looked_up else None
     out = tape.value(x.shape, promote(x.dtype, parameter.dtype), "add positions")
     del embedded
-    needs_grad, trained = x.origin is not None, parameter.requires_grad
+    needs_grad, trained = x.needs_grad, parameter.requires_grad
     shape, dtype = table.shape, parameter.dtype
     rows, input_dtype = x.shape, x.dtype
 
@@ -252,7 +252,7 @@ def save_frozen_convolution_input(ctx: Context, x: Value, out: Value, *, trained
 
     Source: torch tools/autograd/derivatives.yaml, ``convolution``.
     """
-    if trained or x.origin is None:
+    if trained or not x.needs_grad:
         return out
     return operator(ctx.tape, Value(out.storage, out.shape, out.dtype), out, GRAD_UNCHANGED, saves=(x,))
 
@@ -292,7 +292,7 @@ def masked_scatter(ctx: Context, rows: Value, features: Value) -> Value:
     prefix_sum = tape.new(shape, "int64", "masked_scatter prefix sum")
     del full_mask, prefix_sum
     mask = tape.new(shape[:1], "bool", "image mask")
-    rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
+    rows_need_grad, features_need_grad = rows.needs_grad, features.needs_grad
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: mask the rows' gradient, and select the features' gradient by listed positions."""
@@ -318,7 +318,7 @@ def index_put(ctx: Context, rows: Value, features: Value) -> Value:
     shape, dtype, features_shape = rows.shape, rows.dtype, features.shape
     positions = tape.new((features_shape[0], 2), "int64", "places")
     out = tape.value(shape, dtype, "index_put")
-    rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
+    rows_need_grad, features_need_grad = rows.needs_grad, features.needs_grad
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: zeros at the image tokens' places of the rows' gradient, and an index of the features' gradient."""
@@ -346,7 +346,7 @@ def add_image_tokens(ctx: Context, rows: Value, features: Value) -> Value:
     del positions
     out = tape.value(features_shape, dtype, "add image tokens")
     del selected
-    rows_need_grad, features_need_grad = rows.origin is not None, features.origin is not None
+    rows_need_grad, features_need_grad = rows.needs_grad, features.needs_grad
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: the rows' gradient is put into zeros, with sorted places; the features' passes through."""

@@ -130,7 +130,7 @@ def add_position_per_patch(ctx: Context, x: Value, table: ParameterTensor) -> Va
     positions = tape.new(x.shape, parameter.dtype, "positions")
     out = tape.value(x.shape, promote(x.dtype, parameter.dtype), "add positions")
     del positions
-    needs_grad, trained = x.origin is not None, parameter.requires_grad
+    needs_grad, trained = x.needs_grad, parameter.requires_grad
     shape, dtype = table.shape, parameter.dtype
     rows, input_dtype = x.shape, x.dtype
 

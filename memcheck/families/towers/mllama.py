@@ -198,7 +198,7 @@ def _add_tile_positions(ctx: Context, x: Value, table: ParameterTensor, gate: Pa
     out = tape.value(x.shape, promote(x.dtype, table_parameter.dtype), "add embedding of the grid")
     del gated
     needs_input_grad, trains_table, trains_gate = (
-        x.origin is not None,
+        x.needs_grad,
         table_parameter.requires_grad,
         gate_parameter.requires_grad,
     )

@@ -15,7 +15,7 @@ from itertools import groupby
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.tensor import ceil_div, rounded
 from memcheck.errors import UnsupportedError
-from memcheck.frameworks.deepspeed.gathering import LEAVES, GatherLimits, most_gathered, persists
+from memcheck.frameworks.deepspeed.gathering import LEAVES, PEFT_WRAPPERS, GatherLimits, most_gathered, persists
 from memcheck.frameworks.deepspeed.reduction import NORM, Early, Reducing, as_they_appear, late, left_behind, scattered
 from memcheck.job.types import DTYPE_BYTES, TrainingJob
 from memcheck.models.types import Architecture
@@ -153,24 +153,20 @@ def engine_buffers(
     out.
     """
     stage, hidden = job.layout.zero_stage, job.architecture.hidden_size
-    sizes_of: dict[int, list[tuple[int, bool]]] = {}  # by tuple of tensors, which equal layers share
-    sizes: list[tuple[int, bool]] = []
-    for unit in units:
-        if id(unit) not in sizes_of:
-            sizes_of[id(unit)] = [(tensor.numel, tensor.trained) for tensor in unit]
-        sizes += sizes_of[id(unit)]
-    trained = [numel for numel, trains in sizes if trains]
+    tensors = [tensor for unit in units for tensor in unit]
+    trained = [tensor for tensor in tensors if tensor.trained]
+    trained_numels = [tensor.numel for tensor in trained]
     if stage == 0:
-        return _replicated(job, trained)
+        return _replicated(job, trained_numels)
     if stage == 3:
-        buffers = _partitioned_parameters(job, trained, [n for n, _ in sizes], hidden)
+        buffers = _partitioned_parameters(job, trained_numels, [tensor.numel for tensor in tensors], hidden)
         buffers = _reduced_later(buffers, units)
         return buffers if recomputes is None else _gathered(job, units, hidden, buffers, recomputes=recomputes)
     if sums_in_fp32(job):
-        return _summed_apart(job, [(t.numel, len(t.shape) > 1) for unit in units for t in unit if t.trained])
-    buffers = _reduced_later(_partitioned_gradients(job, trained, hidden), units)
+        return _bf16_optimizer_buffers(job, trained)
+    buffers = _reduced_later(_partitioned_gradients(job, trained_numels, hidden), units)
     if stage == 1:
-        gradient_bytes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained)
+        gradient_bytes = (rounded(n * DTYPE_BYTES[accumulation_dtype(job)]) for n in trained_numels)
         buffers = buffers._replace(whole_gradients=sum(gradient_bytes))
     return buffers
 
@@ -181,34 +177,43 @@ def _replicated(job: TrainingJob, trained_numels: list[int]) -> EngineBuffers:
     FP16_Optimizer also runs for bf16. Its ``step`` makes fp32 copies of the gradients, then one flat copy of those.
     Gradients are reduced from a flat buffer of at most :data:`ALL_REDUCE_ELEMENTS`.
     """
-    gradient_item_bytes, flat_copies, trained_numel = DTYPE_BYTES[job.recipe.gradients], 0, sum(trained_numels)
+    gradients, sent = job.recipe.gradients, communication_dtype(job)
+    trained_numel = sum(trained_numels)
+    fp32_copies = 0
     if job.recipe.compute != "fp32":
-        flat_copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
-    data_ranks = job.layout.data * job.layout.context
-    reduced_at_once, sent_dtype = (
-        min(ALL_REDUCE_ELEMENTS, trained_numel) if data_ranks > 1 else 0,
-        communication_dtype(job),
-    )
-    flat_bytes = rounded(reduced_at_once * gradient_item_bytes) + (
-        rounded(reduced_at_once * DTYPE_BYTES[sent_dtype]) if sent_dtype != job.recipe.gradients else 0
-    )
-    return EngineBuffers(step_temporaries=flat_copies * rounded(trained_numel * 4), all_reduce=flat_bytes)
+        fp32_copies = 2 if job.optimizer.implementation == "fused" else 1  # unfused: no flat copy
+    all_reduce_bytes = 0
+    if job.layout.data * job.layout.context > 1:
+        flat_numel = min(ALL_REDUCE_ELEMENTS, trained_numel)
+        all_reduce_bytes = rounded(flat_numel * DTYPE_BYTES[gradients])
+        if sent != gradients:
+            all_reduce_bytes += rounded(flat_numel * DTYPE_BYTES[sent])
+    step_bytes = fp32_copies * rounded(trained_numel * DTYPE_BYTES["fp32"])
+    return EngineBuffers(step_temporaries=step_bytes, all_reduce=all_reduce_bytes)
 
 
-def _summed_apart(job: TrainingJob, trained: list[tuple[int, bool]]) -> EngineBuffers:
+def _bf16_optimizer_buffers(job: TrainingJob, trained: list[LocalTensor]) -> EngineBuffers:
     """Return the buffers of BF16_Optimizer, which adds each gradient, cast to fp32, to a flat tensor of sums.
 
-    Source: _update_hp_grad. ``trained``: elements, and whether the tensor is a matrix. The Trainer makes two groups of
-    parameters, of which only matrices decay. The sums of both are copied into one tensor to be reduced, unless the
-    first is as large as a bucket (allreduce_no_retain, runtime/engine.py). Then they are cast (allreduce_bucket).
+    Source: _update_hp_grad. The Trainer makes two groups of parameters, of which only matrices decay. The sums of both
+    are copied into one tensor to be reduced, unless the first is as large as a bucket (allreduce_no_retain,
+    runtime/engine.py). Then they are cast (allreduce_bucket).
     """
-    item_bytes, total = DTYPE_BYTES[communication_dtype(job)], sum(n for n, _ in trained)
-    matrices = sum(n for n, decays in trained if decays)
-    joined = 0 < matrices < total and matrices <= ALL_REDUCE_ELEMENTS
-    sent = total if joined else max(matrices, total - matrices)
-    reduced = rounded(4 * total * joined) + rounded(sent * item_bytes if item_bytes < 4 else 0)
-    largest = max((n for n, _ in trained), default=0)
-    return EngineBuffers(gradients=rounded(total * 4), all_reduce=max(rounded(largest * 4), reduced), reduces_late=True)
+    fp32_bytes, sent_bytes = DTYPE_BYTES["fp32"], DTYPE_BYTES[communication_dtype(job)]
+    total_numel = sum(t.numel for t in trained)
+    matrix_numel = sum(t.numel for t in trained if len(t.shape) > 1)
+    other_numel = total_numel - matrix_numel
+    joins_groups = matrix_numel > 0 and other_numel > 0 and matrix_numel <= ALL_REDUCE_ELEMENTS
+    reduced_numel = total_numel if joins_groups else max(matrix_numel, other_numel)
+    reduced_bytes = rounded(total_numel * fp32_bytes) if joins_groups else 0
+    if sent_bytes < fp32_bytes:
+        reduced_bytes += rounded(reduced_numel * sent_bytes)
+    largest_gradient_bytes = rounded(max((t.numel for t in trained), default=0) * fp32_bytes)
+    return EngineBuffers(
+        gradients=rounded(total_numel * fp32_bytes),
+        all_reduce=max(largest_gradient_bytes, reduced_bytes),
+        reduces_late=True,
+    )
 
 
 def _partitioned_gradients(job: TrainingJob, trained_numels: list[int], hidden: int) -> EngineBuffers:
@@ -278,13 +283,13 @@ def _reducing(job: TrainingJob, ranks: int, bucket_numel: int) -> Reducing:
         dtype=summed if stage == 1 else job.recipe.compute,
         communication_dtype=communication_dtype(job),
         fp32_sums=summed == "fp32" and job.recipe.compute != "fp32",
-        contiguous=bool(job.option("contiguous_gradients", True)) or (offloaded and stage < 3),
-        scatters=bool(job.option("reduce_scatter", True)),
-        one_all_reduce=bool(job.option("use_multi_rank_bucket_allreduce", True)),
-        shuffled=bool(job.option("round_robin_gradients", False)),
+        contiguous=bool(job.option("contiguous_gradients", default=True)) or (offloaded and stage < 3),
+        scatters=bool(job.option("reduce_scatter", default=True)),
+        one_all_reduce=bool(job.option("use_multi_rank_bucket_allreduce", default=True)),
+        shuffled=bool(job.option("round_robin_gradients", default=False)),
         offloads=offloaded,
         frees=stage == 2,
-        overlaps=bool(job.option("overlap_comm", False)),
+        overlaps=bool(job.option("overlap_comm", default=False)),
     )
 
 
@@ -334,14 +339,13 @@ def _partitioned_parameters(
     persistent = [n for n, stays in zip(numels, persists(numels, *_persisting(job, hidden)), strict=True) if stays]
     # each step gathers persistent parameters again. A single rank uses its own partition, without a copy,
     # unless parameters are gathered one by one (_allgather_params_sequential)
-    allocates_persistent = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", False))
+    allocates_persistent = len(persistent) == 1 or bool(job.option("stage3_allgather_sequential", default=False))
     reducing = _reducing(job, ranks, bucket_numel)
-    buffers = EngineBuffers(
-        resident=rounded(bucket_numel * DTYPE_BYTES[reducing.communication_dtype]) if reducing.contiguous else 0,
-        persistent=rounded(sum(persistent) * parameter_item_bytes)
-        if allocates_persistent or _copies_parameters(job)
-        else 0,
-    )
+    buffers = EngineBuffers()
+    if reducing.contiguous:
+        buffers = buffers._replace(resident=rounded(bucket_numel * DTYPE_BYTES[reducing.communication_dtype]))
+    if allocates_persistent or _copies_parameters(job):
+        buffers = buffers._replace(persistent=rounded(sum(persistent) * parameter_item_bytes))
     buffers = _reduced_early(buffers, scattered(trained_numels[::-1], reducing, accumulation_dtype(job)))
     largest_shard = ceil_div(max(trained_numels, default=0), ranks)
     if job.optimizer.offload != "none":
@@ -382,7 +386,11 @@ def _gathered(
     if not _copies_parameters(job):
         return buffers
     architecture = job.architecture
-    sequential = bool(job.option("stage3_allgather_sequential", False))
+    sequential = bool(job.option("stage3_allgather_sequential", default=False))
+    is_moe_leaf = tied = False
+    if isinstance(architecture, Architecture):
+        is_moe_leaf = architecture.model_type in LEAVES
+        tied = architecture.tie_word_embeddings and architecture.head and len(units) > 1
     limits = GatherLimits(
         ranks=job.layout.shard_group,
         prefetch=1 if sequential else elements(job, "stage3_prefetch_bucket_size", hidden),
@@ -394,13 +402,10 @@ def _gathered(
         tuple([(tensors, len(list(same))) for tensors, same in groupby(map(tuple, units))]),
         _persisting(job, hidden),
         limits,
-        leaves=isinstance(architecture, Architecture) and architecture.model_type in LEAVES,
-        tied=isinstance(architecture, Architecture)
-        and architecture.tie_word_embeddings
-        and architecture.head
-        and len(units) > 1,
+        leaves=is_moe_leaf,
+        tied=tied,
         recomputes=recomputes,
-        around=0 if job.method == "full" else 2,
+        wrappers=0 if job.method == "full" else PEFT_WRAPPERS,
     )
     item_bytes = DTYPE_BYTES[job.recipe.compute]
     forward, head, backward, end = (rounded(n * item_bytes) for n in peaks)
@@ -450,8 +455,10 @@ def _partitions(numels: tuple[int, ...], ranks: int) -> tuple[tuple[tuple[int, i
     for numel in numels:
         end = offset + numel
         first, last = offset // range_size, ceil_div(end, range_size) - 1
-        for rank in sorted({first, min(first + 1, last), last}) if numel else ():
-            elements_inside = min(end, (rank + 1) * range_size) - max(offset, rank * range_size)
+        ranks_inside = {first, min(first + 1, last), last} if numel else set[int]()
+        for rank in sorted(ranks_inside):
+            range_start = rank * range_size
+            elements_inside = min(end, range_start + range_size) - max(offset, range_start)
             gradients_of_rank.setdefault(rank, []).append((numel, elements_inside))
         offset = end
     return tuple(map(tuple, gradients_of_rank.values()))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from itertools import accumulate, zip_longest
+from itertools import accumulate, chain, zip_longest
 from math import inf
 
 from memcheck.accounts.state import LocalTensor
@@ -22,6 +22,9 @@ from memcheck.record import Record
 
 LEAVES = ("mixtral", "qwen2_moe", "qwen3_moe")
 """Families whose sparse blocks are leaves by default."""
+
+PEFT_WRAPPERS = 2
+"""Modules that PEFT puts around the model: PeftModel and its LoraModel."""
 
 SAVED = ".modules_to_save."
 
@@ -98,7 +101,8 @@ def _numbered_from(parts: list[tuple[Module, ...]], first: int) -> list[tuple[Mo
 
     def renumbered(module: Module) -> Module:
         own_parameters = tuple([number + first for number in module.own_parameters])
-        return Module(own_parameters, tuple([number + first for number in module.all_parameters]), module.is_leaf)
+        all_parameters = tuple([number + first for number in module.all_parameters])
+        return Module(own_parameters, all_parameters, module.is_leaf)
 
     return [tuple([renumbered(module) for module in part]) for part in parts]
 
@@ -109,24 +113,22 @@ def _parts(tensors: Sequence[LocalTensor], leaves: bool) -> list[tuple[Module, .
     Returns parts in forward order: norms alone, and attention or MLP with their linear layers as submodules. Each part
     is its parent module followed by its submodules.
     """
-    by_parent: dict[str, dict[str, list[int]]] = {}
+    numbers_by_parent: dict[str, dict[str, list[int]]] = {}  # name of the parent, then of the module
     replaced = {t.name.replace(SAVED, ".") for t in tensors if SAVED in t.name}
     for number, tensor in enumerate(tensors):
         if tensor.name in replaced:  # PEFT trains a copy of this module, and the original does not run
             continue
-        base, adapts, _ = tensor.name.partition(".lora_")
-        module_name = base if adapts else base.rpartition(".")[0]
-        by_parent.setdefault(module_name.rpartition(".")[0], {}).setdefault(
-            tensor.name if adapts else module_name, []
-        ).append(number)
-    experts = {t.name.partition(".")[0] for t in tensors if t.expert} if leaves else set[str]()
-    norms = [
-        (Module(tuple(own_parameters), tuple(own_parameters)),) for own_parameters in by_parent.pop("", {}).values()
-    ]
+        base, is_adapter, _ = tensor.name.partition(".lora_")
+        layer_name = base if is_adapter else base.rpartition(".")[0]
+        module_name = tensor.name if is_adapter else layer_name  # an adapter's matrices are modules of their own
+        siblings = numbers_by_parent.setdefault(layer_name.rpartition(".")[0], {})
+        siblings.setdefault(module_name, []).append(number)
+    leaf_names = {t.name.partition(".")[0] for t in tensors if t.expert} if leaves else set[str]()
+    norms = [(Module(tuple(numbers), tuple(numbers)),) for numbers in numbers_by_parent.pop("", {}).values()]
     blocks, leaf_numbers = list[tuple[Module, ...]](), list[int]()
-    for name, numbers_by_module in by_parent.items():
-        all_parameters = tuple([number for numbers in numbers_by_module.values() for number in numbers])
-        if name.partition(".")[0] in experts:
+    for parent, numbers_by_module in numbers_by_parent.items():
+        all_parameters = tuple(chain.from_iterable(numbers_by_module.values()))
+        if parent.partition(".")[0] in leaf_names:
             leaf_numbers += all_parameters
             continue
         submodules: list[Module] = []
@@ -218,24 +220,25 @@ def most_gathered(
     leaves: bool,
     tied: bool,
     recomputes: bool,
-    around: int,
+    wrappers: int,
 ) -> GatheredMost:
     """Return the most elements that ZeRO-3 has gathered at once in each phase of a step.
 
     ``runs``: the parameters of equal consecutive units, and how many units there are. ``persisting``: the arguments of
     :func:`persists`. ``recomputes``: layers are checkpointed, so that autograd saves no view of stacked experts.
-    ``leaves``, ``tied``: see :func:`module_units`. ``around``: modules that PEFT puts around the model.
+    ``leaves``, ``tied``: see :func:`module_units`. ``wrappers``: modules that PEFT puts around the model.
     """
-    units = [unit for unit, times in runs for _ in range(times)]
-    tensors = [t for unit in units for t in unit]
-    stays = persists([t.numel for t in tensors], *persisting)
-    kept = [t.expert and len(t.shape) == STACKED and not recomputes for t in tensors]
-    weights = [GatheredWeight(t.numel, stay, keep) for t, stay, keep in zip(tensors, stays, kept, strict=True)]
-    trained = [number for number, unit in enumerate(units) if any(t.trained for t in unit)]
+    units = list(chain.from_iterable([unit] * times for unit, times in runs))
+    tensors = list(chain.from_iterable(units))
+    weights = [
+        GatheredWeight(t.numel, is_persistent, is_kept=t.expert and len(t.shape) == STACKED and not recomputes)
+        for t, is_persistent in zip(tensors, persists([t.numel for t in tensors], *persisting), strict=True)
+    ]
+    trained_units = [index for index, unit in enumerate(units) if any(t.trained for t in unit)]
     # units before the first trained one have no backward, unless they are recomputed: their input may be a trained leaf
-    without_backward = 0 if recomputes or not trained else trained[0]
+    first_backward = 0 if recomputes or not trained_units else trained_units[0]
     modules = module_units(units, leaves=leaves, tied=tied)
-    return gathered(weights, modules, limits, recompute=recomputes, idle=without_backward, around=around)
+    return gathered(weights, modules, limits, recompute=recomputes, without_backward=first_backward, wrappers=wrappers)
 
 
 def gathered(
@@ -244,50 +247,50 @@ def gathered(
     limits: GatherLimits,
     *,
     recompute: bool,
-    idle: int = 0,
-    around: int = 0,
+    without_backward: int = 0,
+    wrappers: int = 0,
 ) -> GatheredMost:
     """Replay the fetches and releases of one forward and backward, and return the most elements alive in each phase.
 
     ``weights``: all parameters of the model. ``units``: modules in forward order. ``recompute``: units between the ends
-    run twice. ``idle``: the number of first
-    units without a backward, since nothing in them or before them is trained. ``around``: the number of modules that
-    PEFT puts around the model. Modules without parameters, such as the model or a layer, prefetch as well.
+    run twice. ``without_backward``: the number of first units without a backward, since nothing in them or before them
+    is trained. ``wrappers``: the number of modules that PEFT puts around the model. Modules without parameters, such as
+    the model or a layer, prefetch as well.
     """
-    all_numbers = tuple(range(len(weights)))
-    model, body = (
-        Module((), all_numbers),
-        Module((), tuple(sorted({n for unit in units[:-1] for n in unit.all_parameters}))),
-    )
-    forward = [*(1 + around) * [model], body, *(module for unit in units for module in (*unit.layer, *unit.forward))]
+    model = Module((), tuple(range(len(weights))))
+    body = Module((), tuple(sorted(set(chain.from_iterable(unit.all_parameters for unit in units[:-1])))))
+    outer = (1 + wrappers) * [model]
+    forward = [*outer, body]
+    for unit in units:
+        forward += (*unit.layer, *unit.forward)
+    # in the backward each module has a flag: this is the last use of its parameters
     backward, before_first_unit = list[tuple[Module, bool]](), 0
-    for index in range(len(units) - 1, idle - 1, -1):
+    for unit in reversed(units[without_backward:]):
         before_first_unit = len(backward)
-        steps = [(module, True) for module in units[index].backward]
-        if recompute and units[index].layer and units[index].parts:
+        steps = [(module, True) for module in unit.backward]
+        if recompute and unit.layer and unit.parts:
             # the layer runs again when the backward of its last module unpacks the first saved tensor
-            recomputed_at = min(len(steps), 1 + min(2, len(units[index].parts[-1])))
-            steps[recomputed_at:recomputed_at] = [(module, False) for module in units[index].forward]
+            recomputed_at = min(len(steps), 1 + min(2, len(unit.parts[-1])))
+            steps[recomputed_at:recomputed_at] = [(module, False) for module in unit.forward]
         backward += steps
-    outer = (1 + around) * [(model, True)]
-    backward = [*outer, *backward[:1], (body, True), *backward[1:]]
+    backward = [*((module, True) for module in outer), *backward[:1], (body, True), *backward[1:]]
     coordinator = _Coordinator(weights, [*forward, *(module for module, _ in backward)], limits)
-    peaks = [0, 0, 0, 0]  # the fields of GatheredMost: forward, head, backward, end
+    most = dict.fromkeys(GatheredMost._fields, 0)
     for index, module in enumerate(forward):
         while_gathering, while_running = coordinator.step(module, forward=True, last=False)
-        peaks[0] = max(peaks[0], while_gathering)
-        phase = int(index == len(forward) - 1)
-        peaks[phase] = max(peaks[phase], while_running)
+        most["forward"] = max(most["forward"], while_gathering)
+        phase = "head" if index == len(forward) - 1 else "forward"
+        most[phase] = max(most[phase], while_running)
     for index, (module, is_last_use) in enumerate(backward):
-        # what looks up rows has no input with a gradient, and so no hook after its backward
-        is_end = index > before_first_unit + len(outer) and not idle
+        # an embedding's input has no gradient, so that no hook runs after its backward
+        is_end = index > before_first_unit + len(outer) and not without_backward
         highest = max(coordinator.step(module, forward=False, last=is_last_use, keeps=is_end))
-        phase = 3 if is_end else 2
+        phase = "end" if is_end else "backward"
         if index <= len(outer):
-            phase = 1
-        peaks[phase] = max(peaks[phase], highest)
-    peaks[3] = max(peaks[3], coordinator.live)
-    return GatheredMost(*peaks)
+            phase = "head"
+        most[phase] = max(most[phase], highest)
+    most["end"] = max(most["end"], coordinator.live)
+    return GatheredMost(**most)
 
 
 class _Coordinator:
@@ -313,15 +316,15 @@ class _Coordinator:
         """Parameters that are gathered, and those whose all-gather runs, each with all parameters in the same flat
         buffer."""
         self._copied_out, self._saved_views = set[int](), dict[int, int]()
-        self._queue = [(number, step) for step, module in enumerate(steps) for number in sorted(_fetched(module))]
+        self._queue: list[tuple[int, int]] = []
+        """The trace by which parameters are prefetched: the number of each parameter, and the step that reads it."""
+        for step, module in enumerate(steps):
+            self._queue += [(number, step) for number in sorted(_fetched(module))]
         self._fetched_for = dict.fromkeys(range(len(weights)), -1)
         numels = self._numels
-        own_reuse = _Reuse([module.own_parameters for module in steps], numels)
-        has_leaves = any(module.is_leaf for module in steps)
-        self._reuse = (
-            own_reuse,
-            _Reuse([module.all_parameters for module in steps], numels) if has_leaves else own_reuse,
-        )
+        self._reuse = self._leaf_reuse = _Reuse([module.own_parameters for module in steps], numels)
+        if any(module.is_leaf for module in steps):
+            self._leaf_reuse = _Reuse([module.all_parameters for module in steps], numels)
 
     def step(self, module: Module, *, forward: bool, last: bool, keeps: bool = False) -> tuple[int, int]:
         """Run one module: gather its parameters, prefetch later ones, then release those that are not used soon.
@@ -350,7 +353,7 @@ class _Coordinator:
             self._next += 1
         self._prefetch()
         self._step += 1
-        while_running, max_reuse = self.live, self._reuse[module.is_leaf]
+        while_running, max_reuse = self.live, self._leaf_reuse if module.is_leaf else self._reuse
         for number in numbers:
             if not keeps and number in self._gathered and self._is_released(number, max_reuse):
                 self._release(number, is_saved=forward and self._kept[number])

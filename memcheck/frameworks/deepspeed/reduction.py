@@ -102,22 +102,26 @@ class Early(Record):
 def as_they_appear(numels: Sequence[int], reducing: Reducing, *, frees_gradients: bool) -> Early:
     """Return the bytes that ZeRO-1 and ZeRO-2 allocate where backward hooks reduce gradients, next to the buckets.
 
-    ``numels``: elements of each tensor in the order of the hooks. ``moving``: only the reduction keeps gradients that
-    are in no bucket; otherwise autograd keeps them as well.
+    ``numels``: elements of each tensor in the order of the hooks. ``frees_gradients``: only the reduction keeps
+    gradients that are in no bucket; otherwise autograd keeps them as well, and they are counted there.
     """
     reductions = list(_reductions(numels, reducing))
     highest = pending = kept = previous = at_first_hook = at_last_hook = after_backward = 0
-    for first, last, outside, temporary in reductions:
-        new = outside if frees_gradients else 0
-        previous = previous if reducing.overlaps and not reducing.contiguous else 0
-        # after the last tensor's hook the backward is over
-        newest = numels[last - 1] if new and (last == len(numels) or last - first == 1) else 0
-        pending = max(pending, kept + previous + new - rounded(newest * DTYPE_BYTES[reducing.dtype]))
+    for first, last, unbucketed_bytes, temporary in reductions:
+        new = unbucketed_bytes if frees_gradients else 0
+        if reducing.contiguous or not reducing.overlaps:
+            previous = 0  # the previous reduction is over before this one starts
+        # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
+        not_pending_numel = numels[last - 1] if new and (last == len(numels) or last - first == 1) else 0
+        pending = max(pending, kept + previous + new - rounded(not_pending_numel * DTYPE_BYTES[reducing.dtype]))
         at_last_hook, after_backward = after_backward, kept + max(previous + new, new + temporary)
-        at_first_hook = temporary if last == 1 else at_first_hook
-        highest = max(highest, after_backward if 1 < last < len(numels) else 0)
+        if last == 1:
+            at_first_hook = temporary
+        elif last < len(numels):
+            highest = max(highest, after_backward)
         previous = new
-        kept += 0 if reducing.frees else new
+        if not reducing.frees:
+            kept += new
     early = _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)
     return early._replace(reduces_once=len(reductions) < 2)
 
@@ -165,13 +169,8 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int
         numel = sum(numels[first:last])
         unbucketed = not reducing.contiguous or numel > reducing.limit
         unbucketed_bytes = sum(rounded(n * item_bytes) for n in numels[first:last]) if unbucketed else 0
-        temporary = _copies(
-            reducing,
-            numels[first:last],
-            numel,
-            offset // partition_numel != (offset + numel - 1) // partition_numel,
-            partition_numel,
-        )
+        shared = offset // partition_numel != (offset + numel - 1) // partition_numel
+        temporary = _copies(reducing, numels[first:last], partition_numel, shared=shared)
         if reducing.offloads:  # the clone takes the gradient's place before its norm is taken
             cloned = rounded(numel * item_bytes) if unbucketed else 0
             temporary = max(temporary, cloned, *(rounded(NORM * min(n, partition_numel)) for n in numels[first:last]))
@@ -179,32 +178,30 @@ def _reductions(numels: Sequence[int], reducing: Reducing) -> Iterator[tuple[int
         offset += numel
 
 
-def _copies(reducing: Reducing, numels: Sequence[int], numel: int, shared: bool, partition_numel: int) -> int:
-    """Return the bytes that the reduction of one bucket of ``numel`` elements allocates.
+def _copies(reducing: Reducing, numels: Sequence[int], partition_numel: int, *, shared: bool) -> int:
+    """Return the bytes that the reduction of one bucket allocates: a flat copy, a cast of it, and one part in fp32.
 
     ``numels``: elements of its tensors. ``shared``: several ranks own parts of it, each at most ``partition_numel``
     elements. Slices that follow each other in the bucket and go to the same owner are one. Slices of the fp32 partition
     are not.
     """
-    is_one_tensor = len(numels) == 1
-    flat_numel = 0
+    reduced_numel, several_tensors = sum(numels), len(numels) > 1
+    makes_flat_copy = False
     if not reducing.contiguous:
-        flat_numel = 0 if is_one_tensor else numel
+        makes_flat_copy = several_tensors
     elif reducing.scatters:
-        numel = numel if reducing.one_all_reduce else min(numel, partition_numel)
-        joins_copies = (reducing.fp32_sums or (reducing.shuffled and reducing.ranks > 1)) and not is_one_tensor
-        flat_numel = numel if joins_copies or (shared and reducing.one_all_reduce) else 0
-    flat_bytes = rounded(flat_numel * DTYPE_BYTES[reducing.dtype])
-    cast_bytes = (
-        rounded(numel * DTYPE_BYTES[reducing.communication_dtype])
-        if reducing.communication_dtype != reducing.dtype
-        else 0
-    )
-    fp32_bytes = (
-        rounded(min(max(numels), partition_numel) * 4)
-        if reducing.fp32_sums and reducing.communication_dtype != "fp32"
-        else 0
-    )
+        if not reducing.one_all_reduce:
+            reduced_numel = min(reduced_numel, partition_numel)
+        slices_are_apart = reducing.fp32_sums or (reducing.shuffled and reducing.ranks > 1)
+        makes_flat_copy = (slices_are_apart and several_tensors) or (shared and reducing.one_all_reduce)
+    flat_bytes = cast_bytes = fp32_bytes = 0
+    if makes_flat_copy:
+        flat_bytes = rounded(reduced_numel * DTYPE_BYTES[reducing.dtype])
+    if reducing.communication_dtype != reducing.dtype:
+        cast_bytes = rounded(reduced_numel * DTYPE_BYTES[reducing.communication_dtype])
+    if reducing.fp32_sums and reducing.communication_dtype != "fp32":
+        fp32_bytes = rounded(min(max(numels), partition_numel) * DTYPE_BYTES["fp32"])
+    # the cast replaces the flat copy before a part of it is widened to fp32
     return max(flat_bytes + cast_bytes, (cast_bytes or flat_bytes) + fp32_bytes)
 
 
@@ -232,41 +229,41 @@ def _scattered(numels: tuple[int, ...], reducing: Reducing, sum_dtype: str) -> E
     ``numels``: elements of the gradients in the order in which backward computes them. ``reducing``: the engine's
     settings. ``sum_dtype``: dtype of the partitions that gradients are added to.
     """
-    gradient_bytes, communication_bytes, accumulated_bytes = (
-        DTYPE_BYTES[name] for name in (reducing.dtype, reducing.communication_dtype, sum_dtype)
-    )
+    gradient_bytes, sum_bytes = DTYPE_BYTES[reducing.dtype], DTYPE_BYTES[sum_dtype]
+    communication_bytes = DTYPE_BYTES[reducing.communication_dtype]
+    casts_sums = reducing.communication_dtype != sum_dtype
     highest = pending = at_first_hook = at_last_hook = after_backward = 0
     for first, last in buckets(numels, reducing.limit):
         bucket_numels, numel = numels[first:last], sum(numels[first:last])
         unbucketed = not reducing.contiguous or numel > reducing.limit
         shards = [ceil_div(n, reducing.ranks) for n in bucket_numels]
-        if unbucketed or reducing.scatters:  # what is in the bucket has its dtype
-            cast = flat = 0
+        if unbucketed or reducing.scatters:  # reduce_scatter_coalesced; a bucket already has the communication dtype
+            cast = flat = summands = 0
             if unbucketed and reducing.communication_dtype != reducing.dtype:
                 cast = sum(rounded(n * communication_bytes) for n in bucket_numels)
             if len(bucket_numels) > 1 or numel % reducing.ranks:
                 flat = rounded(sum(shards) * reducing.ranks * communication_bytes)
-            summands = (
-                sum(rounded(n * accumulated_bytes) for n in shards) if reducing.communication_dtype != sum_dtype else 0
-            )
+            if casts_sums:
+                summands = sum(rounded(n * sum_bytes) for n in shards)
             temporary, kept_bytes = cast + flat + summands, summands or flat or cast
-        else:
+        else:  # one all-reduce, then each rank takes its shards
             scaled = rounded(numel * communication_bytes) if reducing.ranks > 1 else 0
-            widened = rounded(numel * accumulated_bytes) if reducing.communication_dtype != sum_dtype else 0
-            padded = sum(
-                rounded(shard * accumulated_bytes)
-                for n, shard in zip(bucket_numels, shards, strict=True)
-                if n % reducing.ranks
-            )
+            widened = rounded(numel * sum_bytes) if casts_sums else 0
+            uneven = [shard for n, shard in zip(bucket_numels, shards, strict=True) if n % reducing.ranks]
+            padded = sum(rounded(shard * sum_bytes) for shard in uneven)
             kept_bytes = (widened or scaled) + padded
             temporary = max(scaled + widened, kept_bytes)
         if reducing.offloads:  # the part as it is summed, and pieces of it in fp64 (_constant_buffered_norm2)
-            norms = [back_from_host(n * accumulated_bytes) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
+            norms = [back_from_host(n * sum_bytes) + rounded(NORM * min(n, NORM_ELEMENTS)) for n in shards]
             temporary = max(temporary, kept_bytes + max(norms))
-        outside = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
-        newest = bucket_numels[-1] if unbucketed and (last == len(numels) or len(bucket_numels) == 1) else 0
-        pending = max(pending, outside - rounded(newest * gradient_bytes))
-        at_last_hook, after_backward = after_backward, outside + temporary
-        at_first_hook = temporary if last == 1 else at_first_hook
-        highest = max(highest, after_backward if 1 < last < len(numels) else 0)
+        unbucketed_bytes = sum(rounded(n * gradient_bytes) for n in bucket_numels) if unbucketed else 0
+        # the last tensor's hook runs after the backward, and a bucket's only tensor is not pending before its own hook
+        is_not_pending = unbucketed and (last == len(numels) or len(bucket_numels) == 1)
+        not_pending_numel = bucket_numels[-1] if is_not_pending else 0
+        pending = max(pending, unbucketed_bytes - rounded(not_pending_numel * gradient_bytes))
+        at_last_hook, after_backward = after_backward, unbucketed_bytes + temporary
+        if last == 1:
+            at_first_hook = temporary
+        elif last < len(numels):
+            highest = max(highest, after_backward)
     return _early(pending, at_first_hook, highest, at_last_hook, after_backward, alone=len(numels) < 2)

@@ -85,7 +85,7 @@ def engine_step(job: TrainingJob, units: Sequence[tuple[LocalTensor, ...]]) -> t
 
 def saves_inputs(job: TrainingJob) -> bool:
     """Whether ZeRO-3 puts a function of its own in place of ``F.linear`` (``memory_efficient_linear``)."""
-    return job.layout.zero_stage == 3 and bool(job.option("memory_efficient_linear", True))
+    return job.layout.zero_stage == 3 and bool(job.option("memory_efficient_linear", default=True))
 
 
 class EngineStep(DataParallel):
@@ -272,7 +272,7 @@ def engine_host(job: TrainingJob, tensors: Sequence[LocalTensor]) -> tuple[tuple
 
 def pins(job: TrainingJob) -> bool:
     """Return whether host buffers are pinned: ``pin_memory``, true by default."""
-    return bool(job.option("pin_memory", True))
+    return bool(job.option("pin_memory", default=True))
 
 
 def _master(job: TrainingJob) -> int:
@@ -291,22 +291,26 @@ def _partitioned_optimizer(job: TrainingJob, trained_numels: list[int]) -> dict[
     ``trained_numels``: elements of each trained tensor. The updated partition is cast into a buffer of its own before
     it is copied to the GPU.
     """
-    ranks, parameter_item_bytes, pinned = max(1, job.layout.shard_group), DTYPE_BYTES[job.recipe.compute], pins(job)
-    partition_numel, master_item_bytes = ceil_div(sum(trained_numels), ranks), _master(job)
-    gradients_bytes = block(partition_numel * master_item_bytes, pinned)
-    if job.layout.zero_stage == 2 and job.gradient_accumulation_steps > 1 and master_item_bytes == 4:
+    ranks, pinned = max(1, job.layout.shard_group), pins(job)
+    parameter_item_bytes, master_item_bytes = DTYPE_BYTES[job.recipe.compute], _master(job)
+    partition_numel = ceil_div(sum(trained_numels), ranks)
+    master_bytes = gradients_bytes = block(partition_numel * master_item_bytes, pinned=pinned)
+    if job.layout.zero_stage == 2 and job.gradient_accumulation_steps > 1 and master_item_bytes == DTYPE_BYTES["fp32"]:
         # each whole tensor that the partition touches has a buffer in which its micro-batches are summed
-        sums_bytes = (
-            sum(block(n * parameter_item_bytes, pinned) for n, _ in tensors)
-            for tensors in partitions(trained_numels, ranks)
+        gradients_bytes += max(
+            (
+                sum(block(numel * parameter_item_bytes, pinned=pinned) for numel, _ in touched_tensors)
+                for touched_tensors in partitions(trained_numels, ranks)
+            ),
+            default=0,
         )
-        gradients_bytes += max(sums_bytes, default=0)
+    updated_bytes = block(partition_numel * parameter_item_bytes, pinned=pinned)
+    largest_gradient_bytes = block(max(trained_numels, default=0) * parameter_item_bytes, pinned=pinned)
     return {
-        "master_weights": block(partition_numel * master_item_bytes, pinned),
+        "master_weights": master_bytes,
         "gradients": gradients_bytes,
         "optimizer_states": _states(job, partition_numel),
-        "communication_buffers": block(partition_numel * parameter_item_bytes, pinned)
-        + block(max(trained_numels, default=0) * parameter_item_bytes, pinned),
+        "communication_buffers": updated_bytes + largest_gradient_bytes,
     }
 
 
@@ -319,7 +323,7 @@ def _sharded_optimizer(job: TrainingJob, trained_numels: list[int]) -> dict[str,
     ranks, pinned, master_item_bytes = max(1, job.layout.shard_group), pins(job), _master(job)
     shards = [ceil_div(n, ranks) for n in trained_numels]
     partition_numel = sum(shards)
-    sums_bytes = block(partition_numel * DTYPE_BYTES[accumulation_dtype(job)], pinned)
+    sums_bytes = block(partition_numel * DTYPE_BYTES[accumulation_dtype(job)], pinned=pinned)
     sub_groups = _sub_groups(shards, elements(job, "sub_group_size", job.architecture.hidden_size))
     if job.optimizer.offload == "nvme":
         largest_bytes = max(sub_groups, default=0) * master_item_bytes
@@ -331,7 +335,7 @@ def _sharded_optimizer(job: TrainingJob, trained_numels: list[int]) -> dict[str,
         }
     return {
         "master_weights": partition_numel * master_item_bytes,
-        "gradients": sums_bytes + sum(block(n * master_item_bytes, pinned) for n in sub_groups),
+        "gradients": sums_bytes + sum(block(n * master_item_bytes, pinned=pinned) for n in sub_groups),
         "optimizer_states": _states(job, partition_numel),
     }
 
@@ -359,21 +363,24 @@ def _parameters(job: TrainingJob, tensors: Sequence[LocalTensor]) -> dict[str, i
     host allocator keeps the blocks that this buffer replaces.
     """
     ranks, item_bytes, pinned = max(1, job.layout.shard_group), DTYPE_BYTES[job.recipe.params], pins(job)
-    shards = [(t.trained, ceil_div(t.numel, ranks)) for t in tensors]
-    flat_numel = sum(n for trained, n in shards if trained)
-    frozen_bytes = sum(block(n * item_bytes, pinned) for trained, n in shards if not trained)
+    trained_shards = [ceil_div(t.numel, ranks) for t in tensors if t.trained]
+    frozen_shards = [ceil_div(t.numel, ranks) for t in tensors if not t.trained]
+    flat_numel = sum(trained_shards)
     if job.parameter_offload == "cpu":
-        replaced_bytes = sum(block(n * item_bytes, True) for trained, n in shards if trained) if pinned else 0
-        return {"parameters": block(flat_numel * item_bytes, True) + frozen_bytes, "fragmentation": replaced_bytes}
+        frozen_bytes = sum(block(n * item_bytes, pinned=pinned) for n in frozen_shards)
+        replaced_bytes = sum(block(n * item_bytes, pinned=True) for n in trained_shards) if pinned else 0
+        parameter_bytes = block(flat_numel * item_bytes, pinned=True) + frozen_bytes
+        return {"parameters": parameter_bytes, "fragmentation": replaced_bytes}
     buffer_count = int(str(job.option("buffer_count", PARAMETER_BUFFERS)))
     buffer_numel = int(str(job.option("buffer_size", BUFFER_ELEMENTS)))
-    unswapped_bytes = sum(block(n * item_bytes, pinned) for _, n in shards if n * item_bytes < LEAST_SWAPPED)
+    shard_bytes = [n * item_bytes for n in (*trained_shards, *frozen_shards)]
+    unswapped_bytes = sum(block(n_bytes, pinned=pinned) for n_bytes in shard_bytes if n_bytes < LEAST_SWAPPED)
     buffers_bytes = buffer_count * _aligned(buffer_numel * item_bytes)
     if flat_numel > MOST_IN_CPU:  # swapped elements pass through a buffer as large as a sub-group
-        sub_groups = _sub_groups([n for trained, n in shards if trained], elements(job, "sub_group_size", 0))
+        sub_groups = _sub_groups(trained_shards, elements(job, "sub_group_size", 0))
         buffers_bytes += _aligned(max(sub_groups) * item_bytes)
     return {
-        "parameters": block(min(flat_numel, MOST_IN_CPU) * item_bytes, True) + unswapped_bytes,
+        "parameters": block(min(flat_numel, MOST_IN_CPU) * item_bytes, pinned=True) + unswapped_bytes,
         "communication_buffers": buffers_bytes,
     }
 

@@ -237,9 +237,8 @@ def _qkv(ctx: Context, attention: Attention, x: Value) -> Value:
     """
     tape, adapter = ctx.tape, ctx.setting.adapter
     tensors = linear_tensors(attention.tensors)[:-1]
-    part_widths = tuple(
-        heads * attention.head_dim for heads in (attention.heads, attention.kv_heads, attention.kv_heads)
-    )
+    kv_width = attention.kv_heads * attention.head_dim
+    part_widths = (attention.heads * attention.head_dim, kv_width, kv_width)
     base = Weights(
         ctx.parameter("self_attn.qkv", (sum(part_widths), ctx.hidden)),
         ctx.parameter("self_attn.qkv.bias", (sum(part_widths),)) if attention.qkv_bias else None,

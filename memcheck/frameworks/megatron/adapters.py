@@ -179,9 +179,12 @@ def whole_adapter(ctx: Context, x: Value, base: Value, weight: Parameter) -> Val
     rows, tensor_ranks = x.shape[0], ctx.tp
     low_rank = _product(ctx, dropout(tape, x, adapter.dropout), weight.name + IN, adapter.rank // tensor_ranks)
     del x
-    low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank)) if tensor_ranks > 1 else low_rank
+    if tensor_ranks > 1:
+        low_rank = _gather_columns(ctx, low_rank, (rows, adapter.rank))
     update = _product(ctx, low_rank, weight.name + OUT, ceil_div(weight.shape[0], tensor_ranks))
-    return _add_scaled(ctx, base, _gather_columns(ctx, update, (rows, weight.shape[0])) if tensor_ranks > 1 else update)
+    if tensor_ranks > 1:
+        update = _gather_columns(ctx, update, (rows, weight.shape[0]))
+    return _add_scaled(ctx, base, update)
 
 
 def normalise_for_adapter(ctx: Context, x: Value, spec: Norm | None, label: str) -> Value:

@@ -44,7 +44,8 @@ def self_attention(
     tape = ctx.tape
     local_heads = ceil_div(attention.heads, ctx.tp)
     local_kv_heads = max(1, attention.kv_heads // ctx.tp)
-    qkv_width = (attention.heads * (2 if attention.output_gate else 1) + 2 * attention.kv_heads) * attention.head_dim
+    query_heads = 2 * attention.heads if attention.output_gate else attention.heads  # a gate for each query
+    qkv_width = (query_heads + 2 * attention.kv_heads) * attention.head_dim
     qkv_projection = projection(
         ctx, "self_attention.linear_qkv", ceil_div(qkv_width, ctx.tp), ctx.hidden, bias=attention.qkv_bias
     )
@@ -54,21 +55,20 @@ def self_attention(
         qkv = _gather_qkv(tape, qkv, qkv_width)
     # split into queries, gates, keys and values: views, of which some are copied
     rows = qkv.shape[0]
-    gates: tuple[Value, ...] = ()
-    kv_shapes = (rows, local_kv_heads * attention.head_dim), (rows, local_kv_heads * attention.head_dim)
+    query_shape, kv_shape = (rows, local_heads * attention.head_dim), (rows, local_kv_heads * attention.head_dim)
+    gate = None
     if attention.output_gate and is_bridged(ctx.setting):
-        q, key, value = tape.views(qkv, (rows, 2 * local_heads * attention.head_dim), *kv_shapes)
+        q, key, value = tape.views(qkv, (rows, 2 * query_shape[1]), kv_shape, kv_shape)
         q, gate = _split_interleaved(tape, copy(tape, q, "query reshape") if local_kv_heads > 1 else q)
-        q, gates = copy(tape, q, "contiguous q"), (gate,)
+        q = copy(tape, q, "contiguous q")
     else:
-        query_shape = (rows, local_heads * attention.head_dim)
-        q, *gate_views, key, value = tape.views(
-            qkv, query_shape, *([query_shape] if attention.output_gate else []), *kv_shapes
-        )
-        gates = tuple(gate_views)
+        if attention.output_gate:
+            q, gate, key, value = tape.views(qkv, query_shape, query_shape, kv_shape, kv_shape)
+        else:
+            q, key, value = tape.views(qkv, query_shape, kv_shape, kv_shape)
         if local_heads > local_kv_heads > 1:  # heads of different groups are not adjacent
             q = copy(tape, q, "query reshape")
-            gates = tuple([copy(tape, t, "gate reshape") for t in gates])
+            gate = copy(tape, gate, "gate reshape") if gate is not None else None
     del qkv
     rotates = attention.rotary_dim > 0
     q = _head_norm(ctx, attention.query_norm, q, "q_layernorm")
@@ -87,10 +87,10 @@ def self_attention(
         dropout=attention_dropout(ctx, attention.dropout),
     )
     if recompute:
-        out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
+        out = checkpoint(ctx, lambda ctx, qkv: core_attention(ctx, kernel, *qkv), (q, key, value))
     else:
         out = core_attention(ctx, kernel, q, key, value)
-    for gate in gates:
+    if gate is not None:
         out = _apply_output_gate(ctx, out, gate)
     output_projection = projection(
         ctx,
@@ -163,7 +163,7 @@ def rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
     ``apply_rope_fusion`` is on by default where TransformerEngine is.
     """
     tape = ctx.tape
-    if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
+    if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", default=True)):
         return operator(tape, tape.value(x.shape, x.dtype, "fused rotary embedding"), x, "fused rotary backward")
     return _unfused_rotary(ctx, x, rotary_dim)
 
@@ -176,7 +176,7 @@ def _unfused_rotary(ctx: Context, x: Value, rotary_dim: int) -> Value:
     """
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     table = (ctx.sequence, rotary_dim)
-    needs_grad = x.origin is not None
+    needs_grad = x.needs_grad
     cos, sin = tape.new(table, dtype, "cos"), tape.new(table, dtype, "sin")
     with_cos = tape.new(shape, dtype, "t * cos")
     rotated_half = tape.new(shape, dtype, "rotate half")
@@ -258,14 +258,16 @@ def latent_attention(
         attention.kv_lora_rank,
     )
 
-    def up(ctx: Context, t: tuple[Value, ...]) -> tuple[Value, ...]:
-        q = column(ctx, t[0], q_up, "linear_q_up_proj", q_norm)
-        both = column(ctx, t[1], kv_up, "linear_kv_up_proj", Norm("rmsnorm", attention.kv_lora_rank))
-        return _rotate(ctx, attention, heads, q, both, t[2])
+    def project_up(ctx: Context, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Return q, k and v of compressed queries, compressed keys and values, and the rotary part of the keys."""
+        compressed_q, compressed_kv, k_rotary = inputs
+        q = column(ctx, compressed_q, q_up, "linear_q_up_proj", q_norm)
+        key_value = column(ctx, compressed_kv, kv_up, "linear_kv_up_proj", Norm("rmsnorm", attention.kv_lora_rank))
+        return _rotate(ctx, attention, heads, q, key_value, k_rotary)
 
-    dropped = Discarded(ctx) if up_proj else None
+    discarded = Discarded(ctx) if up_proj else None
     inputs = (compressed, kv, k_rotary)
-    q, key, value = dropped.run(up, inputs) if dropped is not None else up(ctx, inputs)
+    q, key, value = discarded.run(project_up, inputs) if discarded is not None else project_up(ctx, inputs)
     forward_locals = compressed, kv  # variables of forward, to its end, as q, k and v are
     del compressed, kv, k_rotary, inputs
     kernel = Kernel(
@@ -277,11 +279,11 @@ def latent_attention(
         dropout=attention_dropout(ctx, attention.dropout),
     )
     if recompute:
-        out = checkpoint(ctx, lambda c, t: core_attention(c, kernel, t[0], t[1], t[2]), (q, key, value))
+        out = checkpoint(ctx, lambda ctx, qkv: core_attention(ctx, kernel, *qkv), (q, key, value))
     else:
         out = core_attention(ctx, kernel, q, key, value)
-    if dropped is not None:
-        out = dropped.discard(out)
+    if discarded is not None:
+        out = discarded.discard(out)
     proj = projection(
         ctx, prefix + "linear_proj", ctx.hidden, heads * attention.v_head_dim, bias=attention.bias, adds=False
     )
@@ -304,7 +306,7 @@ def _rotate(
     rows = query_states.shape[0]
     key_shape = (rows, heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim))
     value_shape = (rows, heads * attention.v_head_dim)
-    if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", True)):
+    if uses_te(ctx.setting) and bool(ctx.setting.option("apply_rope_fusion", default=True)):
         query_states = operator(
             tape, Value(query_states.storage, query_states.shape, query_states.dtype), query_states, GRAD_UNCHANGED
         )
@@ -334,7 +336,7 @@ def _fused_key_value(
     key_storage, value_storage = tape.new(key_shape, dtype, "key"), tape.new(value_shape, dtype, "value")
     gradients: list[Gradient] = ["d_kv", (k_rotary.shape, dtype, "d_k_pos_emb")]
     carrier = operator(tape, Value(None, (), dtype), (kv, k_rotary), gradients)
-    if carrier.origin is not None:
+    if carrier.needs_grad:
         carrier.origin.view_gradients = []  # type: ignore[union-attr]
 
     def pass_on(grad: Storage) -> list[Storage | None]:

@@ -96,7 +96,7 @@ def dtype_names(job: TrainingJob) -> DtypeNames:
         states = tuple(str(job.option(n, "fp32")) for n in ("exp_avg_dtype", "exp_avg_sq_dtype")[:state_count])
         if master != "none":
             master = str(job.option("main_params_dtype", "fp32"))
-        if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", True)):
+        if master == "fp32" and recipe.params == "bf16" and bool(job.option("store_param_remainders", default=True)):
             master = REMAINDERS  # TE FusedAdam keeps the 16 bits of fp32 that the bf16 parameter lacks
     return DtypeNames(parameter=recipe.params, gradient=main_gradient(job), master=master, states=states)
 
@@ -202,8 +202,7 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
     """
     if job.option("use_precision_aware_optimizer"):
         # fused_adam.py, step: `unscaled_lists` holds the states of a whole parameter group. Experts whose process
-        # groups
-        # differ (`use_expert_pgs`) have an optimizer of their own, which steps after the dense one
+        # groups differ (`use_expert_pgs`) have an optimizer of their own, which steps after the dense one
         layout = job.layout
         copies = [_unscaled_state_bytes(job, tensors, expert=expert) for expert in (False, True)]
         separate_optimizers = layout.expert > 1 or layout.expert_tensor != layout.tensor
@@ -214,10 +213,10 @@ def step_temporaries(job: TrainingJob, tensors: list[Counted], gradient: str | N
     for expert in (False, True):
         trained = [t for t in tensors if t.expert == expert and t.trained]
         ranks = optimizer_ranks(job, expert=expert) if distributed(job) else 1
-        if DTYPE_BYTES[gradient or main_gradient(job)] < 4:
-            total += rounded(elements(trained) * 4 // ranks)
+        if DTYPE_BYTES[gradient or main_gradient(job)] < DTYPE_BYTES["fp32"]:
+            total += rounded(elements(trained) * DTYPE_BYTES["fp32"] // ranks)
         if has_fp8_weights(job):
-            total += rounded(elements([t for t in trained if t.linear]) * 2 // ranks)
+            total += rounded(elements([t for t in trained if t.linear]) * DTYPE_BYTES["bf16"] // ranks)
     return total
 
 
@@ -228,13 +227,21 @@ def _unscaled_state_bytes(job: TrainingJob, tensors: list[Counted], *, expert: b
     """
     names = dtype_names(job)
     version = str(job.option("transformer_engine_version") or "")
-    kernel_scales = set(names.states) == {"bf16"} and bool(version) and not is_before(version, FUSED_SCALES_SINCE)
-    states = () if kernel_scales else names.states
-    copied_states = sum(name != "fp32" for name in states) + (names.master not in ("fp32", "none", REMAINDERS))
+    kernel_reads_bf16 = bool(version) and not is_before(version, FUSED_SCALES_SINCE)
+    copied_states = [dtype for dtype in names.states if dtype != "fp32"]
+    if set(names.states) == {"bf16"} and kernel_reads_bf16:
+        copied_states = []
+    copies = len(copied_states)
+    if names.master not in ("fp32", "none", REMAINDERS):
+        copies += 1
     trained = [t for t in tensors if t.expert == expert and t.trained]
-    shard = ceil_div(elements(trained), optimizer_ranks(job, expert=expert))
-    cast_back_bytes = 2 * min(shard, max((t.numel for t in trained), default=0)) if "bf16" in states else 0
-    return int(on_device_share(job) * (copied_states * rounded(4 * shard) + rounded(cast_back_bytes)))
+    shard_numel = ceil_div(elements(trained), optimizer_ranks(job, expert=expert))
+    fp32_bytes = copies * rounded(shard_numel * DTYPE_BYTES["fp32"])
+    cast_back_bytes = 0
+    if "bf16" in copied_states:
+        largest_numel = max((t.numel for t in trained), default=0)
+        cast_back_bytes = rounded(min(shard_numel, largest_numel) * DTYPE_BYTES["bf16"])
+    return int(on_device_share(job) * (fp32_bytes + cast_back_bytes))
 
 
 RANK_SHARE_LIMIT = 1.3
@@ -277,21 +284,17 @@ def muon_bytes(job: TrainingJob, tensors: list[Counted], *, expert: bool) -> Sta
     sgd = job._replace(optimizer=job.optimizer._replace(name="sgd-momentum"))
     if not distributed(job):
         momentum_bytes = group_bytes(sgd, matrices, expert=expert)
-        gradients = rounded(
-            elements(tensors) * dtypes(job).gradient
-        )  # gradients of matrices and other tensors share one buffer
+        # gradients of matrices and other tensors share one buffer
+        gradients = rounded(elements(tensors) * dtypes(job).gradient)
         return adam_bytes.plus(momentum_bytes)._replace(gradients=gradients)
     element_bytes, ranks = dtypes(sgd), optimizer_ranks(job, expert=expert)
-    smallest_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks) if job.option("overlap_grad_reduce") else 0
-    stated_bucket = job.option("ddp_bucket_size")
+    smallest_bucket = 0  # one bucket
+    if job.option("overlap_grad_reduce"):
+        default_bucket = max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
+        smallest_bucket = int(str(job.option("ddp_bucket_size") or default_bucket))
     alignment = HIGH_BANDWIDTH_ALIGNMENT if job.option("ddp_pad_buckets_for_high_nccl_busbw") else 1
     matrix_sizes = tuple([(t.numel, t.rows, t.times) for t in matrices])
-    shard_elements, largest_load = fullest_shard(
-        matrix_sizes,
-        ranks,
-        int(str(stated_bucket)) if stated_bucket and smallest_bucket else smallest_bucket,
-        alignment,
-    )
+    shard_elements, largest_load = fullest_shard(matrix_sizes, ranks, smallest_bucket, alignment)
     return adam_bytes.plus(
         StateBytes(
             parameters=rounded(ranks * shard_elements * element_bytes.parameter),
@@ -306,17 +309,19 @@ def muon_temporaries(job: TrainingJob, tensors: list[Counted]) -> int:
     """Return the bytes that Muon's step of the largest matrix takes while the previous result is live.
 
     It is the larger of two moments. First the parts of all tensor ranks are gathered and joined, and the joined matrix
-    is divided by its norm in fp32 and cast to bf16: 14 bytes per element. Later a product of each iteration is live
-    together with its two squares: 12 bytes per element and 4 per element of the square. The previous result has 4 bytes
-    per element of this rank's part.
+    is divided by its norm in fp32 and cast to bf16. Later a product of each iteration is live together with its two
+    squares in bf16. The previous result is in fp32, and has the elements of this rank's part.
     """
+    fp32, bf16 = DTYPE_BYTES["fp32"], DTYPE_BYTES["bf16"]
     largest = 0
     for t in tensors:
         if t.trained and t.rows:
             tensor_ranks = job.layout.expert_tensor if t.expert else job.layout.tensor
             full_numel, columns = t.numel * tensor_ranks, t.numel // t.rows
             square_numel = min(t.rows * tensor_ranks, columns) ** 2  # of the smaller dimension, at most
-            largest = max(largest, 4 * t.numel + max(14 * full_numel, 12 * full_numel + 4 * square_numel))
+            normalising = full_numel * (3 * fp32 + bf16)  # gathered, joined, divided; cast
+            iterating = full_numel * (2 * fp32 + 2 * bf16) + 2 * square_numel * bf16
+            largest = max(largest, t.numel * fp32 + max(normalising, iterating))
     return largest
 
 
@@ -334,7 +339,7 @@ def fullest_shard(
     in_model_order: list[tuple[int, int]] = []
     for layer in range(max(times for _, _, times in matrices)):
         in_model_order += [(numel, rows) for numel, rows, times in matrices if layer < times]
-    divisor = math.lcm(64, math.lcm(world, 128, alignment) // world)
+    divisor = math.lcm(PARAMETER_ALIGNMENT, math.lcm(world, BUCKET_ALIGNMENT, alignment) // world)
     ranks = min(world, len(in_model_order))  # further ranks get no matrix
     work_of_rank, elements_of_rank, shard = [0.0] * ranks, [0] * ranks, 0
     for bucket in _buckets(in_model_order[::-1], world, smallest_bucket, divisor):
@@ -342,7 +347,7 @@ def fullest_shard(
         assigned, largest_shard = assign_bucket(bucket, work_of_rank, mean_elements * RANK_SHARE_LIMIT)
         for rank, numel in assigned.items():
             elements_of_rank[rank] += numel
-        shard += _round_up(largest_shard, divisor)
+        shard += round_up(largest_shard, divisor)
     return shard, max(elements_of_rank)
 
 
@@ -353,25 +358,27 @@ def assign_bucket(bucket: list[tuple[int, int]], loads: list[float], cap: float)
     work whose size stays below ``cap`` elements; if there is none, to the rank with the smallest size. ``loads``: the
     work of each rank so far, to which this bucket's is added. Of equal ranks the first is taken.
     """
-    sizes, elements = [0] * len(loads), dict[int, int]()  # sizes are padded: each matrix begins at a multiple of 64
+    sizes, elements = [0] * len(loads), dict[int, int]()  # sizes are padded: each matrix begins at an aligned element
+    # two heaps, for the rank with the least work and for the smallest; an entry is stale once its rank got more
     by_load = [(load, rank) for rank, load in enumerate(loads)]
     heapify(by_load)
     by_size = [(0, rank) for rank in range(len(loads))]
     for numel, rows in sorted(bucket, key=_newton_schulz_cost, reverse=True):
-        while sizes[by_size[0][1]] != by_size[0][0]:  # an entry from before the rank got more
-            heappop(by_size)
         smallest_size, rank = by_size[0]
-        skipped = list[tuple[float, int]]()
-        while _round_up(smallest_size, 64) + numel <= cap:  # some rank has room
+        while sizes[rank] != smallest_size:
+            heappop(by_size)
+            smallest_size, rank = by_size[0]
+        full_ranks = list[tuple[float, int]]()
+        while round_up(smallest_size, PARAMETER_ALIGNMENT) + numel <= cap:  # some rank has room
             load, rank = heappop(by_load)
             if loads[rank] != load:
                 continue
-            if _round_up(sizes[rank], 64) + numel <= cap:
+            if round_up(sizes[rank], PARAMETER_ALIGNMENT) + numel <= cap:
                 break
-            skipped.append((load, rank))
-        for entry in skipped:
+            full_ranks.append((load, rank))
+        for entry in full_ranks:
             heappush(by_load, entry)
-        sizes[rank] = _round_up(sizes[rank], 64) + numel
+        sizes[rank] = round_up(sizes[rank], PARAMETER_ALIGNMENT) + numel
         loads[rank] += _newton_schulz_cost((numel, rows))
         elements[rank] = elements.get(rank, 0) + numel
         heappush(by_load, (loads[rank], rank))
@@ -402,19 +409,15 @@ def _buckets(
     for numel, rows in order:
         enough = max(smallest_bucket, int(ranks * largest_matrix * BUCKET_FILL_FLOOR))
         is_full = bool(buckets[-1]) and elements >= enough
-        if is_full and _round_up(shard_sizes[0], 64) + numel > _round_up(largest_shard, divisor):
+        enlarged_shard = round_up(shard_sizes[0], PARAMETER_ALIGNMENT) + numel
+        if is_full and enlarged_shard > round_up(largest_shard, divisor):
             buckets.append([])
             shard_sizes = [0] * len(shard_sizes)
             largest_shard = elements = largest_matrix = 0
         buckets[-1].append((numel, rows))
-        shard_size = _round_up(heappop(shard_sizes), 64) + numel
+        shard_size = round_up(heappop(shard_sizes), PARAMETER_ALIGNMENT) + numel
         heappush(shard_sizes, shard_size)
         largest_shard = max(largest_shard, shard_size)
         elements += numel
         largest_matrix = max(largest_matrix, numel)
     return buckets
-
-
-def _round_up(count: int, divisor: int) -> int:
-    """``count`` rounded up to a multiple of ``divisor``."""
-    return round_up(count, divisor)

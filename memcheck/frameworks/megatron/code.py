@@ -18,13 +18,13 @@ from memcheck.models.types import Architecture
 
 
 def always(
-    job: TrainingJob, architecture: Architecture, setting: Setting, held: ChunkContents, device: Device
+    job: TrainingJob, architecture: Architecture, setting: Setting, contents: ChunkContents, device: Device
 ) -> Components:
     """Return bytes by component that are live all step on a rank: workspaces, rotary tables and the batch.
 
-    ``held``: the layers, tensors and ends of the model on the rank.
+    ``contents``: the layers, tensors and ends of the model on the rank.
     """
-    return workspaces(job, architecture, setting, held, device).components()
+    return workspaces(job, architecture, setting, contents, device).components()
 
 
 def attention_mask(job: TrainingJob, _setting: Setting) -> int:

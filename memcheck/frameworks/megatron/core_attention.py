@@ -393,7 +393,7 @@ def _scaled_softmax(ctx: Context, kernel: Kernel, scores: Value, dtype: str) -> 
         out = tape.value(scores.shape, scores.dtype, "masked softmax")
         shape = scores.shape
         return operator(tape, out, scores, (shape, dtype, "masked softmax backward"), saves=(out,))
-    in_fp32 = bool(setting.option("attention_softmax_in_fp32", True))
+    in_fp32 = bool(setting.option("attention_softmax_in_fp32", default=True))
     if not in_fp32:
         return softmax(tape, scores)
     fp32_scores = cast(tape, scores, "fp32")
@@ -439,7 +439,7 @@ def has_fused_softmax(setting: Setting, heads: int) -> bool:
         return False
     if uses_te(setting):
         return 16 < setting.sequence < 16384 and setting.sequence % 8 == 0
-    fuses = bool(setting.option("masked_softmax_fusion", True))
+    fuses = bool(setting.option("masked_softmax_fusion", default=True))
     return fuses and 16 < setting.sequence <= 4096 and setting.sequence % 4 == 0
 
 

@@ -55,13 +55,17 @@ TABLES = ("word_embeddings", "output_layer")
 
 
 def _kinds(tensors: tuple[LocalTensor, ...]) -> dict[_Kind, int]:
-    """Count a unit's tensors by elements, training, experts, linear layers and Muon's rows."""
+    """Count a unit's tensors by kind: elements, training, experts, linear layers and Muon's rows.
+
+    Equal layers share one tuple of tensors, so that the result is cached by its identity.
+    """
     known = _known.get(id(tensors))
     if known is not None:
-        return known[1]
+        _, counts = known
+        return counts
     if len(_known) >= REMEMBERED:
         _known.clear()
-    counts: dict[_Kind, int] = {}
+    counts = {}
     for t in tensors:
         name, is_matrix = t.name, t.matrix
         updated = is_matrix and len(t.shape) == MATRIX and not (TABLES[0] in name or TABLES[1] in name)

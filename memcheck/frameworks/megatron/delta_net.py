@@ -275,7 +275,7 @@ def delta_net(
     out = gated_delta_rule(ctx, Heads(widths.heads, widths.key, widths.value), inputs, context_ranks)
     discarded = Discarded(ctx) if "gdn_norm_out" in modules and not bridged else None
     if discarded is not None:
-        (out,) = discarded.run(lambda c, t: (_gated_norm(c, widths, head_norm, t[0], t[1]),), (out, gate))
+        (out,) = discarded.run(lambda ctx, inputs: (_gated_norm(ctx, widths, head_norm, *inputs),), (out, gate))
     else:
         out = _gated_norm(ctx, widths, head_norm, out, gate)
     result = row(ctx, out, proj, "out_proj")

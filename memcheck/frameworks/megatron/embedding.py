@@ -55,7 +55,7 @@ def megatron_embedding_curve(
     kept_output_bytes = output.storage.bytes if embedding.waits and output.storage is not None else 0
     output.storage = None
     saved = turn(tape)
-    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.origin is not None else [])
+    backward(tape, output, [tape.new(*output_spec, "output gradient")] if output.needs_grad else [])
     gradient_bytes = tape.by_component.get("gradients", 0)
     return Curve(
         saved_bytes=saved.bytes,

@@ -78,7 +78,8 @@ def parameter_bytes(job: TrainingJob, tensors: Iterable[Counted], ranks: int = 1
     """
     element_bytes = linear_bytes = DTYPE_BYTES[job.recipe.params]
     if has_fp8_weights(job):
-        linear_bytes = 2 if job.option("fp8_recipe") == "mxfp8" else 1
+        fp8_copies = 2 if job.option("fp8_recipe") == "mxfp8" else 1
+        linear_bytes = fp8_copies * DTYPE_BYTES["fp8"]
     total = sum([t.times * t.numel * (linear_bytes if t.linear else element_bytes) for t in tensors])
     return ceil_div(total, ranks)
 
@@ -188,7 +189,8 @@ def extras(job: TrainingJob, units: list[Unit]) -> list[Extra]:
     outer_elements = _outer_gradient_elements(units)
     for i, unit in enumerate(units):
         earlier_layers = (layers[blocks[position]] for position in range(layers_done - 1, -1, -1))
-        layers_done += i in layers
+        if i in layers:
+            layers_done += 1
         later_layers = (layers[blocks[position]] for position in range(layers_done, len(blocks)))
         layer = layers.get(i, GatheredLayer(0, 0, 0))
         forward = layer.parameter + _prefetched_bytes(later_layers, limit // 2)

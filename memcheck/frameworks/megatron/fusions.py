@@ -24,7 +24,7 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
     The fused kernel (``bias_dropout_fusion``, on by default) saves the dropout mask alone. ``probability``: dropout's.
     """
     tape = ctx.tape
-    if not bool(ctx.setting.option("bias_dropout_fusion", True)):
+    if not bool(ctx.setting.option("bias_dropout_fusion", default=True)):
         if bias is not None:
             x = add_bias(tape, x, tape.parameter(bias), "bias")
         x = dropout(tape, x, probability)
@@ -39,16 +39,16 @@ def bias_dropout_add(ctx: Context, x: Value, bias: Parameter | None, residual: V
     )
 
 
-def fuses_activation(setting: Setting, gated: bool, activation: str, bias: bool) -> bool:
+def fuses_activation(setting: Setting, activation: str, *, gated: bool, bias: bool) -> bool:
     """Say whether one fused kernel computes bias and activation of an MLP (bias_swiglu_fusion, bias_gelu_fusion).
 
     ``gated``: the activation multiplies gate and up (GLU). ``activation``: its name in the model's config.
     ``arguments.py`` sets both options from ``bias_activation_fusion``. GeLU without a gate is only fused with a bias.
     """
     if gated and activation in ("silu", "swish"):
-        return bool(setting.option("bias_swiglu_fusion", True))
-    fits = activation == "quick_gelu" if gated else activation.startswith("gelu") and bias
-    return fits and bool(setting.option("bias_gelu_fusion", True))
+        return bool(setting.option("bias_swiglu_fusion", default=True))
+    has_gelu_kernel = activation == "quick_gelu" if gated else activation.startswith("gelu") and bias
+    return has_gelu_kernel and bool(setting.option("bias_gelu_fusion", default=True))
 
 
 def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, activation: str) -> Value:
@@ -57,7 +57,7 @@ def activate(ctx: Context, x: Value, bias: Parameter | None, *, gated: bool, act
     ``x``: [tokens, width]; a ``gated`` MLP has gate and up in it, one after the other, and returns half the width.
     ``bias``: of the linear layer before, which is added first. ``activation``: its name in the model's config.
     """
-    if fuses_activation(ctx.setting, gated, activation, bias is not None):
+    if fuses_activation(ctx.setting, activation, gated=gated, bias=bias is not None):
         return _fused(ctx, x, bias, gated=gated)
     tape = ctx.tape
     if bias is not None:

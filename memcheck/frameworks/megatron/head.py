@@ -123,16 +123,18 @@ def output_layer(ctx: Context, head: MegatronHead, hidden: Value, gradients: Gra
     elif head.main_gradient is not None and not fuses_wgrad(setting):
         weight.consume_gradient = lambda _: _make_main_gradient(tape, weight, head, gradients)
     out = tape.value((*gathered_shape[:-1], weight.shape[0]), dtype, "logits")
-    needs_input_grad, needs_weight_grad = hidden.origin is not None, weight.requires_grad
+    needs_input_grad, needs_weight_grad = hidden.needs_grad, weight.requires_grad
     saved_input = hidden.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: dX, reduce-scattered under sequence parallelism, and dW unless it is added to the main gradient."""
         dx = tape.new(gathered_shape, dtype, "output layer dX")
         reduced = tape.new(shape, dtype, "output layer reduce-scatter") if gathers_input else dx
-        dw = None if fuses_wgrad(setting) or not needs_weight_grad else tape.new(weight.shape, dtype, "output layer dW")
+        dw = None
+        if needs_weight_grad and not fuses_wgrad(setting):
+            dw = tape.new(weight.shape, dtype, "output layer dW")
         del dx
-        if dw is None and needs_weight_grad:
+        if needs_weight_grad and fuses_wgrad(setting):
             _make_main_gradient(tape, weight, head, gradients)
         return [reduced if needs_input_grad else None, dw]
 

@@ -25,18 +25,24 @@ def saving(job: TrainingJob, model_bytes: ModelStateBytes) -> Saving:
     if job.checkpoint.state_dict == "sharded":
         if job.optimizer.offload != "none":  # offloaded states are in host memory already
             model_bytes = model_bytes._replace(master_weights=0, optimizer_states=0)
-        share = layout.gpus_per_node, layout.world_size
-        written = tuple((name, count * share[0] // share[1]) for name, count in model_bytes._asdict().items())
-        return "every rank moving what it writes to the host", tuple(component for component in written if component[1])
+        components = {
+            name: model_total * layout.gpus_per_node // layout.world_size
+            for name, model_total in model_bytes._asdict().items()
+        }
+        description = "every rank moving what it writes to the host"
+        return description, tuple((name, n_bytes) for name, n_bytes in components.items() if n_bytes)
     stages_per_node = max(1, layout.gpus_per_node * layout.pipeline // layout.world_size)
     gathered_shards = min(layout.gpus_per_node, layout.tensor * stages_per_node)
     model_shards = layout.tensor * layout.pipeline
-    master = (model_bytes.master_weights or model_bytes.parameters) if job.checkpoint.optimizer else 0
-    states = model_bytes.optimizer_states * gathered_shards // model_shards
-    gathered = (("master_weights", master * gathered_shards // model_shards), ("optimizer_states", states))
-    return "rank 0 of each data-parallel group gathering the optimizer states", tuple(
-        component for component in gathered if component[1]
-    )
+    master = 0
+    if job.checkpoint.optimizer:
+        master = model_bytes.master_weights or model_bytes.parameters  # fp32 parameters are their own master copy
+    components = {
+        "master_weights": master * gathered_shards // model_shards,
+        "optimizer_states": model_bytes.optimizer_states * gathered_shards // model_shards,
+    }
+    description = "rank 0 of each data-parallel group gathering the optimizer states"
+    return description, tuple((name, n_bytes) for name, n_bytes in components.items() if n_bytes)
 
 
 HOST = HostMemory(loaded=loaded, laid_out=lambda _job, _total, _room: (), states=optimizer_on_host, saving=saving)

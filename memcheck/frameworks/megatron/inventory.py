@@ -138,7 +138,7 @@ def _ledger(
     ``unit_peak``: the peak of the unit that runs; None outside a pass. ``saving_units``: units whose saved tensors are
     live. Frozen parameters have no other state than themselves.
     """
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str], list[int]] = {}  # (label, shape, component): [tensors, bytes]
 
     def add_group(label: str, shape: str, component: str, n_bytes: int, times: int = 1) -> None:
         """Add bytes to the row of equal tensors; rows without bytes are left out."""
@@ -148,22 +148,26 @@ def _ledger(
             group[1] += times * n_bytes
 
     rows = [row for row in states(job) if row.component in peak.components_bytes]
+    peak_entries = unit_peak.inventory if unit_peak is not None else ()
     for tensors, times in _distinct_tensors(rank):
         for t in tensors:
             for row in rows if t.trained else rows[:1]:
                 dtypes = "+".join(dict.fromkeys(row.dtypes))
-                fraction = f"1/{ranks} of " if (ranks := row.parts(t)) > 1 else ""
-                add_group(
-                    row.label + t.name, f"{fraction}{_shape(t.shape)} {dtypes}", row.component, row.bytes(t), times
-                )
+                ranks = row.parts(t)
+                fraction = f"1/{ranks} of " if ranks > 1 else ""
+                local_shape = f"{fraction}{_shape(t.shape)} {dtypes}"
+                add_group(row.label + t.name, local_shape, row.component, row.bytes(t), times)
     for _, same_units in groupby(saving_units, key=lambda units: id(units.unit.first_curve.saved_inventory)):
         equal_units = list(same_units)
         for label, shape, dtype, n_bytes, component, _ in equal_units[0].unit.first_curve.saved_inventory:
             add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes, sum(units.times for units in equal_units))
-    for label, shape, dtype, n_bytes, component, _ in unit_peak.inventory if unit_peak is not None else ():
+    for label, shape, dtype, n_bytes, component, _ in peak_entries:
         add_group(label, f"{_shape(shape)} {dtype}", component, n_bytes)
-    ranked = sorted(groups.items(), key=lambda item: -item[1][1])
-    return tuple(TensorGroup(k[0], k[1], v[0], v[1], k[2]) for k, v in ranked)
+    rows_by_size = [
+        TensorGroup(label, shape_and_dtype, count, n_bytes, component)
+        for (label, shape_and_dtype, component), (count, n_bytes) in groups.items()
+    ]
+    return tuple(sorted(rows_by_size, key=lambda group: -group.bytes))
 
 
 def _distinct_tensors(rank: Rank) -> list[tuple[tuple[LocalTensor, ...], int]]:
@@ -203,23 +207,20 @@ def _formulas(
             live_tensors = unit_peak.inventory if unit_peak is not None else ()
             rows = tuple(row for row in live_tensors if row[4] == component)
             workspace_bytes = persistent.get(component, 0)
-            numbers = f"live during {peak.operation}" + (
-                f"; {workspace_bytes:,} B of workspaces always" if workspace_bytes else ""
-            )
+            numbers = f"live during {peak.operation}"
+            if workspace_bytes:
+                numbers += f"; {workspace_bytes:,} B of workspaces always"
             formula = sum_of(component, rows, at_peak[component], numbers)
-            formulas.append(formula._replace(source=f"{formula.source}; {WORKSPACES}") if workspace_bytes else formula)
+            if workspace_bytes:
+                formula = formula._replace(source=f"{formula.source}; {WORKSPACES}")
+            formulas.append(formula)
     gathered_bytes = persistent.get("communication_buffers", 0)
     if at_peak.get("communication_buffers"):
-        formulas.append(
-            Formula(
-                "communication_buffers",
-                "global memory buffer + gradients sent between stages"
-                + (" + parameters gathered and gradients that wait" if rank.extras else ""),
-                (f"{gathered_bytes:,} B always; " if gathered_bytes else "") + f"during {peak.operation}",
-                at_peak["communication_buffers"],
-                f"{BUFFERS}; {SHARDED}" if rank.extras else BUFFERS,
-            )
-        )
+        text, source = "global memory buffer + gradients sent between stages", BUFFERS
+        if rank.extras:  # Megatron-FSDP
+            text, source = text + " + parameters gathered and gradients that wait", f"{BUFFERS}; {SHARDED}"
+        numbers = (f"{gathered_bytes:,} B always; " if gathered_bytes else "") + f"during {peak.operation}"
+        formulas.append(Formula("communication_buffers", text, numbers, at_peak["communication_buffers"], source))
     return tuple(formulas)
 
 

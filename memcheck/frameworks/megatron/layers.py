@@ -81,13 +81,13 @@ def _own_norm(ctx: Context, spec: Norm | None, x: Value, modules: tuple[str, ...
     """Run a norm that is not fused with a linear layer, and return its output.
 
     ``modules``: Megatron's ``recompute_modules``. If ``layernorm`` is among them, the output is dropped after its use
-    and recomputed in backward; the second result does so.
+    and recomputed in backward. The second result is the object that drops it; None: the output is kept.
     """
     if "layernorm" not in modules or spec is None:
         return norm(ctx, spec, x), None
-    dropped = Discarded(ctx)
-    (normed,) = dropped.run(lambda c, t: (norm(c, spec, t[0]),), (x,))
-    return normed, dropped
+    discarded = Discarded(ctx)
+    (normed,) = discarded.run(lambda ctx, inputs: (norm(ctx, spec, inputs[0]),), (x,))
+    return normed, discarded
 
 
 def _mlp_half(ctx: Context, block: Block, x: Value, modules: tuple[str, ...]) -> Value:

@@ -29,7 +29,7 @@ def uses_te(setting: Setting) -> bool:
 
 def fuses_wgrad(setting: Setting) -> bool:
     """``gradient_accumulation_fusion``: on unless the plan says otherwise, and only into persistent main gradients."""
-    return setting.main_grad_dtype is not None and bool(setting.option("gradient_accumulation_fusion", True))
+    return setting.main_grad_dtype is not None and bool(setting.option("gradient_accumulation_fusion", default=True))
 
 
 def quantizes(setting: Setting) -> bool:
@@ -152,7 +152,7 @@ def _te_column(ctx: Context, x: Value, projection: Projection, label: str, spec:
         stats = [tape.new(rows, "fp32", label + " rstd")]
         if spec.kind.startswith("layernorm"):
             stats.append(tape.new(rows, "fp32", label + " mean"))
-    needs_input_grad = x.origin is not None
+    needs_input_grad = x.needs_grad
     needs_weight_grad = projection.weight.requires_grad
     gathered = tape.new(gathered_shape, input_dtype, label + " all-gather") if gathers_input else None
     rowwise_input = (
@@ -211,7 +211,7 @@ def _local_column(ctx: Context, x: Value, projection: Projection, label: str) ->
     if adds_bias:
         unbiased, out = out, tape.value(out.shape, dtype, label + " + bias")
         del unbiased
-    needs_input_grad, needs_weight_grad = x.origin is not None, weight.requires_grad
+    needs_input_grad, needs_weight_grad = x.needs_grad, weight.requires_grad
     saved_input = x.storage if needs_weight_grad else None
 
     def run(grad: Storage) -> list[Storage | None]:
@@ -264,7 +264,7 @@ def row(ctx: Context, x: Value, projection: Projection, label: str, *, keeps_inp
     x_shape, dtype = x.shape, x.dtype
     full_shape = (*x_shape[:-1], projection.weight.shape[0])
     weight = projection.weight
-    needs_input_grad, needs_weight_grad = x.origin is not None, weight.requires_grad
+    needs_input_grad, needs_weight_grad = x.needs_grad, weight.requires_grad
     saved_input = _saved_input(ctx, x, label, keeps_input=keeps_input) if needs_weight_grad else None
     rowwise_input = rows_in_fp8(ctx, x_shape, label)
     out = tape.value(full_shape, dtype, label)
@@ -307,7 +307,7 @@ def replicated(ctx: Context, x: Value, projection: Projection, label: str) -> Va
     """
     tape = ctx.tape
     x_shape, dtype = x.shape, x.dtype
-    weight, needs_input_grad = projection.weight, x.origin is not None
+    weight, needs_input_grad = projection.weight, x.needs_grad
     saved_input = _saved_input(ctx, x, label, keeps_input=False) if weight.requires_grad else None
     rowwise_input = rows_in_fp8(ctx, x_shape, label)
     out = tape.value((*x_shape[:-1], projection.weight.shape[0]), dtype, label)

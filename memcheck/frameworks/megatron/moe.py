@@ -117,7 +117,7 @@ def moe(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) -> Value:
     shared_output = _shared_experts(ctx, moe, x, modules) if moe.shared.width else None
     tokens, weights, combine = dispatch(ctx, moe, x, probs)
     del probs
-    output = experts(ctx, moe, tokens, weights, "moe_act" in modules)
+    output = experts(ctx, moe, tokens, weights, recompute_activation="moe_act" in modules)
     combined = combine.preprocess(output)
     del tokens, weights  # local variables around both (routed_experts_compute)
     for stage in (combine.communicate, combine.postprocess):
@@ -136,9 +136,9 @@ class _Combine:
     Each call returns a new tensor before the caller drops the previous one. The base class returns its input unchanged.
     """
 
-    def __init__(self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...]) -> None:
+    def __init__(self, ctx: Context, moe: Moe, rows: int, kept_tensors: tuple[Value, ...]) -> None:
         self.ctx, self.m, self.rows = ctx, moe, rows
-        self.held = held
+        self.kept_tensors = kept_tensors
         """Local variables of the layer's forward, which live until it returns."""
 
     def preprocess(self, out: Value) -> Value:
@@ -173,7 +173,7 @@ def permute(ctx: Context, moe: Moe, x: Value, probs: Value, rows: int) -> tuple[
     carrier = operator(
         tape, Value(None, (), x.dtype), (x, probs), ["unpermuted gradient", "probability gradient"], saves=saved
     )
-    if carrier.origin is None:
+    if not carrier.needs_grad:
         return permuted, weights
     carrier.origin.view_gradients = []  # type: ignore[union-attr]
     permuted = operator(tape, permuted, carrier, GRAD_UNCHANGED)
@@ -217,9 +217,9 @@ class _AllToAllCombine(_Combine):
     """
 
     def __init__(
-        self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...], sent: int, received: int, dtype: str
+        self, ctx: Context, moe: Moe, rows: int, kept_tensors: tuple[Value, ...], sent: int, received: int, dtype: str
     ) -> None:
-        super().__init__(ctx, moe, rows, held)
+        super().__init__(ctx, moe, rows, kept_tensors)
         self.sent, self.received, self.dtype = sent, received, dtype
 
     def preprocess(self, out: Value) -> Value:
@@ -274,8 +274,8 @@ class _AllGatherCombine(_Combine):
     the dtype of the routing probabilities.
     """
 
-    def __init__(self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...], dtype: str) -> None:
-        super().__init__(ctx, moe, rows, held)
+    def __init__(self, ctx: Context, moe: Moe, rows: int, kept_tensors: tuple[Value, ...], dtype: str) -> None:
+        super().__init__(ctx, moe, rows, kept_tensors)
         self.dtype = dtype
 
     def preprocess(self, out: Value) -> Value:
@@ -314,8 +314,8 @@ def _dispatch_all_gather(ctx: Context, moe: Moe, x: Value, probs: Value) -> Disp
 class _FlexCombine(_Combine):
     """Combines for the flex dispatcher: unpermutes on the expert's rank, then runs DeepEP's fused combine."""
 
-    def __init__(self, ctx: Context, moe: Moe, rows: int, held: tuple[Value, ...], received: int) -> None:
-        super().__init__(ctx, moe, rows, held)
+    def __init__(self, ctx: Context, moe: Moe, rows: int, kept_tensors: tuple[Value, ...], received: int) -> None:
+        super().__init__(ctx, moe, rows, kept_tensors)
         self.received = received
 
     def preprocess(self, out: Value) -> Value:
@@ -339,8 +339,11 @@ def _dispatch_flex(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched
     expert_ranks, expert_tensor_ranks = setting.expert_parallel, setting.expert_tensor_parallel
     exchanges = expert_ranks * expert_tensor_ranks > 1
     rows = x.shape[0]
-    ranks_per_token = expert_ranks * (1 - (1 - 1 / expert_ranks) ** moe.experts_per_token) if expert_ranks > 1 else 1.0
-    load_factor = expert_tensor_ranks * (setting.expert_imbalance if expert_ranks > 1 else 1.0)
+    ranks_per_token, load_factor = 1.0, float(expert_tensor_ranks)
+    if expert_ranks > 1:
+        is_missed_by_all = (1 - 1 / expert_ranks) ** moe.experts_per_token  # probability that a rank gets no copy
+        ranks_per_token = expert_ranks * (1 - is_missed_by_all)
+        load_factor = expert_tensor_ranks * setting.expert_imbalance
     received = int(rows * ranks_per_token * load_factor)
     received_tokens = _new_rows(tape, x, received, "fused dispatch") if exchanges else x
     received_probs = _new_rows(tape, probs, received, "fused dispatch") if exchanges else probs
@@ -349,7 +352,7 @@ def _dispatch_flex(ctx: Context, moe: Moe, x: Value, probs: Value) -> Dispatched
     return tokens, weights, _FlexCombine(ctx, moe, rows, (received_tokens,), received)
 
 
-def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, recompute_activation: bool) -> Value:
+def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, *, recompute_activation: bool) -> Value:
     """Compute linear_fc1, the activation times the routing weight, and linear_fc2 of this rank's experts.
 
     ``tokens``: [copies, hidden], sorted by expert. ``weights``: [copies]. Returns [copies, hidden].
@@ -358,13 +361,16 @@ def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, recompute_act
     setting = ctx.setting
     local_experts = max(1, ceil_div(moe.experts, setting.expert_parallel))
     width = ceil_div(moe.width, setting.expert_tensor_parallel)
-    fc1 = _expert_weights(ctx, "linear_fc1", local_experts, width * (2 if moe.gated else 1), ctx.hidden)
+    fc1_width = 2 * width if moe.gated else width  # gate and up in one matrix
+    fc1 = _expert_weights(ctx, "linear_fc1", local_experts, fc1_width, ctx.hidden)
     fc2 = _expert_weights(ctx, "linear_fc2", local_experts, ctx.hidden, width)
     fc1_output = _grouped_linear(ctx, tokens, fc1, "experts.linear_fc1")
     del tokens
     discarded = Discarded(ctx) if recompute_activation else None
     if discarded is not None:
-        (activated,) = discarded.run(lambda c, t: (_weighted_activation(c, moe, t[0], t[1]),), (fc1_output, weights))
+        (activated,) = discarded.run(
+            lambda ctx, inputs: (_weighted_activation(ctx, moe, *inputs),), (fc1_output, weights)
+        )
     else:
         activated = _weighted_activation(ctx, moe, fc1_output, weights)
     del fc1_output
@@ -380,12 +386,12 @@ def experts(ctx: Context, moe: Moe, tokens: Value, weights: Value, recompute_act
 
 def _uses_grouped_gemm(setting: Setting) -> bool:
     """Whether one grouped product computes all local experts (TEGroupedMLP)."""
-    return uses_te(setting) and bool(setting.option("moe_grouped_gemm", True))
+    return uses_te(setting) and bool(setting.option("moe_grouped_gemm", default=True))
 
 
 def _weighted_activation(ctx: Context, moe: Moe, x: Value, weights: Value) -> Value:
     """Apply the activation to ``x`` [copies, width] and multiply each row by its routing weight."""
-    if fuses_activation(ctx.setting, moe.gated, moe.activation, False):
+    if fuses_activation(ctx.setting, moe.activation, gated=moe.gated, bias=False):
         return weighted_swiglu(ctx, x, weights)
     tape = ctx.tape
     activated = activate(ctx, x, None, gated=moe.gated, activation=moe.activation)
@@ -438,13 +444,14 @@ def _shared_experts(ctx: Context, moe: Moe, x: Value, modules: tuple[str, ...]) 
     """Compute the shared experts: a dense MLP over the layer's own tokens, with a gate per token where there is one."""
     dense = Mlp(moe.shared.width, moe.gated, moe.activation, bias=False, tensors=())
 
-    def forward(ctx: Context, t: tuple[Value, ...]) -> Value:
+    def forward(ctx: Context, inputs: tuple[Value, ...]) -> Value:
         """Run the shared experts, on all tokens if they gather these themselves, and gate their output."""
-        gathers_itself = overlaps_shared_experts(ctx) and scatters(ctx)
-        out = (
-            _on_all_tokens(ctx, dense, t[0]) if gathers_itself else mlp(ctx, dense, t[0], None, "mlp.shared_experts")[0]
-        )
-        return _gate_shared_experts(ctx, t[0], out) if moe.shared.gate else out
+        (x,) = inputs
+        if overlaps_shared_experts(ctx) and scatters(ctx):
+            out = _on_all_tokens(ctx, dense, x)
+        else:
+            out, _ = mlp(ctx, dense, x, None, "mlp.shared_experts")
+        return _gate_shared_experts(ctx, x, out) if moe.shared.gate else out
 
     if "shared_experts" in modules and not overlaps_shared_experts(ctx):
         return checkpoint(ctx, forward, (x,))

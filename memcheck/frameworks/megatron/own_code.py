@@ -59,5 +59,5 @@ class OwnCode(Record):
 @lru_cache(maxsize=16)
 def code_of(style: Style) -> OwnCode:
     """Return the code of a framework's folder."""
-    found: OwnCode = import_module(f"memcheck.frameworks.{style.folder}.code").CODE
-    return found
+    code: OwnCode = import_module(f"memcheck.frameworks.{style.folder}.code").CODE
+    return code

@@ -66,8 +66,9 @@ def prediction_tensors(job: TrainingJob, architecture: Architecture, block: Bloc
     """
     hidden = architecture.hidden_size
     rows = ceil_div(hidden, job.layout.tensor)
-    norms = [LocalTensor(f"mtp.{n}.weight", (hidden,), True) for n in ("enorm", "hnorm", "final_layernorm")]
-    projection_weight = LocalTensor("mtp.linear_eh_proj.weight", (rows, 2 * hidden), True, matrix=True)
+    norm_names = ("enorm", "hnorm", "final_layernorm")
+    norms = [LocalTensor(f"mtp.{name}.weight", (hidden,), trained=True) for name in norm_names]
+    projection_weight = LocalTensor("mtp.linear_eh_proj.weight", (rows, 2 * hidden), trained=True, matrix=True)
     return (*norms, projection_weight, *block_tensors(block, job, hidden))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
+from itertools import chain
 
 from memcheck.accounts.estimate import RankEstimate
 from memcheck.accounts.ranks import (
@@ -127,7 +128,7 @@ class MegatronRank(RankPeak):
 
     def __init__(self, number: int, step: SchedulePeaks, outline: RankContents) -> None:
         always = tuple([Always(component, n_bytes) for component, n_bytes in outline.rank.always])
-        super().__init__(number, step, outline.held, always, outline.parameters)
+        super().__init__(number, step, outline.resident, always, outline.parameters)
         self.chunks = tuple(map(len, outline.rank.chunks))
         """Units of each model chunk."""
 
@@ -227,7 +228,7 @@ class RankContents(Record):
     key: tuple[object, ...]
     """Equal for ranks that differ in nothing but the names of their layers and their place in the schedule."""
     rank: Rank
-    held: ResidentTensors
+    resident: ResidentTensors
     parameters: int
 
 
@@ -281,8 +282,8 @@ class _RankBuilder:
 
         ``embedding`` and ``head``: whether any chunk of the rank has them, which decides if their weights are shared.
         """
-        if not (chunk.embedding or chunk.head or chunk.mtp):  # what else the rank holds is nothing to layers
-            embedding = head = False
+        if not (chunk.embedding or chunk.head or chunk.mtp):
+            embedding = head = False  # layers alone are equal wherever the embedding and the head are
         layer_ids = tuple([self.identities[i] for i in chunk.layers])
         layer_numbers = chunk.layers if self.numbered else ()
         key = (layer_ids, layer_numbers, chunk.embedding, chunk.head, chunk.mtp, embedding, head)
@@ -311,16 +312,17 @@ class _RankBuilder:
         """
         job, architecture = self.job, self.architecture
         _, embedding, head, sends_back, sends_on = key
-        all_units = [unit for units_of_chunk in units for unit in units_of_chunk]
+        all_units = list(chain.from_iterable(units))
         unit_runs = runs_of(all_units)
         tuples_by_id: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
         for unit, times in unit_runs:  # equal layers share one tuple of tensors
             _, count = tuples_by_id.get(id(unit.tensors), (unit.tensors, 0))
             tuples_by_id[id(unit.tensors)] = unit.tensors, count + times
-        tensors = [(t, count) for tensors_of_unit, count in tuples_by_id.values() for t in tensors_of_unit]
-        layers = [self.alike.layers[number] for chunk in chunks for number in chunk.layers]
-        distinct_layers = dict(zip(map(id, layers), layers, strict=True))
-        blocks = Blocks(list(distinct_layers.values()), tensors, bool(embedding), bool(head), len(chunks))
+        tensors: list[tuple[LocalTensor, int]] = []
+        for tensors_of_unit, count in tuples_by_id.values():
+            tensors += [(t, count) for t in tensors_of_unit]
+        layers = {id(self.alike.layers[i]): self.alike.layers[i] for chunk in chunks for i in chunk.layers}
+        blocks = Blocks(list(layers.values()), tensors, bool(embedding), bool(head), len(chunks))
         code = code_of(self.setting.style)
         workspace_components = code.always(job, architecture, self.setting, blocks, self.device)
         boundary_bytes = _boundary_bytes(job, architecture) if job.layout.pipeline > 1 else 0
@@ -339,7 +341,7 @@ class _RankBuilder:
             held_input=boundary_bytes if code.holds_inputs and (sends_back or interleaved) else 0,
             # the first rank receives no input at the end of its warm-up
             keeps_warm_input=bool(interleaved and sends_back and overlaps_p2p),
-            exchanged=1 + overlaps_p2p if interleaved else 0,
+            exchanged=(2 if overlaps_p2p else 1) if interleaved else 0,
             extras=tuple(tuple(fsdp.extras(job, list(unit))) for unit in units) if is_fsdp else (),
         )
         resident = interned([(unit.tensors, times) for unit, times in unit_runs])

@@ -10,8 +10,28 @@ from collections.abc import Callable
 from memcheck.autograd import Node, Storage, Value, backward
 from memcheck.autograd.context import Context
 from memcheck.autograd.tensor import Leaf, ceil_div, rounded
+from memcheck.record import Record
 
 Function = Callable[[Context, tuple[Value, ...]], Value]
+
+
+class InputSpec(Record):
+    """An input that a checkpoint keeps, to run its function on it again."""
+
+    storage: Storage | None
+    shape: tuple[int, ...]
+    dtype: str
+    needs_grad: bool
+
+    @staticmethod
+    def of(value: Value) -> InputSpec:
+        """Return what is kept of an input."""
+        return InputSpec(storage=value.storage, shape=value.shape, dtype=value.dtype, needs_grad=value.needs_grad)
+
+
+def _values(specs: list[InputSpec], leaves: list[Leaf | None]) -> list[Value]:
+    """Return the inputs of a recompute, whose gradients arrive at ``leaves``; None: an input wants no gradient."""
+    return [Value(spec.storage, spec.shape, spec.dtype, leaf) for spec, leaf in zip(specs, leaves, strict=True)]
 
 
 def checkpoint(
@@ -36,26 +56,22 @@ def checkpoint(
         shard = tape.new((ceil_div(first.numel, ctx.tp),), first.dtype, "1/tp of the layer input")
         first.storage = shard
         del shard
-    input_specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]
+    input_specs = [InputSpec.of(v) for v in inputs]
     del first
 
     def run(box: list[Storage]) -> list[Storage | None]:
         """Backward: run the function again with a graph, then its backward. ``box``: the incoming gradient."""
-        leaves = [Leaf() if spec[3] else None for spec in input_specs]
+        leaves = [Leaf() if spec.needs_grad else None for spec in input_specs]
         component, tape.component = tape.component, "activations"
-        recompute_inputs = [
-            Value(spec[0], spec[1], spec[2], leaf) for spec, leaf in zip(input_specs, leaves, strict=True)
-        ]
+        recompute_inputs = _values(input_specs, leaves)
         if shards_input:
-            recompute_inputs[0].storage = tape.new(
-                recompute_inputs[0].shape, recompute_inputs[0].dtype, "gathered layer input"
-            )
+            full_shape, dtype = input_specs[0].shape, input_specs[0].dtype
+            recompute_inputs[0].storage = tape.new(full_shape, dtype, "gathered layer input")
         result = function(ctx, tuple(recompute_inputs))
         first = recompute_inputs[0].storage if routed else None
         recompute_inputs.clear()
         tape.component = "temporaries"
-        # arguments of CheckpointFunction.backward hold the incoming gradient to the end: nothing is added in place to
-        # it
+        # arguments of CheckpointFunction.backward keep the incoming gradient: nothing is added in place to it
         incoming = list(box)
         for gradient in incoming:
             gradient.holders += 1
@@ -68,10 +84,11 @@ def checkpoint(
             leaves[0].grad.holders += 1
         return [leaf.grad if leaf is not None else None for leaf in leaves]
 
-    if not any(spec[3] for spec in input_specs):
+    if not any(spec.needs_grad for spec in input_specs):
         # no input needs a gradient, but weights inside do: the checkpoint takes part in backward all the same
         inputs = (Value(None, (), out.dtype, Leaf()),)
-    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=[spec[0] for spec in input_specs])
+    kept_inputs = [spec.storage for spec in input_specs]
+    result = tape.record(Value(out.storage, out.shape, out.dtype), inputs, run, saves=kept_inputs)
     if isinstance(result.origin, Node):
         result.origin.hands_over_gradient = True
     return result
@@ -103,14 +120,14 @@ class Discarded:
         tape.grad_enabled = enabled
         if not enabled:
             return outs
-        specs = [(v.storage, v.shape, v.dtype, v.origin is not None) for v in inputs]
+        specs = [InputSpec.of(v) for v in inputs]
         self.storages = [(output.storage, output.storage.bytes) for output in outs if output.storage is not None]
         ctx, recomputed = self.ctx, self.recomputed
 
-        def again(specs: list[tuple[Storage | None, tuple[int, ...], str, bool]] = specs) -> None:
+        def again(specs: list[InputSpec] = specs) -> None:
             """Run the function again with a graph, and keep its outputs and the leaves at its inputs."""
-            leaves = [Leaf() if spec[3] else None for spec in specs]
-            values = tuple(Value(spec[0], spec[1], spec[2], leaf) for spec, leaf in zip(specs, leaves, strict=True))
+            leaves = [Leaf() if spec.needs_grad else None for spec in specs]
+            values = tuple(_values(specs, leaves))  # a variable of the caller, which lives until the function returns
             component, tape.component = tape.component, "activations"
             recomputed.append((function(ctx, values), leaves))
             tape.component = component
@@ -127,7 +144,7 @@ class Discarded:
         tape = self.ctx.tape
         recompute, outputs = self.again, self.storages
         self.again, self.storages = None, []
-        if recompute is None or after.origin is None:
+        if recompute is None or not after.needs_grad:
             return after
         for storage, _ in outputs:
             resize(storage, 0)
@@ -200,7 +217,8 @@ def resize(storage: Storage, n_bytes: int) -> None:
     storage.bytes += change
     tape.live += change
     tape.by_component[storage.component] = tape.by_component.get(storage.component, 0) + change
-    if tape.inventory is not None and (entry := tape.inventory.get(storage.key)) is not None:
-        tape.inventory[storage.key] = (*entry[:3], storage.bytes, *entry[4:])
+    if tape.inventory is not None and storage.key in tape.inventory:
+        label, shape, dtype, _, component, copies = tape.inventory[storage.key]
+        tape.inventory[storage.key] = (label, shape, dtype, storage.bytes, component, copies)
     if tape.live > tape.peak:
         tape.mark_peak("recomputed output")

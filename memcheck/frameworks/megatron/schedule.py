@@ -49,12 +49,15 @@ class SchedulePosition(Record):
 
 def warm_up(position: SchedulePosition) -> int:
     """Return the number of forwards that a rank runs before its first backward."""
-    rank, pipeline, chunks, group, overlaps, _ = position
+    rank, pipeline, chunks, group, overlaps, _forwards_first = position
     if pipeline == 1:
         return 0
     if chunks == 1:
         return pipeline - rank - 1
-    return 2 * (pipeline - rank - 1) + (chunks - 1) * group + overlaps
+    later_ranks = pipeline - rank - 1
+    # until its first gradient is back, the first micro-batch passes the later ranks twice
+    forwards = 2 * later_ranks + (chunks - 1) * group
+    return forwards + 1 if overlaps else forwards
 
 
 def settled(position: SchedulePosition, micro_batches: int) -> int:
@@ -89,7 +92,9 @@ def runs(position: SchedulePosition, micro_batches: int) -> tuple[PassRun, ...]:
     sizes = [group] * full_groups + ([remainder] if remainder else [])
     if chunks == 1:
         sizes = [sum(sizes)]
-    forwards = [(chunk, size) for size in sizes for chunk in range(chunks)]
+    forwards: Passes = []
+    for size in sizes:
+        forwards += [(chunk, size) for chunk in range(chunks)]
     backwards = [(chunks - 1 - chunk, size) for chunk, size in forwards]
     warm_up_passes = min(warm_up_passes, chunks * sum(sizes))
     warm_up_forwards, steady_forwards = _split_passes(forwards, warm_up_passes)
@@ -151,7 +156,7 @@ class InFlight(Record):
     counts: tuple[int, ...]
     """Micro-batches in flight, for each chunk; without the one that passes."""
     waits: int
-    """What else is live: nothing before the first backward; then gradients; then :data:`WARM_INPUT`, too."""
+    """What else is live: 0 before the first backward; then :data:`GRADIENTS`; then :data:`WARM_INPUT`, too."""
 
     @property
     def first(self) -> bool:
@@ -159,6 +164,8 @@ class InFlight(Record):
         return not self.waits
 
 
+GRADIENTS = 1
+"""After the first backward its gradients are live."""
 WARM_INPUT = 2
 """From its backward on, the last input that the warm-up has received stays live with its gradient. A variable of an
 interleaved schedule (``input_tensor``) holds it, which nothing overwrites while sends and receives overlap the passes.
@@ -176,7 +183,7 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
     many idle chunks. ``every_chunk_saves``: more micro-batches in flight then always mean more bytes.
     """
     counts, in_flight_by_kind = [0] * len(kinds), [0] * len(kinds)
-    waits = False
+    had_backward = False
     warm_chunk, backwards_left = _last_warm_up_input(schedule)
     by_pass: dict[tuple[bool, int], list[tuple[LiveCounts, InFlight]]] = {}
     number, kind_slice = 0, slice(1, 1 + len(kinds))
@@ -192,37 +199,46 @@ def candidates(schedule: tuple[PassRun, ...], kinds: tuple[int, ...], every_chun
             if chunk is not None:
                 counts_now[chunk] += change
                 now_by_kind[kinds[chunk]] += change
-        kept = by_pass.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
+        same_passes = by_pass.setdefault((a_pass.forward, kinds[a_pass.chunk]), [])
         number += 1
-        live = (waits, *now_by_kind, *_idle_chunks(counts_now, kinds, a_pass)) if waits else (0, *now_by_kind)
-        for other_live, _ in kept:
-            if all(map(ge, other_live, live)):
-                return
+        live: LiveCounts = (waits, *now_by_kind)
+        if waits:
+            live += _idle_chunks(counts_now, kinds, a_pass)
+        if any(all(map(ge, other_live, live)) for other_live, _ in same_passes):
+            return
+
+        def exceeds(other_live: LiveCounts) -> bool:
+            """Say whether all of the other pass is live now, and more micro-batches of some kind."""
+            return all(map(ge, live, other_live)) and live[kind_slice] != other_live[kind_slice]
+
         if every_chunk_saves:
-            live_by_kind = live[kind_slice]
-            kept[:] = [
-                entry for entry in kept if not (all(map(ge, live, entry[0])) and live_by_kind != entry[0][kind_slice])
-            ]
-        kept.append((live, InFlight(number=number, of=a_pass, counts=tuple(counts_now), waits=waits)))
+            same_passes[:] = [entry for entry in same_passes if not exceeds(entry[0])]
+        same_passes.append((live, InFlight(number=number, of=a_pass, counts=tuple(counts_now), waits=waits)))
 
     for run in schedule:
-        repetitions_before_wait = max(0, backwards_left) if run.backward == warm_chunk else run.times
-        for k in sorted({0, min(1, run.times - 1), min(repetitions_before_wait, run.times - 1), run.times - 1}):
-            backwards_done = k if run.backward is not None else 0
-            wait_state = (
-                WARM_INPUT if backwards_left <= 0 or k >= repetitions_before_wait else int(waits or backwards_done > 0)
-            )
+        frees_warm_input = run.backward == warm_chunk
+        repetitions_before_wait = max(0, backwards_left) if frees_warm_input else run.times
+        last = run.times - 1
+        for repetition in sorted({0, min(1, last), min(repetitions_before_wait, last), last}):
+            backwards_done = repetition if run.backward is not None else 0
+            if backwards_left <= 0 or repetition >= repetitions_before_wait:
+                waits = WARM_INPUT
+            else:
+                waits = GRADIENTS if had_backward or backwards_done > 0 else 0
             if run.forward is not None:
-                propose(Pass(True, run.forward), (k, backwards_done), run, wait_state)
+                propose(Pass(forward=True, chunk=run.forward), (repetition, backwards_done), run, waits)
             if run.backward is not None:
-                propose(Pass(False, run.backward), (k + 1, k + 1), run, wait_state)
+                propose(Pass(forward=False, chunk=run.backward), (repetition + 1, repetition + 1), run, waits)
         for chunk, change in ((run.forward, run.times), (run.backward, -run.times)):
             if chunk is not None:
                 counts[chunk] += change
                 in_flight_by_kind[kinds[chunk]] += change
-        waits = waits or run.backward is not None
-        backwards_left -= run.times * (run.backward == warm_chunk)
-    moments = [moment for entries in by_pass.values() for _, moment in entries]
+        had_backward = had_backward or run.backward is not None
+        if frees_warm_input:
+            backwards_left -= run.times
+    moments: list[InFlight] = []
+    for same_passes in by_pass.values():
+        moments += [moment for _, moment in same_passes]
     return tuple(sorted(moments, key=lambda moment: (not moment.of.forward, moment.number)))
 
 

@@ -70,10 +70,13 @@ def _adapter(job: TrainingJob) -> Adapter | None:
     """Return the job's LoRA adapters; None if it trains none."""
     if job.lora is None:
         return None
-    stated = argument_options(job)
-    if any(name == "fp8_format" and value for name, value in stated) or job.layout.zero_stage == 3:
-        what = "Megatron-FSDP" if job.layout.zero_stage == 3 else "products in fp8"
-        pointer = "/parallelism/zero_stage" if job.layout.zero_stage == 3 else "/training/precision"
+    refused = None
+    if job.layout.zero_stage == 3:
+        refused = ("Megatron-FSDP", "/parallelism/zero_stage")
+    elif dict(argument_options(job)).get("fp8_format"):
+        refused = ("products in fp8", "/training/precision")
+    if refused is not None:
+        what, pointer = refused
         raise UnsupportedError(f"memcheck has no memory model of adapters with {what}", "price them without", pointer)
     if job.option("mtp_num_layers"):
         message = "adapters of layers that predict further tokens have no memory model"
@@ -154,8 +157,9 @@ def argument_options(job: TrainingJob) -> tuple[tuple[str, object], ...]:
     if options.pop("moe_layer_recompute", False):  # deprecated for recompute_modules moe (transformer_config.py)
         options["recompute_granularity"] = "selective"
         named = options.get("recompute_modules")
-        listed = [str(module) for module in named] if isinstance(named, (list, tuple)) else [str(named or "core_attn")]
-        options["recompute_modules"] = tuple(dict.fromkeys((*listed, "moe")))
+        listed = named if isinstance(named, (list, tuple)) else [named or "core_attn"]
+        options["recompute_modules"] = tuple(dict.fromkeys((*map(str, listed), "moe")))
     if fp8_format(job) is not None:
         options["fp8_format"] = fp8_format(job)
-    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in options.items()))
+    hashable = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    return tuple(sorted(hashable.items()))

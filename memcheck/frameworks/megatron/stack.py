@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memcheck.accounts.estimate import RankEstimate
+from memcheck.frameworks.megatron import floor
 from memcheck.frameworks.megatron.adapters import adapter_parameters
-from memcheck.frameworks.megatron.floor import states_floor as found
 from memcheck.frameworks.megatron.host import HOST
 from memcheck.frameworks.megatron.ranks import MegatronWorst, megatron_ranks
 from memcheck.frameworks.megatron.stages import exchanges
@@ -36,7 +36,7 @@ def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """Return a lower bound of the peak in bytes, from states alone, with which searches rule out plans."""
-    return found(job, architecture)
+    return floor.states_floor(job, architecture)
 
 
 STACK = Stack(

@@ -229,21 +229,19 @@ def _layers_per_chunk(num_layers: int, job: _PipelineSplit, ranks: int, virtual:
     last_stage = _first_stated(job, "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
     # The first or last rank has a stated number of layers; the others share the rest evenly.
     if first_stage is not None or last_stage is not None:
-        middle_ranks = ranks - (first_stage is not None) - (last_stage is not None)
-        middle_layers = num_layers - (first_stage or 0) - (last_stage or 0)
+        stated_first = [] if first_stage is None else [first_stage]
+        stated_last = [] if last_stage is None else [last_stage]
+        middle_ranks = ranks - len(stated_first) - len(stated_last)
+        middle_layers = num_layers - sum(stated_first) - sum(stated_last)
         even = _divide_evenly(middle_layers, middle_ranks) if middle_ranks else []
-        layers_of_rank = even
-        if first_stage is not None:
-            layers_of_rank = [first_stage, *layers_of_rank]
-        if last_stage is not None:
-            layers_of_rank = [*layers_of_rank, last_stage]
+        layers_of_rank = [*stated_first, *even, *stated_last]
         return [[_even_share(layers, virtual, stage) for layers in layers_of_rank] for stage in range(virtual)]
     # The embedding and the loss may each count as a layer, which their stage then lacks.
-    embedding = bool(job.option("account_for_embedding_in_pipeline_split"))
-    loss = bool(job.option("account_for_loss_in_pipeline_split"))
-    layers_of_stage = _divide_evenly(num_layers + embedding + loss, ranks * virtual)
-    layers_of_stage[0] -= embedding
-    layers_of_stage[-1] -= loss
+    embedding_layers = 1 if job.option("account_for_embedding_in_pipeline_split") else 0
+    loss_layers = 1 if job.option("account_for_loss_in_pipeline_split") else 0
+    layers_of_stage = _divide_evenly(num_layers + embedding_layers + loss_layers, ranks * virtual)
+    layers_of_stage[0] -= embedding_layers
+    layers_of_stage[-1] -= loss_layers
     return [layers_of_stage[stage * ranks : (stage + 1) * ranks] for stage in range(virtual)]
 
 
@@ -364,9 +362,8 @@ def megatron_groups(layout: Layout, use: Use) -> tuple[ProcessGroup, ...]:
             )
         )
         if use.tied:
-            groups.append(
-                ProcessGroup("embedding", min(stages_per_node, 2), 2 // min(stages_per_node, 2), collectives=True)
-            )
+            local_ends = min(stages_per_node, 2)  # the first and the last stage, on one node or on two
+            groups.append(ProcessGroup("embedding", local_ends, 2 // local_ends, collectives=True))
     groups += _sums(layout, use)
     return (*groups, *_experts(layout, use))
 
@@ -406,10 +403,14 @@ def _experts(layout: Layout, use: Use) -> list[ProcessGroup]:
     expert_tensor_group = spread("expert tensor", layout.expert_tensor, 1, layout)
     token_group = spread("expert tokens", ranks, 1, layout)
     if use.dispatcher == "alltoall":
-        groups += [] if expert_group is None else [expert_group._replace(collectives=False, peers=layout.expert - 1)]
-        groups += [] if expert_tensor_group is None else [expert_tensor_group]
+        if expert_group is not None:
+            groups.append(expert_group._replace(collectives=False, peers=layout.expert - 1))
+        if expert_tensor_group is not None:
+            groups.append(expert_tensor_group)
     if token_group is not None:
         groups.append(token_group._replace(small=True))  # all-gather and reduce-scatter connect ring neighbours alone
     replicas = layout.data * layout.context * layout.tensor // ranks
     expert_data_group = spread("expert data", replicas, ranks, layout)
-    return [*groups, *([expert_data_group] if expert_data_group is not None else [])]
+    if expert_data_group is not None:
+        groups.append(expert_data_group)
+    return groups

@@ -165,32 +165,47 @@ def ceiling(rank: Rank, schedule: tuple[PassRun, ...]) -> float:
     if rank.extras:
         return inf
     chunk_bytes = [_chunk_bytes(units) for units in rank.chunks]
-    saved = [saved_bytes + rank.cached_output for saved_bytes, *_ in chunk_bytes]
     in_flight = highest = 0
     for forward, backward, times in schedule:
         # `in_flight` changes by a constant each time: the first or the last repetition is the highest
-        change = 0 if forward is None else saved[forward]
-        change -= 0 if backward is None else saved[backward]
+        change = 0
         if forward is not None:
-            _, forward_peak, _, _ = chunk_bytes[forward]
-            highest = max(highest, max(in_flight, in_flight + (times - 1) * change) + forward_peak)
+            change += chunk_bytes[forward].saved + rank.cached_output
         if backward is not None:
-            _, _, backward_peak, _ = chunk_bytes[backward]
-            highest = max(highest, max(in_flight + change, in_flight + times * change) + backward_peak)
+            change -= chunk_bytes[backward].saved + rank.cached_output
+        if forward is not None:
+            most_in_flight = max(in_flight, in_flight + (times - 1) * change)
+            highest = max(highest, most_in_flight + chunk_bytes[forward].forward_peak)
+        if backward is not None:
+            most_in_flight = max(in_flight + change, in_flight + times * change)
+            highest = max(highest, most_in_flight + chunk_bytes[backward].backward_peak)
         in_flight += times * change
-    idle_bytes = sum([kept_when_idle + 2 * rank.held_input for *_, kept_when_idle in chunk_bytes])
+    kept_bytes = sum([chunk.kept_between_passes + INPUT_AND_GRADIENT * rank.held_input for chunk in chunk_bytes])
     boundary_bytes = rank.input_gradient + rank.output_gradient + rank.forward_only + rank.cached_output
-    return highest + idle_bytes + boundary_bytes + (3 + rank.exchanged) * rank.held_input
+    # inputs that variables hold: the warm-up's with its gradient, and that of the last backward's graph
+    held_inputs = INPUT_AND_GRADIENT + 1 + rank.exchanged
+    return highest + kept_bytes + boundary_bytes + held_inputs * rank.held_input
 
 
-def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
-    """Return four byte counts of a model chunk: saved tensors, forward peak, backward peak, and what it keeps when
-    idle.
+INPUT_AND_GRADIENT = 2
+"""Tensors of the size of a received input: the input itself and its gradient."""
 
-    The last three are upper bounds. ``units``: in forward order. Backward runs them in reverse, and frees what each has
-    saved.
+
+class _ChunkBytes(Record):
+    """Bytes of a model chunk. The last three are upper bounds."""
+
+    saved: int
+    forward_peak: int
+    backward_peak: int
+    kept_between_passes: int
+
+
+def _chunk_bytes(units: Sequence[Unit]) -> _ChunkBytes:
+    """Add up the bytes of a model chunk in its forward and backward, for :func:`ceiling`.
+
+    ``units``: in forward order. Backward runs them in reverse, and frees what each has saved.
     """
-    live = forward = backward = lingers = 0
+    live = forward = backward = kept = 0
     for unit in units:
         forward = max(forward, live + unit.first_curve.forward_peak.bytes)
         live += unit.first_curve.saved_bytes + unit.first_curve.autocast_cache_bytes
@@ -199,8 +214,8 @@ def _chunk_bytes(units: Sequence[Unit]) -> tuple[int, int, int, int]:
         live -= unit.first_curve.saved_bytes
         backward = max(backward, live + unit.first_curve.backward_peak.bytes)
         live += unit.first_curve.gradient_bytes + unit.first_curve.until_backward_ends
-        lingers += unit.first_curve.until_backward_ends
-    return saved, forward, backward, lingers
+        kept += unit.first_curve.until_backward_ends
+    return _ChunkBytes(saved, forward, backward, kept)
 
 
 def _pattern_and_sizes(rank: Rank) -> tuple[RankPattern, tuple[int, ...], tuple[Peak, ...]]:
@@ -250,11 +265,12 @@ def _group_equal_units(units: Sequence[Unit], extras: Sequence[Extra] | None) ->
         counted_units = [(unit, extra, 1) for unit, extra in zip(units, extras, strict=True)]
     grouped: list[tuple[Unit, Extra, int]] = []
     for unit, extra, times in counted_units:
-        if grouped and grouped[-1][0].first_curve is unit.first_curve and grouped[-1][1] == extra:
-            first, _, count = grouped[-1]
-            grouped[-1] = first, extra, count + times
-        else:
-            grouped.append((unit, extra, times))
+        if grouped:
+            first, extra_of_group, count = grouped[-1]
+            if first.first_curve is unit.first_curve and extra_of_group == extra:
+                grouped[-1] = first, extra, count + times
+                continue
+        grouped.append((unit, extra, times))
     return grouped
 
 
@@ -304,8 +320,14 @@ def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> SchedulePro
                 curve, extra_sizes = unit_groups[same_as].curve, unit_groups[same_as].extra
             else:
                 curve, size_index, peak_index = named_curve(curve_pattern, size_index, peak_index)
-                extra_sizes = Extra(size_index if extra[0] else NOTHING, size_index + extra[0] if extra[1] else NOTHING)
-                size_index += sum(extra)
+                # Megatron-FSDP's extra bytes have a size each in forward and backward, if they are not zero
+                has_forward, has_backward = extra
+                forward_index = backward_index = NOTHING
+                if has_forward:
+                    forward_index, size_index = size_index, size_index + 1
+                if has_backward:
+                    backward_index, size_index = size_index, size_index + 1
+                extra_sizes = Extra(forward_index, backward_index)
             unit_groups.append(_UnitGroup(kind, curve, extra_sizes, times))
             chunks[-1].append(unit_groups[-1])
     # number the sizes of tensors that are exchanged between pipeline stages
@@ -334,7 +356,7 @@ def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> SchedulePro
     for prefetched_parameters in prefetched:
         recorder.hold("communication_buffers", prefetched_parameters)
     recorder.mark("init", "states at rest")
-    recorder.repeat(0, -1)
+    recorder.undo_since(0)
     moments = candidates(schedule, kinds, pattern.saves)
     ranges_of_kind: dict[int, list[_UnitRange]] = {}
     for index, moment in enumerate(moments):
@@ -343,10 +365,9 @@ def recorded(pattern: RankPattern, schedule: tuple[PassRun, ...]) -> SchedulePro
         chunk_kind = kinds[chunk]
         if chunk_kind not in ranges_of_kind:
             ranges_of_kind[chunk_kind] = _unit_ranges(chunks[chunk_kind])
-        (_forward if moment.of.forward else _backward)(
-            recorder, chunks[chunk], ranges_of_kind[chunk_kind], f"{index} {chunk}"
-        )
-        recorder.repeat(before, -1)
+        record_pass = _forward if moment.of.forward else _backward
+        record_pass(recorder, chunks[chunk], ranges_of_kind[chunk_kind], f"{index} {chunk}")
+        recorder.undo_since(before)
     _hold_idle(recorder, chunks, edges, kinds)
     for prefetched_parameters in prefetched:
         recorder.hold("communication_buffers", prefetched_parameters)
@@ -367,7 +388,7 @@ def _hold_in_flight(
         idle = [i for i, count in enumerate(moment.counts) if not count and i != moment.of.chunk]
         _hold_idle(recorder, chunks, edges, [kinds[i] for i in idle])
     if moment.waits == WARM_INPUT and edges.keeps_warm_input:  # the input that was received last in the warm-up
-        recorder.hold("communication_buffers", edges.held_input, 2)
+        recorder.hold("communication_buffers", edges.held_input, INPUT_AND_GRADIENT)
     if not moment.of.forward:
         recorder.hold("communication_buffers", edges.held_input, edges.exchanged)
         if _sends_on(chunks[moment.of.chunk]):
@@ -406,7 +427,7 @@ def _hold_idle(recorder: Recorder, chunks: Sequence[Sequence[_UnitGroup]], edges
     for kind in dict.fromkeys(idle):
         times = idle.count(kind)
         if edges.receives[kind]:
-            recorder.hold("communication_buffers", edges.held_input, 2 * times)
+            recorder.hold("communication_buffers", edges.held_input, INPUT_AND_GRADIENT * times)
         for units in chunks[kind]:
             if units.kind == "block":
                 recorder.hold("temporaries", units.curve.until_backward_ends, units.times * times)
@@ -441,7 +462,7 @@ def _backward(recorder: Recorder, chunk: Sequence[_UnitGroup], unit_ranges: list
         recorder.hold_bundle(units.curve.saved_bytes, units.times)
     for index, end, units in reversed(unit_ranges):
         before = recorder.here
-        recorder.hold_bundle(units.curve.saved_bytes, -1)
+        recorder.release_bundle(units.curve.saved_bytes)
         recorder.hold("communication_buffers", units.extra.backward)
         recorder.high("backward", units.curve.backward_peak, f"{where} {end - 1}")
         recorder.release("communication_buffers", units.extra.backward)

@@ -99,7 +99,8 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
     """List the tensors of a layer's attention, or other mixer, on one tensor rank."""
     mixer, tensor_ranks = block.mixer, layout.tensor
     if isinstance(mixer, Attention):
-        qkv_width = (mixer.heads * (2 if mixer.output_gate else 1) + 2 * mixer.kv_heads) * mixer.head_dim
+        query_heads = 2 * mixer.heads if mixer.output_gate else mixer.heads  # a gate for each query
+        qkv_width = (query_heads + 2 * mixer.kv_heads) * mixer.head_dim
         tensors = _linear("self_attention.linear_qkv", ceil_div(qkv_width, tensor_ranks), hidden, bias=mixer.qkv_bias)
         tensors += _linear(
             "self_attention.linear_proj",
@@ -117,7 +118,7 @@ def _mixer(block: Block, layout: Layout, hidden: int) -> list[LocalTensor]:
         return _delta_net(mixer, tensor_ranks, hidden, biased=block.input_norm is not None and block.input_norm.bias)
     degrees = (tensor_ranks, layout.expert, layout.expert_tensor)
     return [
-        LocalTensor(t.name, local_tensor(t, component, *degrees), True, matrix=len(t.shape) > 1)
+        LocalTensor(t.name, local_tensor(t, component, *degrees), trained=True, matrix=len(t.shape) > 1)
         for t, component in block_component_tensors(block)
         if component is mixer
     ]
@@ -151,18 +152,20 @@ def _delta_net(mixer: Mixer, tensor_ranks: int, hidden: int, *, biased: bool) ->
 
     ``biased``: its norm has a bias.
     """
-    prefix, keys = "self_attention.", (mixer.key_heads or mixer.heads) * mixer.key_dim
-    values = mixer.heads * mixer.head_dim
-    heads, mixed = ceil_div(mixer.heads, tensor_ranks), ceil_div(2 * keys + values, tensor_ranks)
-    width = mixed + ceil_div(values, tensor_ranks) + 2 * heads
+    prefix = "self_attention."
+    key_width = (mixer.key_heads or mixer.heads) * mixer.key_dim
+    value_width = mixer.heads * mixer.head_dim
+    heads, local_values = ceil_div(mixer.heads, tensor_ranks), ceil_div(value_width, tensor_ranks)
+    qkv_width = ceil_div(2 * key_width + value_width, tensor_ranks)
+    in_proj_width = qkv_width + local_values + 2 * heads  # q, k, v; the gate; beta and alpha
     return [
         _vector(prefix + "dt_bias", heads),
         _vector(prefix + "A_log", heads),
-        _matrix(prefix + "in_proj.weight", width, hidden),
-        LocalTensor(name=prefix + "conv1d.weight", shape=(mixed, 1, mixer.kernel), trained=True, dtype=None),
+        _matrix(prefix + "in_proj.weight", in_proj_width, hidden),
+        LocalTensor(name=prefix + "conv1d.weight", shape=(qkv_width, 1, mixer.kernel), trained=True, dtype=None),
         _vector(prefix + "out_norm.weight", mixer.head_dim),
         *([_vector(prefix + "out_norm.bias", mixer.head_dim)] if biased else []),
-        _matrix(prefix + "out_proj.weight", hidden, ceil_div(values, tensor_ranks)),
+        _matrix(prefix + "out_proj.weight", hidden, local_values),
     ]
 
 
@@ -270,15 +273,15 @@ def building(job: TrainingJob, chunks: list[list[Counted]]) -> dict[str, int]:
     parameters = 0
     groups: list[tuple[Counted, ...]] = []
     for tensors in chunks:
-        parameters += sum([t.times * rounded(t.numel * element_bytes) for t in tensors if not t.trained])
-        groups += [tuple([t for t in tensors if t.trained and t.expert == expert]) for expert in (False, True)]
-    groups = [group for group in groups if group]
+        parameters += sum([t.times * rounded(t.numel * element_bytes) for t in tensors])
+        for expert in (False, True):
+            group = tuple([t for t in tensors if t.trained and t.expert == expert])
+            groups += [group] if group else []
     group_sizes: dict[tuple[Counted, ...], tuple[int, StateBytes]] = {}  # many chunks are equal
     for group in groups:
         if group not in group_sizes:
             old_bytes = sum([t.times * rounded(t.numel * element_bytes) for t in group])
             group_sizes[group] = old_bytes, group_bytes(job, list(group), expert=group[0].expert)
-    parameters += sum([group_sizes[group][0] for group in groups])
     gradients = peak = 0
     peak_components: dict[str, int] = {}
     for group in groups:

@@ -30,13 +30,14 @@ def ranks(num_layers: int, job: TrainingJob, pipeline_ranks: int) -> list[list[t
     if pipeline_ranks == 1:
         predictions = int(str(job.option("mtp_num_layers") or 0))
         return [[(stage, predictions if stage.head else 0)] for stage in stage_parts(num_layers, pipeline_ranks)]
-    ranks_parts = []
+    parts_of_ranks = []
     for chunks in stages(num_layers, job):
-        spans = [(chunk.layers[0], chunk.layers[-1] + 1) if chunk.layers else (0, 0) for chunk in chunks]
-        ranks_parts.append(
-            [(Part(*span, chunk.embedding, chunk.head), chunk.mtp) for span, chunk in zip(spans, chunks, strict=True)]
-        )
-    return ranks_parts
+        parts = []
+        for chunk in chunks:
+            first, last = (chunk.layers[0], chunk.layers[-1] + 1) if chunk.layers else (0, 0)
+            parts.append((Part(first, last, embedding=chunk.embedding, head=chunk.head), chunk.mtp))
+        parts_of_ranks.append(parts)
+    return parts_of_ranks
 
 
 def context(job: TrainingJob) -> str:

@@ -185,9 +185,11 @@ def _layer_units(
     numbered = bool(frozen or bf16_numbers or inventory)
     previous: tuple[Block, bool] | None = None
     for group, recompute in recompute_groups(job, setting, layer_numbers):
-        if previous is not None and len(group) == 1 and layers[group[0]] is previous[0] and recompute is previous[1]:
-            units.append(units[-1])  # equal to the layer before it
-            continue
+        if previous is not None and len(group) == 1:
+            previous_layer, previous_recompute = previous
+            if layers[group[0]] is previous_layer and recompute is previous_recompute:
+                units.append(units[-1])
+                continue
         blocks = tuple([layers[i] for i in group])
         trained = adapter is None and not frozen.issuperset(group)
         is_bf16 = group[0] in bf16_numbers
@@ -214,7 +216,9 @@ def _layer_units(
             )
         unit = shared_layers.units[key]
         units.append(Unit("block", _name(group), *unit[2:]) if inventory else unit)
-        previous = (blocks[0], recompute) if setting.needs_input_gradient and len(group) == 1 and not numbered else None
+        # the next layer may be equal if its number decides nothing, and its input needs a gradient as this one's does
+        repeats = setting.needs_input_gradient and len(group) == 1 and not numbered
+        previous = (blocks[0], recompute) if repeats else None
         if not setting.needs_input_gradient:  # the next layer's input needs one if this layer has a graph
             setting = setting._replace(needs_input_gradient=trained or unit.first_curve.output_gradient_bytes > 0)
     return units, setting

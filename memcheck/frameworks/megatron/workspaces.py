@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from memcheck.accounts.state import LocalTensor
 from memcheck.autograd.context import Setting
-from memcheck.autograd.tensor import ceil_div, rounded
+from memcheck.autograd.tensor import ITEM_BYTES, ceil_div, rounded
 from memcheck.frameworks.megatron.core_attention import has_fused_softmax
 from memcheck.frameworks.megatron.linear import fuses_wgrad, quantizes, uses_te
 from memcheck.frameworks.megatron.setting import is_old
@@ -28,6 +28,8 @@ TE_GROUPED_STREAMS = 4
 """``tex.get_num_cublas_streams()`` (common/util/multi_stream.cpp)."""
 CUBLAS_WORKSPACE = 8 * MIB + 128 * 1024
 CUBLAS_WORKSPACE_HOPPER = 32 * MIB
+TORCH_THREADS = 2
+"""Threads with a cuBLAS handle of their own: that of the forward and autograd's."""
 TE_OVERLAP_STREAMS = 3
 """``_NUM_MAX_UB_STREAMS``: products that overlap with communication have a workspace of their own."""
 YARN_POSITIONS = 4096
@@ -109,15 +111,17 @@ def _cublas(setting: Setting, contents: ChunkContents, device: Device) -> int:
     routed = any(isinstance(b.mlp, Moe) for b in contents.blocks)
     total = 0
     if uses_te(setting) or routed:  # the router's gating product is TE's under every spec
-        te_workspace = rounded(TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)
-        grouped_gemm = routed and bool(setting.option("moe_grouped_gemm", True))
-        overlaps = setting.sequence_parallel and bool(setting.option("tp_comm_overlap"))
-        total += te_workspace * ((TE_GROUPED_STREAMS if grouped_gemm else 0) + 1)
-        total += rounded(TE_OVERLAP_STREAMS * (TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE)) * overlaps
-    if contents.head or not uses_te(setting):
-        # torch.matmul of the output layer, in the forward and in the autograd thread
-        cublas_workspace = CUBLAS_WORKSPACE if is_old(device.arch) else CUBLAS_WORKSPACE_HOPPER
-        total += 2 * rounded(cublas_workspace if device.cublas_workspace is None else device.cublas_workspace)
+        te_workspace = TE_WORKSPACE_OLD if is_old(device.arch) else TE_WORKSPACE
+        total += rounded(te_workspace)
+        if routed and setting.option("moe_grouped_gemm", default=True):
+            total += TE_GROUPED_STREAMS * rounded(te_workspace)
+        if setting.sequence_parallel and setting.option("tp_comm_overlap"):
+            total += rounded(TE_OVERLAP_STREAMS * te_workspace)
+    if contents.head or not uses_te(setting):  # the output layer's torch.matmul
+        torch_workspace = device.cublas_workspace
+        if torch_workspace is None:
+            torch_workspace = CUBLAS_WORKSPACE if is_old(device.arch) else CUBLAS_WORKSPACE_HOPPER
+        total += TORCH_THREADS * rounded(torch_workspace)
     return total
 
 
@@ -159,7 +163,7 @@ def _dummy_gradients(setting: Setting, contents: ChunkContents) -> int:
     fusing_names = ["linear", "output_layer"]
     if contents.head and not any("output_layer" in t.name for t, _ in contents.tensors):
         fusing_names.append("word_embeddings")
-    shapes = {t.shape for t in trained if any(name in t.name for name in fusing_names)}
+    shapes = {t.shape for name in fusing_names for t in trained if name in t.name}
     element_bytes = DTYPE_BYTES[setting.param_dtype]
     return sum(rounded(rows * columns * element_bytes) for rows, columns in shapes)
 
@@ -172,18 +176,22 @@ def _rotary(job: TrainingJob, contents: ChunkContents) -> int:
     yarn, its default). yarn_rotary_pos_embedding.py makes cos and sin for 4,096 positions in fp32. A fused kernel that
     asks for more positions, or for another dtype, gets tables of those.
     """
+    fp32_bytes = DTYPE_BYTES["fp32"]
     rotary_dims = [b.mixer.rotary_dim for b in contents.blocks if isinstance(b.mixer, Attention)]
-    frequencies = rounded(4 * job.sequence_length * max(rotary_dims, default=0)) * contents.chunks
+    frequencies = rounded(job.sequence_length * max(rotary_dims, default=0) * fp32_bytes) * contents.chunks
     latent_dims = [b.mixer.qk_rope_head_dim for b in contents.blocks if isinstance(b.mixer, LatentAttention)]
     cos_sin = 0
     if latent_dims:
         layers = sum(times for t, times in contents.tensors if t.name.endswith("linear_kv_down_proj.weight"))
-        fused = bool(job.option("apply_rope_fusion", True)) and job.option("transformer_impl") != "local"
+        fused = bool(job.option("apply_rope_fusion", default=True)) and job.option("transformer_impl") != "local"
         remakes_tables = fused and (job.recipe.compute != "fp32" or job.sequence_length > YARN_POSITIONS)
         positions = job.sequence_length if remakes_tables else YARN_POSITIONS
-        frequencies += layers * rounded(4 * job.sequence_length * latent_dims[0])
-        cos_sin = 2 * layers * rounded(positions * latent_dims[0] * DTYPE_BYTES[job.recipe.compute])
-    return cos_sin + frequencies + (frequencies // job.layout.context if job.layout.context > 1 else 0)
+        frequencies += layers * rounded(job.sequence_length * latent_dims[0] * fp32_bytes)
+        one_table = rounded(positions * latent_dims[0] * DTYPE_BYTES[job.recipe.compute])
+        cos_sin = layers * 2 * one_table
+    if job.layout.context > 1:
+        frequencies += frequencies // job.layout.context  # this rank's slice
+    return cos_sin + frequencies
 
 
 def _masks(setting: Setting, contents: ChunkContents) -> int:
@@ -206,7 +214,7 @@ def _batch(job: TrainingJob, *, read: bool) -> int:
     if not read:
         return 0
     tokens = job.micro_batch_size * job.sequence_length
-    return 3 * rounded(8 * tokens) + rounded(4 * tokens)
+    return 3 * rounded(tokens * ITEM_BYTES["int64"]) + rounded(tokens * ITEM_BYTES["fp32"])
 
 
 def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) -> int:
@@ -217,8 +225,10 @@ def _deferred(job: TrainingJob, architecture: Architecture, setting: Setting) ->
     """
     if not job.option("defer_embedding_wgrad_compute"):
         return 0
+    micro_batches = job.gradient_accumulation_steps
     limit = int(str(job.option("wgrad_deferral_limit") or 0))
-    micro_batches = min(limit or job.gradient_accumulation_steps, job.gradient_accumulation_steps)
+    if limit:
+        micro_batches = min(limit, micro_batches)
     element_bytes = DTYPE_BYTES[setting.compute_dtype]
     tokens = setting.batch * setting.sequence
     input_tokens = tokens // setting.tensor_parallel if setting.sequence_parallel else tokens
@@ -237,4 +247,5 @@ def _fp8_weights(job: TrainingJob, setting: Setting, tensors: list[tuple[LocalTe
     """
     if not quantizes(setting) or job.option("fp8_param_gather"):
         return 0
-    return sum(2 * count * rounded(t.numel) for t, count in tensors if t.matrix and "linear" in t.name)
+    one_copy = sum(count * rounded(t.numel) for t, count in tensors if t.matrix and "linear" in t.name)
+    return 2 * one_copy  # by rows and by columns

@@ -60,18 +60,23 @@ def always(
     """
     tokens, item_bytes = setting.batch * setting.sequence, DTYPE_BYTES[setting.compute_dtype]
     gathered_bytes = rounded(tokens * architecture.hidden_size * item_bytes) if scatters(setting) else 0
-    buffers = gathers_again(setting) + is_async(setting)  # "allgather" and "allgather2"
+    gather_buffers = int(gathers_again(setting)) + int(is_async(setting))  # "allgather" and "allgather2"
     mixer = contents.blocks[0].mixer if contents.blocks else None
     head_dim = mixer.head_dim if isinstance(mixer, Attention) else 0
-    table_elements = setting.sequence * head_dim // 2
-    tables_bytes = 2 * rounded(table_elements * item_bytes) + rounded(4 * head_dim // 2)
-    if not is_qwen(setting):
-        positions = architecture.max_position_embeddings if setting.option("rope_interleaved") else 0
-        tables_bytes += rounded(4 * head_dim * positions) if positions else rounded(4 * head_dim // 2)
-    token_bytes = QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH
-    batch_bytes = sum(rounded(n * tokens) for n in token_bytes) if contents.embedding or contents.head else 0
+    fp32_bytes, rotated_pairs = DTYPE_BYTES["fp32"], head_dim // 2
+    frequencies_bytes = rounded(rotated_pairs * fp32_bytes)
+    cos_bytes = sin_bytes = rounded(setting.sequence * rotated_pairs * item_bytes)
+    tables_bytes = cos_bytes + sin_bytes + frequencies_bytes
+    if not is_qwen(setting):  # Llama's second rotary module
+        if setting.option("rope_interleaved") and architecture.max_position_embeddings:
+            tables_bytes += rounded(architecture.max_position_embeddings * head_dim * fp32_bytes)
+        else:
+            tables_bytes += frequencies_bytes
+    batch_bytes = 0
+    if contents.embedding or contents.head:
+        batch_bytes = sum(rounded(n * tokens) for n in (QWEN_BATCH if is_qwen(setting) else LLAMA_BATCH))
     return (
-        ("communication_buffers", buffers * gathered_bytes),
+        ("communication_buffers", gather_buffers * gathered_bytes),
         ("activations", _layers(contents) * tables_bytes + batch_bytes),
     )
 
@@ -102,17 +107,16 @@ def resident(job: TrainingJob, tensors: list[Counted]) -> ResidentStates:
     state_bytes = STATES_PER_PARAMETER[job.optimizer.name] * one_state_bytes
     components = (
         ("parameters", parameter_bytes),
-        ("gradients", rounded(4 * numel) if accumulates(job) else parameter_bytes),
+        ("gradients", rounded(numel * DTYPE_BYTES["fp32"]) if accumulates(job) else parameter_bytes),
         ("communication_buffers", rounded(numel * parameter_item_bytes) if has_ddp else 0),
-        ("master_weights", rounded(4 * shard_numel) if accumulates(job) else 0),
+        ("master_weights", rounded(shard_numel * DTYPE_BYTES["fp32"]) if accumulates(job) else 0),
         ("optimizer_states", state_bytes),
     )
-    flat_shard_bytes = rounded(shard_numel * parameter_item_bytes)
-    gathering_bytes = (
-        (1 + shard_ranks) * flat_shard_bytes if shard_ranks > 1 else 0
-    )  # the rank's, and those of all ranks
-    largest_bytes = max((rounded(n * state_item_bytes) for n, _ in shards), default=0)
-    stepping_bytes = 0 if job.optimizer.implementation == "fused" or job.optimizer.name == "sgd" else largest_bytes
+    gathering_bytes = stepping_bytes = 0
+    if shard_ranks > 1:  # a flat copy of the rank's own shards, and of those of all ranks
+        gathering_bytes = (1 + shard_ranks) * rounded(shard_numel * parameter_item_bytes)
+    if job.optimizer.implementation != "fused" and job.optimizer.name != "sgd":
+        stepping_bytes = max((rounded(n * state_item_bytes) for n, _ in shards), default=0)
     return ResidentStates(components, f"{job.optimizer.name} step", max(stepping_bytes, gathering_bytes))
 
 

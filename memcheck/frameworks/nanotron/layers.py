@@ -49,12 +49,12 @@ def scatters(setting: Setting) -> bool:
 
 def gathers_again(setting: Setting) -> bool:
     """``tp_recompute_allgather``."""
-    return bool(setting.option("tp_recompute_allgather", True))
+    return bool(setting.option("tp_recompute_allgather", default=True))
 
 
 def is_async(setting: Setting) -> bool:
     """``tp_linear_async_communication``."""
-    return bool(setting.option("tp_linear_async_communication", False))
+    return bool(setting.option("tp_linear_async_communication", default=False))
 
 
 def _require_rms_norm(spec: Norm | None) -> Norm | None:
@@ -74,7 +74,7 @@ def norm(ctx: Context, spec: Norm | None, x: Value, name: str = "norm") -> Value
     tape, shape, dtype = ctx.tape, x.shape, x.dtype
     out = tape.value(shape, dtype, name)
     saved = (x.storage, tape.new(shape[:-1], "fp32", name + " rstd"))
-    needs_grad, width = x.origin is not None, shape[-1]
+    needs_grad, width = x.needs_grad, shape[-1]
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: dX, and dW summed over the kernel's programs in fp32."""
@@ -112,7 +112,7 @@ def _async_column_product(ctx: Context, x: Value, weight: Parameter, bias: Param
     ``x``: [tokens, inputs], saved. Backward computes dX before dW, since dX is all-reduced while dW is computed.
     """
     tape, shape = ctx.tape, x.shape
-    dtype, needs_grad = x.dtype, x.origin is not None
+    dtype, needs_grad = x.dtype, x.needs_grad
     out = tape.value((*shape[:-1], weight.shape[0]), dtype, name)
     biases = [] if bias is None else [bias]
 
@@ -138,7 +138,8 @@ def _gather_and_multiply(ctx: Context, x: Value, weight: Parameter, bias: Parame
     gathered = None if gathers_again(setting) else tape.new(gathered_shape, dtype, name + " all-gather")
     out = tape.value((ctx.tokens, weight.shape[0]), dtype, name)
     saved_input = x.storage if gathered is None else gathered
-    needs_grad, biases = x.origin is not None, [] if bias is None else [bias]
+    needs_grad = x.needs_grad
+    biases = [] if bias is None else [bias]
 
     def run(grad: Storage) -> list[Storage | None]:
         """Backward: dX, reduce-scattered, and dW, which asynchronous communication computes last."""

@@ -135,6 +135,9 @@ def _cost(block: Block, hidden: int) -> int:
     """Return nanotron's cost of one layer, by which it cuts the stages: the elements of four square matrices in
     attention (q, k, v, output) and of three in the feed-forward network (gate, up, down).
     """
-    mixer, mlp = block.mixer, block.mlp
-    attention = 4 * mixer.heads * mixer.head_dim * hidden if isinstance(mixer, Attention) else 0
-    return attention + (3 * mlp.width * hidden if isinstance(mlp, Mlp) else 0)
+    cost = 0
+    if isinstance(block.mixer, Attention):
+        cost += 4 * block.mixer.heads * block.mixer.head_dim * hidden
+    if isinstance(block.mlp, Mlp):
+        cost += 3 * block.mlp.width * hidden
+    return cost

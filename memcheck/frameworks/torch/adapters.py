@@ -73,11 +73,11 @@ def adapted_block(
     own_names = {t.name for t, _ in block_component_tensors(block)}
     # blocks that several layers share are modules of their own over the same tensors, with adapters of their own
     shares = isinstance(block, SharedTransformerBlock)
-    for t, component in named_tensors(block) if shares else block_component_tensors(block):
+    all_tensors = named_tensors(block) if shares else block_component_tensors(block)
+    for t, component in all_tensors:
         tensor = on_rank(t, component)
-        quantized = (t.linear or (tensor.expert and adapter.stores_quantized(tensor.shape))) and adapter.quantizes(
-            t.name
-        )
+        can_be_quantized = t.linear or (tensor.expert and adapter.stores_quantized(tensor.shape))
+        quantized = can_be_quantized and adapter.quantizes(t.name)
         if t.name in own_names:
             tensors.append(tensor._replace(dtype=adapter.quantization_format if quantized else None))
         if t.linear and len(tensor.shape) == 2:
@@ -160,15 +160,17 @@ def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) 
     adapter only if the targets name it.
     """
     adapters: list[LocalTensor] = []
+    adapted_tensors: list[ParameterTensor] = []
     if architecture.head_layer.activation:  # a dense layer before the head
-        for t in architecture.head_layer.tensors:
-            adapters += _adapters(lora, t) if t.linear else ()
+        adapted_tensors += architecture.head_layer.tensors
+    if architecture.task is not None:  # a pooler, unless it is one of modules_to_save
+        adapted_tensors += [t for t in task_tensors(architecture) if not is_saved(t.name)]
+    for t in adapted_tensors:
+        adapters += _adapters(lora, t) if t.linear else ()
     if architecture.task is not None:
-        for t in task_tensors(architecture):  # a pooler, unless it is one of modules_to_save
-            adapters += _adapters(lora, t) if t.linear and not is_saved(t.name) else ()
         for t in architecture.task.idle:  # nothing reads the output of these layers: no gradient reaches their adapters
-            unread = _adapters(lora, t) if t.linear else ()
-            adapters += [adapter_tensor._replace(trained=False) for adapter_tensor in unread]
+            without_gradient = _adapters(lora, t) if t.linear else ()
+            adapters += [adapter_tensor._replace(trained=False) for adapter_tensor in without_gradient]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules
     target_names = (targets,) if isinstance(targets, str) else targets
     if architecture.head and HEAD in target_names:

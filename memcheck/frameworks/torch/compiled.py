@@ -27,24 +27,15 @@ def is_traced(block: Block, setting: Setting) -> bool:
     trained.
     """
     attention, mlp = block.mixer, block.mlp
-    if (
-        not isinstance(attention, Attention)
-        or not isinstance(mlp, Mlp)
-        or block.parallel
-        or setting.tensor_parallel > 1
-    ):
+    if not isinstance(attention, Attention) or not isinstance(mlp, Mlp):
         return False
-    plain_attention = (
-        attention.query_norm is None
-        and not attention.sinks
-        and not attention.softcap
-        and not attention.qkv_bias
-        and not attention.out_bias
-    )
+    has_extra_steps = attention.query_norm is not None or attention.sinks or attention.softcap
+    has_biases = attention.qkv_bias or attention.out_bias or mlp.bias
+    is_llama = attention.rotary_dim > 0 and mlp.gated and not block.parallel and not has_extra_steps and not has_biases
     layer_norms = (block.input_norm, block.mlp_norm)
     all_rmsnorm = all(layer_norm is not None and layer_norm.kind == "rmsnorm" for layer_norm in layer_norms)
     fully_trained = setting.trained and not setting.frozen_modules and setting.adapter is None
-    return plain_attention and all_rmsnorm and fully_trained and attention.rotary_dim > 0 and mlp.gated and not mlp.bias
+    return is_llama and all_rmsnorm and fully_trained and setting.tensor_parallel == 1
 
 
 class _Sizes(Record):
@@ -98,13 +89,10 @@ def compiled_block(ctx: Context, block: Block, x: Value, mode: str, *, repeated:
 
 def _weights(ctx: Context, attention: Attention, mlp: Mlp) -> list[Parameter]:
     """Return the block's parameters in the order of the compiled graph: two norms, qkv, wo, w1, w3, w2."""
-    qkv = linear_tensors(attention.tensors)[:-1]
-    rows = sum(t.shape[0] for t in qkv)
-    matrices = [
-        ParameterTensor("wqkv", (rows, qkv[0].shape[1]), "attention", linear=True),
-        linear_tensors(attention.tensors)[-1],
-        *_gated_matrices(mlp),
-    ]
+    *qkv, wo = linear_tensors(attention.tensors)
+    qkv_rows, inputs = sum(t.shape[0] for t in qkv), qkv[0].shape[1]
+    wqkv = ParameterTensor("wqkv", (qkv_rows, inputs), "attention", linear=True)
+    matrices = [wqkv, wo, *_gated_matrices(mlp)]
     norms = [ctx.parameter(name, (ctx.hidden,)) for name in ("attention_norm", "ffn_norm")]
     return norms + [ctx.parameter(t.name.removesuffix(".weight"), t.shape) for t in matrices]
 
@@ -113,17 +101,18 @@ def _gated_matrices(mlp: Mlp) -> list[ParameterTensor]:
     """List w1, w3, w2: the model code that is compiled has one each, also where a checkpoint holds the first two as one
     (torchtune/models/phi3/_component_builders.py, ``phi3_mlp``).
     """
-    *first, down = linear_tensors(mlp.tensors)
-    if len(first) == 1 and mlp.gated:
-        rows, columns = first[0].shape
-        first = [first[0]._replace(name=name, shape=(rows // 2, columns)) for name in ("gate_proj", "up_proj")]
-    if len(first) != 2:
+    *gate_and_up, down = linear_tensors(mlp.tensors)
+    if len(gate_and_up) == 1 and mlp.gated:  # one matrix, whose halves are gate and up
+        (fused,) = gate_and_up
+        rows, columns = fused.shape
+        gate_and_up = [fused._replace(name=name, shape=(rows // 2, columns)) for name in ("gate_proj", "up_proj")]
+    if len(gate_and_up) != 2:
         raise UnsupportedError(
             "memcheck has no model of a compiled layer whose feed-forward network has no gate",
             "leave out training.compile to get the figure without it",
             "/training/compile",
         )
-    return [*first, down]
+    return [*gate_and_up, down]
 
 
 def _forward(tape: Tape, sizes: _Sizes, attention: Attention, mode: str) -> tuple[list[Storage], dict[str, Storage]]:
@@ -177,35 +166,37 @@ def _backward(
     def new(columns: int, label: str) -> Storage:
         return tape.new((sizes.tokens, columns), sizes.dtype, label)
 
-    def weight_gradient(i: int) -> Storage:
-        return tape.new(weights[i].shape, weights[i].dtype, weights[i].name + " dW")
+    norm1, norm2, wqkv, wo, w1, w3, w2 = weights
+
+    def weight_gradient(weight: Parameter) -> Storage:
+        return tape.new(weight.shape, weight.dtype, weight.name + " dW")
 
     def saved_or_recomputed(name: str, columns: int) -> Storage:
         return saved.pop(name) if name in saved else new(columns, f"{name}, again")
 
     # the MLP, of which up is recomputed if it was not saved
-    norm1_gradient, norm2_gradient = weight_gradient(0), weight_gradient(1)
+    norm1_gradient, norm2_gradient = weight_gradient(norm1), weight_gradient(norm2)
     projected = saved_or_recomputed("wo", sizes.hidden)
     hidden = saved_or_recomputed("hidden", sizes.hidden)
     up = saved_or_recomputed("w3", sizes.width)
     product = saved_or_recomputed("product", sizes.width)
-    w2_gradient = weight_gradient(6)
+    w2_gradient = weight_gradient(w2)
     product_gradient = new(sizes.width, "w2 dX")
     del product
     gate_gradient, up_gradient = new(sizes.width, "w1 gradient"), new(sizes.width, "w3 gradient")
     del product_gradient, up
     saved.pop("w1")
-    w3_gradient = weight_gradient(5)
+    w3_gradient = weight_gradient(w3)
     through_w3 = new(sizes.hidden, "w3 dX")
     del up_gradient
-    w1_gradient = weight_gradient(4)
+    w1_gradient = weight_gradient(w1)
     through_w1 = new(sizes.hidden, "w1 dX")
     del gate_gradient, hidden
     residual_gradient = new(sizes.hidden, "norm backward")
     box.clear()
     del through_w1, through_w3, projected
     # attention, from the output projection to the joined q, k and v
-    wo_gradient = weight_gradient(3)
+    wo_gradient = weight_gradient(wo)
     attention_gradient = new(sizes.query, "wo dX")
     q = saved_or_recomputed("q", sizes.query)
     k, v = saved_or_recomputed("k", sizes.keys), saved_or_recomputed("v", sizes.keys)
@@ -216,7 +207,7 @@ def _backward(
     joined_gradient = new(sizes.projected, "qkv gradient")
     del qkv_gradients
     normed = saved_or_recomputed("normed", sizes.hidden)
-    wqkv_gradient = weight_gradient(2)
+    wqkv_gradient = weight_gradient(wqkv)
     through_wqkv = new(sizes.hidden, "wqkv dX")
     del normed, joined_gradient
     input_gradient = new(sizes.hidden, "block input gradient")

@@ -191,10 +191,9 @@ def outside_gradient_dtype(job: TrainingJob) -> str | None:
 
     A chunked loss uses the head's. Their gradients come before the root's pre-backward hook has put off the cast.
     """
-    outside = job.loss.kind == "chunked" and not loss_reduces_head(job)
-    return (
-        job.recipe.reduce if outside and job.casts_gradients and uses_fsdp(job) and reduces_wider(job.recipe) else None
-    )
+    is_used_outside = job.loss.kind == "chunked" and not loss_reduces_head(job)
+    casts_to_reduce_dtype = job.casts_gradients and uses_fsdp(job) and reduces_wider(job.recipe)
+    return job.recipe.reduce if is_used_outside and casts_to_reduce_dtype else None
 
 
 def adds_in_place(job: TrainingJob) -> bool:
@@ -269,7 +268,8 @@ def fsdp_group(
     divided = largest_unsharded_cast = 0
     for t, shards in tensors:
         if leaves_whole_experts and t.expert and shards == 1:  # only its gradient is counted
-            alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params]) if t.trained else 0
+            if t.trained:
+                alone += rounded(t.numel * DTYPE_BYTES[t.dtype or recipe.params])
             continue
         shard = shard_numel(t, shards)
         padded_numel = shard * shards
@@ -284,13 +284,16 @@ def fsdp_group(
         is_cast = element_bytes != stored_bytes
         if shards > 1:
             flat += padded_numel * element_bytes
-            cast += shard * element_bytes if is_cast else 0
-            copied += unsharded_bytes if t.divided else 0
+            if is_cast:
+                cast += shard * element_bytes
+            if t.divided:
+                copied += unsharded_bytes
         elif is_cast:
             largest_unsharded_cast = max(largest_unsharded_cast, unsharded_bytes)
         if t.trained:  # the reduce-scatter reads one flat tensor, and writes another of this rank's shards
             reduce_in += padded_numel * reduce_bytes
-            divided += padded_numel * reduce_bytes if divides_gradients and shards == 1 else 0
+            if divides_gradients and shards == 1:
+                divided += padded_numel * reduce_bytes
             reduce_out += shard * reduce_bytes
             sharded += shard * stored_bytes
             accumulated += rounded(t.numel * accumulation_bytes)
@@ -460,7 +463,8 @@ class DataParallel:
     def frees_first_gradients(self, pair_before: bool) -> bool:
         """Return whether the first pass's pending gradients are freed once the second pass has its own.
 
-        ``pair_before``: an earlier micro-batch of this step has left gradients.
+        ``pair_before``: an earlier pair of this step has left gradients, to which the sum is added in place. Without
+        one, the first pass's gradients themselves become ``.grad``.
         """
         return pair_before
 

@@ -40,15 +40,13 @@ class Buckets(Record):
 def buckets(job: TrainingJob) -> Buckets:
     """Return how DDP's buckets and the gradients of a job share memory."""
     layout = job.layout
-    exist = (
-        not uses_fsdp(job)
-        and layout.data * layout.context > 1
-        and job.framework.data_parallel == "torch"
-        and layout.zero_stage in (0, 1)
-    )
-    views = exist and layout.gradient_as_bucket_view
-    late = views and layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1
-    return Buckets(exist, views and not late, late)
+    several_ranks = layout.data * layout.context > 1
+    is_torch_ddp = job.framework.data_parallel == "torch" and not uses_fsdp(job) and layout.zero_stage in (0, 1)
+    exist = several_ranks and is_torch_ddp
+    are_views = exist and layout.gradient_as_bucket_view
+    # under no_sync gradients are tensors of their own until the last micro-batch copies them to the buckets
+    views_come_late = are_views and layout.gradient_sync == "last" and job.gradient_accumulation_steps > 1
+    return Buckets(exist, are_views and not views_come_late, views_come_late)
 
 
 class Replicated(Record):
@@ -111,22 +109,24 @@ def gathering(unit: Unit, block: Block, setting: Setting) -> Unit:
     AccumulateGrad adds to ``.grad`` when all of their gradients exist. Until then they wait in its buffer, which is
     ``.grad`` itself in the first micro-batch.
     """
-    last, first = not block.shared_with.later, not block.shared_with.earlier
-    if (last and first) or unit.later_curve is unit.first_curve:
+    is_last, is_first = not block.shared_with.later, not block.shared_with.earlier
+    if (is_last and is_first) or unit.later_curve is unit.first_curve:
         return unit
-    if _narrows(setting):  # narrow gradients wait instead, in front of the cast
+    if _narrows(setting):  # narrow gradients are pending instead, before they are cast
         return unit
     if isinstance(block, SharedTransformerBlock) and setting.adapter is not None:  # each layer's adapters are its own
         return unit
     all_tensors = block_tensors(_shared_part(block), setting_placement(setting))
     sizes = [rounded(t.numel * ITEM_BYTES[t.dtype or setting.param_dtype]) for t in all_tensors if t.trained]
-    again, size = unit.later_curve, sum(sizes)
-    if last:
-        return unit._replace(later_curve=again._replace(left_gradient_bytes=again.left_gradient_bytes + size))
-    again = _with_temporaries(again, size if first else 0)
-    return unit._replace(
-        later_curve=again._replace(taken_gradient_bytes=again.taken_gradient_bytes + (size if first else 0))
-    )
+    again, gradient_bytes = unit.later_curve, sum(sizes)
+    # backward runs the last layer first: its gradients are pending until the first layer adds its own
+    if is_last:
+        left_bytes = again.left_gradient_bytes + gradient_bytes
+        return unit._replace(later_curve=again._replace(left_gradient_bytes=left_bytes))
+    completed_bytes = gradient_bytes if is_first else 0
+    again = _with_temporaries(again, completed_bytes)
+    taken_bytes = again.taken_gradient_bytes + completed_bytes
+    return unit._replace(later_curve=again._replace(taken_gradient_bytes=taken_bytes))
 
 
 def _narrows(setting: Setting) -> bool:

@@ -58,20 +58,22 @@ def encoder_units(
     source = _source(job, architecture, encoder, entry, table_trained=table_trained, adds=adds, inventory=inventory)
     input_bytes = source.first_curve.extra_output_bytes
     runs = [(source, 1, 0)]
-    input_needs_grad = ((table_trained or is_hooked(job, architecture)) and not encoder.channels) or setting.trained
+    rows_need_grad = not encoder.channels and (table_trained or is_hooked(job, architecture))  # of looked-up words
+    input_needs_grad = rows_need_grad or setting.trained
     index, last = 0, encoder.num_layers - 1
     for block, count_of_block in encoder.blocks:
         layers_left = count_of_block
         while layers_left:
-            layer = (setting if index else entry)._replace(
-                needs_input_gradient=input_needs_grad, starts_shared_gradients=index == last
-            )
+            layer = setting if index else entry
+            layer = layer._replace(needs_input_gradient=input_needs_grad, starts_shared_gradients=index == last)
             mode = recompute_mode(job, index)
             unit = sharing(block_unit(job, block, layer, mode, adds, inventory), block, layer, mode, input_bytes)
             output_grad = input_needs_grad or setting.trained or reaches(setting, block)
-            own_run = output_grad != input_needs_grad or index == last or (index == 0 and entry is not setting)
-            has_last = index + layers_left - 1 == last  # the last layer is a run of its own
-            count = 1 if own_run else layers_left - has_last
+            is_entry = index == 0 and entry is not setting
+            if index == last or is_entry or output_grad != input_needs_grad:
+                count = 1  # the layer differs from the next one
+            else:
+                count = min(layers_left, last - index)  # the last layer is a run of its own
             runs.append((unit._replace(kind="encoder", name=f"encoder layer {index}"), count, index))
             input_needs_grad, index, layers_left = output_grad, index + count, layers_left - count
     end_setting = setting._replace(needs_input_gradient=input_needs_grad)
@@ -104,7 +106,8 @@ def _source(
     trained = table_trained and (setting.trained or not encoder.words)
     words = Words(rows=architecture.vocab_size, width=architecture.embedding_size, trained=trained, leaf=hooked)
     expected_numel = sum(t.count for t in encoder.stem)
-    expected_numel += 0 if encoder.channels or encoder.words else words.rows * words.width
+    if not encoder.channels and not encoder.words:  # the decoder's table
+        expected_numel += words.rows * words.width
     touched_tensors = touched(lambda ctx: code.source(ctx, encoder, words), whole(setting))
     require_covered(touched_tensors, expected_numel, "what stands in front of the encoder", job.framework.name)
     biases = _bias_bytes(encoder.bias_heads, setting) if setting.trained else 0
@@ -113,7 +116,7 @@ def _source(
         code.source_curve(encoder, words, curve_setting, inventory)._replace(taken_gradient_bytes=biases)
         for curve_setting in settings
     ]
-    masks = _held_masks(job, encoder, setting)[1]
+    masks = _mask_bytes(job, encoder, setting).in_forward
     curves = [curve._replace(extra_output_bytes=curve.extra_output_bytes + masks) for curve in curves]
     tensors = part_tensors(as_block(encoder.stem), setting)
     return Unit(kind="source", name="encoder's input", tensors=tensors, first_curve=curves[0], later_curve=curves[-1])
@@ -127,10 +130,14 @@ def _end(job: TrainingJob, encoder: Encoder, setting: Setting, *, adds: bool, in
         "the encoder's last norm",
         job.framework.name,
     )
-    fresh = end_curve(encoder, setting, job.loss.keep_logits, inventory)
-    again = end_curve(encoder, setting.for_later_micro_batches(), job.loss.keep_logits, inventory) if adds else fresh
+    first_curve = end_curve(encoder, setting, job.loss.keep_logits, inventory)
+    later_curve = (
+        end_curve(encoder, setting.for_later_micro_batches(), job.loss.keep_logits, inventory) if adds else first_curve
+    )
     tensors = part_tensors(as_block(encoder.end), setting)
-    return Unit(kind="encoded", name="encoder's output", tensors=tensors, first_curve=fresh, later_curve=again)
+    return Unit(
+        kind="encoded", name="encoder's output", tensors=tensors, first_curve=first_curve, later_curve=later_curve
+    )
 
 
 def _rows(ctx: Context) -> Value:
@@ -161,9 +168,11 @@ def sharing(unit: Unit, block: Block, setting: Setting, mode: str, rows: int = 0
 
     ``mode``: the recompute mode. ``rows``: bytes of a variable of the stack's forward.
     """
-    fresh = _sharing(unit.first_curve, block, setting, mode, rows)
-    again = fresh if unit.later_curve is unit.first_curve else _sharing(unit.later_curve, block, setting, mode, rows)
-    return unit._replace(first_curve=fresh, later_curve=again)
+    first_curve = _sharing(unit.first_curve, block, setting, mode, rows)
+    later_curve = (
+        first_curve if unit.later_curve is unit.first_curve else _sharing(unit.later_curve, block, setting, mode, rows)
+    )
+    return unit._replace(first_curve=first_curve, later_curve=later_curve)
 
 
 @lru_cache(maxsize=1024)
@@ -175,31 +184,34 @@ def _sharing(curve: Curve, block: Block, setting: Setting, mode: str, rows: int)
     """
     biases, zeros = shared_biases(block, setting)
     computes_biases = isinstance(block.mixer, Attention) and block.mixer.position_bias == "table"
+    recomputes = mode != "none"
     returned = curve.extra_output_bytes + rows
-    if mode != "none" and computes_biases:
+    if recomputes and computes_biases:
         # arguments of the checkpointed layers that follow, which hold them to their backward; zeros are a leaf that
         # wants a gradient: its AccumulateGrad holds both until the loop lets go of the loss
-        curve, returned = (
-            keeping(curve, curve.extra_output_bytes, (), zeros)._replace(
-                until_backward_ends=curve.until_backward_ends + zeros
-            ),
-            rows,
-        )
-    elif mode == "none" and not computes_biases:
-        # the kernel keeps a copy of the zeros, with the mask
+        until_backward_ends = curve.until_backward_ends + zeros
+        curve = keeping(curve, curve.extra_output_bytes, (), zeros)._replace(until_backward_ends=until_backward_ends)
+        returned = rows
+    elif not recomputes and not computes_biases:
+        returned += biases
         masked = block.cross is not None and block.cross.attention.row_masks == "padding"
-        returned += biases + (zeros if masked or setting.attention == "eager" else 0)
-    handed_gradients = 0
+        if masked or setting.attention == "eager":
+            returned += zeros  # the kernel keeps a copy of the zeros, with the mask
+    # gradients that the last layer's backward starts, and that an earlier unit completes
+    started_gradients = 0
     if setting.starts_shared_gradients:
-        handed_gradients = biases + given_biases(block, setting) if setting.trained else 0
-        handed_gradients += zeros if mode != "none" else 0
-        handed_gradients += encoded_bytes(setting) if setting.encoder_output_grad and reads_encoded(block) else 0
+        if setting.trained:
+            started_gradients += biases + given_biases(block, setting)
+        if recomputes:
+            started_gradients += zeros
+        if setting.encoder_output_grad and reads_encoded(block):
+            started_gradients += encoded_bytes(setting)
     gradients = curve.gradient_bytes
     if computes_biases and not setting.starts_shared_gradients and setting.trained and not setting.has_grad:
         mixer = block.mixer
         tables = [t for t in mixer.tensors if t.group == "position"] if isinstance(mixer, Attention) else []
         gradients += sum(rounded_bytes(t.shape, setting.param_dtype) for t in tables)
-    return curve._replace(extra_output_bytes=returned, left_gradient_bytes=handed_gradients, gradient_bytes=gradients)
+    return curve._replace(extra_output_bytes=returned, left_gradient_bytes=started_gradients, gradient_bytes=gradients)
 
 
 def reads_encoded(block: Block) -> bool:
@@ -209,13 +221,13 @@ def reads_encoded(block: Block) -> bool:
 
 def shared_biases(block: Block, setting: Setting) -> tuple[int, int]:
     """Return the bytes of the position bias that one layer computes for its stack, and of cross attention's zeros."""
-    mixer, cross = block.mixer, block.cross and block.cross.attention
+    mixer, cross = block.mixer, block.cross.attention if block.cross is not None else None
     biases = zeros = 0
     if isinstance(mixer, Attention) and mixer.position_bias in ("table", "shared"):
         biases = _bias_bytes(mixer.heads, setting)
     if cross is not None and cross.position_bias in ("zeros", "shared-zeros"):
-        item = ITEM_BYTES[setting.autocast_dtype or setting.param_dtype]
-        zeros = rounded(cross.heads * setting.sequence * setting.encoder_length * item)
+        item_bytes = ITEM_BYTES[setting.autocast_dtype or setting.param_dtype]
+        zeros = rounded(cross.heads * setting.sequence * setting.encoder_length * item_bytes)
     return biases, zeros
 
 
@@ -245,20 +257,23 @@ def decoder_embedding(unit: Unit, architecture: Architecture, base: Setting, *, 
     AccumulateGrad's buffer for the encoder's gradient. ``base``: the decoder's setting. ``mode``: the recompute mode.
     """
     encoder = architecture.encoder
-    biases, zeros = shared_biases(architecture.blocks[0][0], base)
+    first_layer, _ = architecture.blocks[0]
+    biases, zeros = shared_biases(first_layer, base)
     kept_zeros = zeros if mode != "none" else 0  # the gradient of a recompute's unused output of biases
-    waiting_gradients = (biases if base.trained else 0) + kept_zeros
-    fresh = unit.first_curve._replace(
-        taken_gradient_bytes=waiting_gradients, until_backward_ends=unit.first_curve.until_backward_ends + kept_zeros
-    )
-    again = unit.later_curve._replace(
-        taken_gradient_bytes=waiting_gradients, until_backward_ends=unit.later_curve.until_backward_ends + kept_zeros
+    pending_gradients = (biases if base.trained else 0) + kept_zeros
+    first_curve, later_curve = (
+        curve._replace(
+            taken_gradient_bytes=pending_gradients, until_backward_ends=curve.until_backward_ends + kept_zeros
+        )
+        for curve in (unit.first_curve, unit.later_curve)
     )
     encoder_shares_table = encoder is not None and not encoder.channels and not encoder.words
     if table_trained and unit.later_curve is not unit.first_curve and encoder_shares_table:
         table = rounded(architecture.vocab_size * architecture.embedding_size * ITEM_BYTES[base.param_dtype])
-        again = again._replace(until_backward_ends=again.until_backward_ends + table)
-    return unit._replace(first_curve=fresh, later_curve=fresh if unit.later_curve is unit.first_curve else again)
+        later_curve = later_curve._replace(until_backward_ends=later_curve.until_backward_ends + table)
+    return unit._replace(
+        first_curve=first_curve, later_curve=first_curve if unit.later_curve is unit.first_curve else later_curve
+    )
 
 
 def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encoder) -> int:
@@ -266,27 +281,35 @@ def encoder_inputs(job: TrainingJob, architecture: Architecture, encoder: Encode
 
     The labels that are shifted to the right count as well (``_shift_right``). The decoder's token ids do not.
     """
-    rows, element_bytes = job.rows * encoder_length(job, encoder), DTYPE_BYTES[job.recipe.params]
-    input_bytes = rounded(8 * rows)
-    if encoder.channels:  # two rows of features are one of the encoder's: its second convolution has a stride of two
-        input_bytes = rounded(2 * rows * encoder.channels * element_bytes)
-    return input_bytes + (
-        rounded(8 * job.rows * target_length(job, encoder)) if architecture.positions_each and encoder.channels else 0
-    )
+    rows, id_bytes = job.rows * encoder_length(job, encoder), ITEM_BYTES["int64"]
+    if not encoder.channels:
+        return rounded(rows * id_bytes)
+    feature_rows = 2 * rows  # the encoder's second convolution has a stride of two
+    input_bytes = rounded(feature_rows * encoder.channels * DTYPE_BYTES[job.recipe.params])
+    if architecture.positions_each:
+        input_bytes += rounded(job.rows * target_length(job, encoder) * id_bytes)
+    return input_bytes
 
 
 def encoder_tables(job: TrainingJob, encoder: Encoder, base: Setting) -> int:
     """Return the bytes of the encoder's rotary tables (cos, sin), and of the masks that its layers keep."""
     setting = encoder_setting(job, encoder, base)
     table = rounded(setting.sequence * encoder.rotary_dim * ITEM_BYTES[setting.param_dtype])
-    return 2 * table + _held_masks(job, encoder, setting)[0]
+    return 2 * table + _mask_bytes(job, encoder, setting).until_backward
 
 
-def _held_masks(job: TrainingJob, encoder: Encoder, setting: Setting) -> tuple[int, int]:
-    """Return the bytes of the encoder's masks: those that layers hold to their backward, and those that variables alone
-    hold.
-    """
+class MaskBytes(Record):
+    """Bytes of the encoder's masks."""
+
+    until_backward: int
+    """Masks that layers hold to their backward."""
+    in_forward: int
+    """Masks that only variables of the forward hold."""
+
+
+def _mask_bytes(job: TrainingJob, encoder: Encoder, setting: Setting) -> MaskBytes:
+    """Return the bytes of the encoder's masks by their lifetime: checkpointed layers also hold their arguments."""
     graph, variables, unused = encoder_code(setting.style).masks(encoder, setting)
     if job.checkpointing.mode != "none":
-        return graph + variables, unused
-    return graph, variables + unused
+        return MaskBytes(until_backward=graph + variables, in_forward=unused)
+    return MaskBytes(until_backward=graph, in_forward=variables + unused)

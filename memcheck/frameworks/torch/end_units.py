@@ -51,17 +51,17 @@ def embedding_unit(
     embedding = Embedding(
         # RowwiseParallel on nn.Embedding: the local rows' gradient is a view of the whole table's; else embeddings are
         # vocabulary-parallel modules of their own
-        architecture.table_rows if base.style.modeling_files else vocab,
-        architecture.embedding_size,
-        architecture.learned_positions,
-        architecture.embedding_norm,
-        architecture.embedding_scale not in ("", "tokens"),
-        architecture.embedding_dropout,
-        trained,
-        tied,
-        architecture.embedding_size != architecture.hidden_size,
-        architecture.positions_each,
-        architecture.embedding_scale in ("model", "tokens"),
+        vocab=architecture.table_rows if base.style.modeling_files else vocab,
+        width=architecture.embedding_size,
+        positions=architecture.learned_positions,
+        norm=architecture.embedding_norm,
+        scaled=architecture.embedding_scale not in ("", "tokens"),
+        dropout=architecture.embedding_dropout,
+        trained=trained,
+        tied=tied,
+        projected=architecture.embedding_size != architecture.hidden_size,
+        positions_each=architecture.positions_each,
+        scaled_outside=architecture.embedding_scale in ("model", "tokens"),
         scaled_behind=architecture.embedding_scale == "named",
         token_types=architecture.embedding_module.token_types,
         per_layer=architecture.per_layer,
@@ -94,16 +94,22 @@ def embedding_unit(
         pictures=0,
     )
     _demand_embedding(architecture, full, whole(base), job.framework.name)
-    fresh = _cached_embedding(embedding, base, dtype, inventory=inventory)
-    again = _cached_embedding(embedding, base.for_later_micro_batches(), dtype, inventory=inventory) if adds else fresh
+    first_curve = _cached_embedding(embedding, base, dtype, inventory=inventory)
+    later_curve = (
+        _cached_embedding(embedding, base.for_later_micro_batches(), dtype, inventory=inventory)
+        if adds
+        else first_curve
+    )
     if architecture.biases[0] and base.trained:
         from memcheck.frameworks.torch.encoder import given_biases
 
-        bias_gradients = given_biases(architecture.blocks[0][0], base)
-        fresh, again = (curve._replace(taken_gradient_bytes=bias_gradients) for curve in (fresh, again))
-    return Unit(
-        "embedding", "embedding", embedding_unit_tensors(job, architecture, setting_placement(base)), fresh, again
-    )
+        first_layer, _ = architecture.blocks[0]
+        bias_gradients = given_biases(first_layer, base)
+        first_curve, later_curve = (
+            curve._replace(taken_gradient_bytes=bias_gradients) for curve in (first_curve, later_curve)
+        )
+    tensors = embedding_unit_tensors(job, architecture, setting_placement(base))
+    return Unit(kind="embedding", name="embedding", tensors=tensors, first_curve=first_curve, later_curve=later_curve)
 
 
 @lru_cache(maxsize=256)
@@ -179,17 +185,16 @@ def head_of(
     loss = job.loss._replace(upcast=False) if not architecture.logit_casts.in_loss else job.loss
     loss = loss._replace(shifts="copied") if isinstance(architecture, Qwen2AudioModel) else loss
     capped = architecture.final_softcap and not job.framework.caps_hidden
+    graph_before, hidden_states = graph_and_inputs
     head = Head(
-        architecture.vocab_size,
-        architecture.head_bias,
-        architecture.final_norm,
-        capped,
-        tied,
-        loss,
-        trained,
-        architecture.logit_scale,
-    )
-    head = head._replace(
+        vocab=architecture.vocab_size,
+        bias=architecture.head_bias,
+        final_norm=architecture.final_norm,
+        softcap=capped,
+        tied=tied,
+        loss=loss,
+        trained=trained,
+        logit_scale=architecture.logit_scale,
         hidden_cap=architecture.final_softcap and job.framework.caps_hidden,
         widened=architecture.logit_casts.in_model,
         divided=architecture.head_input_scale,
@@ -202,14 +207,14 @@ def head_of(
         shared_gradient_width=architecture.per_layer.total if architecture.per_layer is not None else 0,
         logit_offset_dtype=job.recipe.params if isinstance(architecture, BartModel) else "",  # FSDP2 casts no buffers
         compiled=job.loss.kind in base.style.compiled_losses and job.compiles("loss"),
-        graph_before=graph_and_inputs[0],
+        graph_before=graph_before,
         grad_dtype=gradient_dtype,
         collapses_streams=architecture.collapses,
         projection=head_width(architecture) if head_width(architecture) != architecture.hidden_size else 0,
     )
     if architecture.task is not None:
         return head._replace(task=architecture.task, trained=trained or base.adapter is not None)
-    return _with_objective(job, architecture, base, head, graph_and_inputs[1]) if job.objective.code else head
+    return _with_objective(job, architecture, base, head, hidden_states) if job.objective.code else head
 
 
 def run_head(ctx: Context, head: Head, x: Value) -> Value:

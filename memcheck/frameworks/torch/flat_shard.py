@@ -13,7 +13,7 @@ from functools import lru_cache
 from memcheck.accounts.program import NOTHING, Amount, NamedCurve, Recorder
 from memcheck.accounts.state import FOUR_BITS, LocalTensor
 from memcheck.autograd.context import is_frozen
-from memcheck.autograd.tensor import ceil_div, rounded
+from memcheck.autograd.tensor import ceil_div, round_up, rounded
 from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
     SECOND_OF_PAIR,
@@ -80,7 +80,7 @@ class FlatShardHooks(FullyShardHooks):
             self.recorder.hold("gradients", self.root.sharded)
             self.recorder.mark("forward", "states at rest")
         super().before_step()
-        self.recorder.repeat(before, -1)
+        self.recorder.undo_since(before)
 
     def begin_backward(self, micro_batch: MicroBatch, *, all_forwards_first: bool) -> None:
         """Set the state of a backward. FSDP1's hook is AccumulateGrad's, which runs once for both passes of a pair."""
@@ -141,7 +141,7 @@ class FlatShardHooks(FullyShardHooks):
         """
         self.recorder.hold("gradients", group.accumulated)
         self.recorder.mark("backward", f"flat gradient of {name}")
-        self.recorder.hold_amount("gradients", unsharded, -1)
+        self.recorder.release_amount("gradients", unsharded)
         self.recorder.release("gradients", group.accumulated if self.pair == SECOND_OF_PAIR else NOTHING)
         return ()
 
@@ -196,25 +196,23 @@ def flat_parameter_group(
     """
     unit_tensors = tuple(tensors)
     trained = unit_tensors if includes_frozen else tuple(t for t in unit_tensors if t.trained)
-    compute_bytes = DTYPE_BYTES[recipe.compute]
-    cast_shard = gathered = 0
     frozen = tuple(t for t in unit_tensors if t not in trained)
-    for flat_tensors in {unit_tensors} if includes_frozen else {trained, frozen}:
-        # FSDP1 all-gathers a flat parameter in one dtype: the widest of its tensors
-        numel = flat_parameter_numel(flat_tensors, compute_bytes, ranks)
-        element_bytes = max(
-            (_gathered_element_bytes(t, recipe, casts_every_tensor) for t in flat_tensors), default=compute_bytes
-        )
+    compute_bytes = DTYPE_BYTES[recipe.compute]
+
+    def widest(flat_tensors: tuple[LocalTensor, ...]) -> int:
+        """Return the bytes of an element in the one dtype in which FSDP1 all-gathers a flat parameter."""
+        gathered_bytes = (_gathered_element_bytes(t, recipe, casts_every_tensor) for t in flat_tensors)
+        return max(gathered_bytes, default=compute_bytes)
+
+    cast_shard = gathered = 0
+    for flat_tensors in {trained, frozen}:
+        numel, element_bytes = flat_parameter_numel(flat_tensors, compute_bytes, ranks), widest(flat_tensors)
         gathered += rounded(numel * element_bytes)
-        is_cast = any(
-            t.dtype not in FOUR_BITS and DTYPE_BYTES[t.dtype or recipe.params] != element_bytes for t in flat_tensors
-        )
-        cast_shard += rounded(numel // ranks * element_bytes) if is_cast else 0
+        stored_dtypes = {t.dtype or recipe.params for t in flat_tensors if t.dtype not in FOUR_BITS}
+        if any(DTYPE_BYTES[dtype] != element_bytes for dtype in stored_dtypes):
+            cast_shard += rounded(numel // ranks * element_bytes)
     # only the trained flat parameter has a gradient, which is reduced without a cast where the dtypes agree
-    numel = flat_parameter_numel(trained, compute_bytes, ranks)
-    element_bytes = max(
-        (_gathered_element_bytes(t, recipe, casts_every_tensor) for t in trained), default=compute_bytes
-    )
+    numel, element_bytes = flat_parameter_numel(trained, compute_bytes, ranks), widest(trained)
     stored_bytes = max((DTYPE_BYTES[t.dtype or recipe.params] for t in trained), default=0)
     reduce_bytes = DTYPE_BYTES[recipe.reduce] if casts_every_tensor or element_bytes == compute_bytes else element_bytes
     return Group(
@@ -232,10 +230,10 @@ def flat_parameter_numel(tensors: Iterable[LocalTensor], element_bytes: int, ran
 
     ``element_bytes``: bytes of an element.
     """
-    elements_per_slot, total = ALIGNMENT // element_bytes, 0
+    aligned_elements, total = ALIGNMENT // element_bytes, 0
     for t in tensors:
-        total += -total % elements_per_slot + t.numel
-    return total + -total % ranks
+        total = round_up(total, aligned_elements) + t.numel
+    return round_up(total, ranks)
 
 
 def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTensor]) -> int:
@@ -249,12 +247,11 @@ def updated_numel(job: TrainingJob, tensor: LocalTensor, unit: Iterable[LocalTen
     even_share = ceil_div(tensor.numel, ranks)
     if not isinstance(architecture, Architecture) or not (job.freeze or mixes_adapters(job)):
         return even_share
-    if mixes_adapters(job):  # frozen and trained tensors alternate: taken is the rank that updates most
+    if mixes_adapters(job):  # frozen and trained tensors alternate: the result is that of the rank that updates most
         flat_tensors = _tensors_outside_layers(job, architecture) if is_end(tensor) else unit_tensors
-        numels_by_rank = next(
-            numels for flat_tensor, numels in _numel_by_rank(job, flat_tensors) if flat_tensor.name == tensor.name
-        )
-        return numels_by_rank[rank_with_most_updates(job)]
+        of_tensor = (numels for t, numels in _numel_by_rank(job, flat_tensors) if t.name == tensor.name)
+        numel_by_rank = next(of_tensor)
+        return numel_by_rank[rank_with_most_updates(job)]
     if is_end(tensor) or tensor.part:
         has_frozen = any(word in ENDS or word in PARTS for word in job.freeze)
         total, stepped = _numel_outside_layers(job._replace(freeze=effective_freeze(job)), architecture, job.freeze)
@@ -286,14 +283,16 @@ def rank_with_most_updates(job: TrainingJob) -> int:
     architecture, updated_by_rank = job.architecture, [0] * job.layout.shard_group
     assert isinstance(architecture, Architecture)  # noqa: S101 - only such have flat parameters
     ends = _tensors_outside_layers(job, architecture)
-    layers = [t for t in model_tensors(job, architecture) if not any(is_end(tensor_of_unit) for tensor_of_unit in t)]
-    unit_counts: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}
-    for tensors in (ends, *layers):
-        unit_counts[id(tensors)] = (tensors, unit_counts.get(id(tensors), (tensors, 0))[1] + 1)
-    for tensors, count in unit_counts.values():
-        for tensor, rank_numels in _numel_by_rank(job, tensors):
-            for rank, numel in enumerate(rank_numels if is_stepped(job, tensor) else ()):
-                updated_by_rank[rank] += count * numel
+    layers = [unit for unit in model_tensors(job, architecture) if not any(map(is_end, unit))]
+    unit_counts: dict[int, tuple[tuple[LocalTensor, ...], int]] = {}  # equal layers share one tuple of tensors
+    for unit in (ends, *layers):
+        _, count = unit_counts.get(id(unit), (unit, 0))
+        unit_counts[id(unit)] = (unit, count + 1)
+    for unit, count in unit_counts.values():
+        for tensor, rank_numels in _numel_by_rank(job, unit):
+            if is_stepped(job, tensor):
+                for rank, numel in enumerate(rank_numels):
+                    updated_by_rank[rank] += count * numel
     return updated_by_rank.index(max(updated_by_rank))
 
 
@@ -337,17 +336,17 @@ def updated_pieces(
     hold of each tensor: all of it, if a rank's slice of the flat parameter is that long.
     """
     ranks = job.layout.shard_group
-    numel_outside_layers = sum(sum(t.numel for t in tensors) for tensors, count in unit_counts if count == 1)
-    divides_evenly = has_adapter_units(job)  # each adapter is an FSDP unit by itself
+    unit_numels = [sum(t.numel for t in tensors) for tensors, _ in unit_counts]
+    numel_outside_layers = sum(numel for numel, (_, count) in zip(unit_numels, unit_counts, strict=True) if count == 1)
+    is_bound = upper_bound and not has_adapter_units(job)  # an adapter that is an FSDP unit by itself divides evenly
     pieces: list[tuple[LocalTensor, int]] = []
-    for tensors, count in unit_counts:
-        flat_numel = numel_outside_layers if count == 1 else sum(t.numel for t in tensors)
-        slice_numel = ceil_div(flat_numel, ranks)
+    for unit_numel, (tensors, count) in zip(unit_numels, unit_counts, strict=True):
+        slice_numel = ceil_div(numel_outside_layers if count == 1 else unit_numel, ranks)
         for t in tensors:
-            in_one_slice = min(t.numel, slice_numel)
-            numel = in_one_slice if upper_bound and not divides_evenly else updated_numel(job, t, tensors)
-            if is_stepped(job, t):
-                pieces += count * [(t._replace(shape=(t.numel,), matrix=False), numel)]
+            if not is_stepped(job, t):
+                continue
+            numel = min(t.numel, slice_numel) if is_bound else updated_numel(job, t, tensors)
+            pieces += count * [(t._replace(shape=(t.numel,), matrix=False), numel)]
     return pieces
 
 
@@ -371,10 +370,9 @@ def effective_freeze(job: TrainingJob) -> tuple[str, ...]:
     architecture = job.architecture
     if not job.freeze or not isinstance(architecture, Architecture):
         return job.freeze
-    table_frozen, head_frozen = is_table_frozen(job, architecture), is_head_frozen(job, architecture)
-    frozen_ends = (
-        ENDS if table_frozen and head_frozen and (architecture.final_norm is None or "norm" in job.freeze) else ()
-    )
+    norm_frozen = architecture.final_norm is None or "norm" in job.freeze
+    all_ends_frozen = norm_frozen and is_table_frozen(job, architecture) and is_head_frozen(job, architecture)
+    frozen_ends = ENDS if all_ends_frozen else ()
     freeze = tuple(word for word in job.freeze if word in (*frozen_ends, *PARTS) or word.startswith(LAYERS))
     if architecture.vision is None or job.lora is not None or not _root_is_trained(job, frozen_ends):
         return freeze

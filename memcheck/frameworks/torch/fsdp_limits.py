@@ -205,9 +205,8 @@ def _require_plain_units(job: TrainingJob, architecture: Architecture) -> None:
     """
     if not mixes_adapters(job):
         return
-    if (
-        job.base_format and job.framework.adapters.from_framework
-    ):  # NotImplementedError (litgpt finetune/lora.py, setup)
+    if job.base_format and job.framework.adapters.from_framework:
+        # NotImplementedError (litgpt finetune/lora.py, setup)
         message = f"the scripts of {job.framework.name} refuse to train a quantised model on several GPUs"
         raise UnsupportedError(message, "train on one GPU, or write `method: lora`", "/training/method")
     what = "quantised weights" if job.base_format else ""
@@ -291,11 +290,10 @@ def padded_layer(job: TrainingJob, model: Architecture) -> PaddedLayer | None:
         return None  # a base in other bits is one that FSDP does not shard: MEM408
     layers = [_padded_layer(job, model, block) for block, _ in model.blocks if isinstance(block.mlp, Moe)]
     most_padded = max(layers, key=lambda layer: layer.padded - layer.whole, default=None)
-    if most_padded is None or most_padded.padded - most_padded.whole < max(
-        LEAST_BYTES, most_padded.whole * LEAST_SHARE
-    ):
+    if most_padded is None:
         return None
-    return most_padded
+    padding = most_padded.padded - most_padded.whole
+    return most_padded if padding >= max(LEAST_BYTES, most_padded.whole * LEAST_SHARE) else None
 
 
 def ranks_without_padding(job: TrainingJob, layer: PaddedLayer) -> int:

@@ -52,7 +52,7 @@ class FullyShard(Record):
     """A tensor-parallel rank's embedding gradient is made for the whole table: RowwiseParallel's is."""
     offloads: bool
     """Sharded gradients are copied to the host."""
-    carved: bool
+    has_end_groups: bool
     """The ends are groups of their own in addition to a root, whose forward ends after the loss."""
     collapses: bool
     """A module of the root's joins streams between the last layer and the final norm, whose group is the head's."""
@@ -104,12 +104,14 @@ class FullyShardHooks(DataParallel):
         """Return, for each unit, the group that its hooks gather; NO_GROUP where it belongs to the root's group.
 
         Embedding and head have one only in part: FSDP1 wraps the modules in them that are trained, and some
-        frameworks wrap the ends themselves (``carved``).
+        frameworks wrap the ends themselves (``has_end_groups``).
         """
-        shared = self.root != NO_GROUP and not (self.has_adapter_units or self.options.carved)
-        wrapped = self.options.wrapped
-        row = zip(self.units, self.step_units.groups, strict=True)
-        return [NO_GROUP if shared and unit.kind not in wrapped else groups.whole for unit, groups in row]
+        ends_are_in_root = self.root != NO_GROUP and not self.has_adapter_units and not self.options.has_end_groups
+        own_groups = []
+        for unit, groups in zip(self.units, self.step_units.groups, strict=True):
+            is_in_root = ends_are_in_root and unit.kind not in self.options.wrapped
+            own_groups.append(NO_GROUP if is_in_root else groups.whole)
+        return own_groups
 
     # a forward
 
@@ -137,8 +139,10 @@ class FullyShardHooks(DataParallel):
         ``others``: other micro-batches are in flight.
         """
         self.micro_batch, options = micro_batch, self.options
-        stays = options.stays_gathered and (not micro_batch.first or (others and not options.reshards))
-        self.gathered_by_first = stays or (options.keeps_gathered and not micro_batch.first)
+        if micro_batch.first:
+            self.gathered_by_first = options.stays_gathered and others and not options.reshards
+        else:
+            self.gathered_by_first = options.stays_gathered or options.keeps_gathered
 
     def begin_forward(self, *, already_gathered: bool) -> None:
         """Run FSDP2's pre-forward hook of the root, which gathers the root's group.
@@ -184,7 +188,7 @@ class FullyShardHooks(DataParallel):
 
     def before_norm(self) -> None:
         """Free the last layer's flat buffer if there is no root, whose hook would free it later."""
-        if self.flat_buffer and self.root == NO_GROUP and not self.options.carved:
+        if self.flat_buffer and self.root == NO_GROUP and not self.options.has_end_groups:
             self.recorder.release(BUFFERS, self.flat_buffer)
             self.flat_buffer = NOTHING
 
@@ -233,8 +237,10 @@ class FullyShardHooks(DataParallel):
         self.gradients_are_new = not self.pair_before if self.pair else micro_batch.first
         self.reduces_now = micro_batch.last and not options.stays_gathered
         self.keeps_parameters = options.stays_gathered or (options.keeps_gathered and not self.reduces_now)
-        hooked = len(self.units) - 1 if options.carved else len(self.units)  # a head's group of its own has the hook
-        inside = options.loss_inside_root and (self.root != NO_GROUP or options.carved)
+        hooked = (
+            len(self.units) - 1 if options.has_end_groups else len(self.units)
+        )  # a head's group of its own has the hook
+        inside = options.loss_inside_root and (self.root != NO_GROUP or options.has_end_groups)
         self.backward_prefetched = self._prefetch(hooked) if inside else NOTHING
         self.unsharded_root, self.unused_prefetch, self.reduce_input = (), NOTHING, NOTHING
 
@@ -261,7 +267,7 @@ class FullyShardHooks(DataParallel):
         self.recorder.hold("temporaries", clone)
         self.recorder.mark("backward", "clone of the local embedding gradient")
         self.recorder.release("temporaries", clone)
-        self.recorder.hold_amount("gradients", gradients, -1)
+        self.recorder.release_amount("gradients", gradients)
         return (*gradients, (self.step_units.step_sizes.table, -1), (clone, 1))
 
     def after_backward(self, i: int, end: int, curve: NamedCurve, gradients: Amount) -> None:
@@ -310,7 +316,7 @@ class FullyShardHooks(DataParallel):
                 )
             self.recorder.release("gradients", self._all_reduce_output(self.root, self.gradients_are_new))
         self.release_input()
-        self.recorder.hold_amount(BUFFERS, ((self.backward_prefetched, -1), (self.unused_prefetch, -1)))
+        self.recorder.release_amount(BUFFERS, ((self.backward_prefetched, 1), (self.unused_prefetch, 1)))
 
     def release_input(self) -> None:
         """The input of the last reduction goes with the backward."""
@@ -318,7 +324,7 @@ class FullyShardHooks(DataParallel):
 
     def after_end(self) -> None:
         """Free the parameters that are still gathered after the backward."""
-        self.recorder.hold_amount(BUFFERS, tuple([(size, -1) for size in self.gathered]))
+        self.recorder.release_amount(BUFFERS, tuple([(size, 1) for size in self.gathered]))
 
     def hold_gathered(self, sign: int) -> None:
         """Hold (``sign`` 1) or release (-1) this chunk's gathered parameters while another chunk runs."""
@@ -374,7 +380,7 @@ class FullyShardHooks(DataParallel):
         gradients = self.flatten_gradients(group, gradients, name)
         self.recorder.release(BUFFERS, released)
         self.reduce_input = self.reduce(group, gradients, self.reduce_input, self.reduces_now, name)
-        self.recorder.hold_amount("temporaries", around, -1)
+        self.recorder.release_amount("temporaries", around)
 
     def _reduce_all(self) -> None:
         """Reshard and reduce all groups: the root, then the units (stage.py, perform_reduce_grad: ``all_states``)."""
@@ -482,12 +488,12 @@ class FullyShardHooks(DataParallel):
             self._accumulate(group, unsharded, name)
             return previous
         if options.no_sync:  # added to those that wait, or they themselves
-            recorder.hold_amount("gradients", unsharded, -1)
+            recorder.release_amount("gradients", unsharded)
             unsharded = ()
         recorder.release(BUFFERS, previous)
         recorder.hold(BUFFERS, group.reduce_input)
         recorder.mark("backward", f"reduce-scatter of {name}")
-        recorder.hold_amount("gradients", unsharded, -1)
+        recorder.release_amount("gradients", unsharded)
         if options.no_sync:
             recorder.release("gradients", group.accumulated)
         elif self.gradients_are_new and not options.several_backwards:
@@ -502,7 +508,8 @@ class FullyShardHooks(DataParallel):
         if group.sharded != group.reduce_output:  # _to_dtype_if_needed(reduce_output, orig_dtype)
             recorder.hold("gradients", group.sharded)
             recorder.mark("backward", f"gradients of {name} in the shards' dtype")
-            recorder.release("gradients", NOTHING if options.keeps_all_reduce_output else group.reduce_output)
+            if not options.keeps_all_reduce_output:
+                recorder.release("gradients", group.reduce_output)
         # reduced gradients exist already: of earlier runs of the schedule, or of earlier micro-batches unless no_sync
         # leaves these unreduced
         added = options.several_backwards or (not self.gradients_are_new and not options.no_sync)
@@ -514,13 +521,13 @@ class FullyShardHooks(DataParallel):
     def _accumulate(self, group: Group, unsharded: Amount, name: str) -> None:
         """Keep the gradients of a group unsharded, in the reduce dtype, as under ``no_sync``."""
         if self.options.adds_in_place:
-            self.recorder.hold_amount("gradients", unsharded, -1)
+            self.recorder.release_amount("gradients", unsharded)
         if self.gradients_are_new:
             self.recorder.hold("gradients", group.accumulated)
             self.recorder.hold("gradients", group.alone)
             self.recorder.mark("backward", f"gradient accumulation of {name}")
         if not self.options.adds_in_place:
-            self.recorder.hold_amount("gradients", unsharded, -1)
+            self.recorder.release_amount("gradients", unsharded)
 
     def _all_reduce_output(self, group: Group, new: bool) -> int:
         """Return the output of the all-reduce over replicas that stays alive in addition to the sharded gradients.

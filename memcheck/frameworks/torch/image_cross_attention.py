@@ -40,11 +40,15 @@ def between_unit(job: TrainingJob, vision: Vision, setting: Setting, *, adds: bo
     run = tower_forward(vision.kind).between
     touched_tensors = touched_by(lambda ctx, x: run(ctx, vision, x), whole(setting))
     require_covered(touched_tensors, elements(block), "what stands between a tower's layers", job.framework.name)
-    fresh = between_curve(vision, setting, inventory)
-    again = between_curve(vision, setting.for_later_micro_batches(), inventory) if adds else fresh
+    first_curve = between_curve(vision, setting, inventory)
+    later_curve = between_curve(vision, setting.for_later_micro_batches(), inventory) if adds else first_curve
     tensors = part_tensors(block, setting)
     return Unit(
-        kind="merger", name="in front of the global layers", tensors=tensors, first_curve=fresh, later_curve=again
+        kind="merger",
+        name="in front of the global layers",
+        tensors=tensors,
+        first_curve=first_curve,
+        later_curve=later_curve,
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from memcheck.accounts.program import NamedCurve, Recorder
+from memcheck.accounts.program import Amount, NamedCurve, Recorder
 from memcheck.accounts.ranks import Always, Part, Unit
 from memcheck.frameworks.torch.data_parallel import (
     NO_GROUP,
@@ -29,7 +29,7 @@ from memcheck.frameworks.torch.data_parallel import (
 from memcheck.frameworks.torch.model_buffers import ModelBuffers
 from memcheck.frameworks.torch.pipelining import stage_parts
 from memcheck.frameworks.torch.rank_units import Run, Units
-from memcheck.frameworks.torch.step import Schedule, Step, StepOptions, step_sizes, wrapped_kinds
+from memcheck.frameworks.torch.step import HOLD, RELEASE, Schedule, Step, StepOptions, step_sizes, wrapped_kinds
 from memcheck.job.types import Layout, TrainingJob
 from memcheck.record import Record
 
@@ -99,39 +99,32 @@ def _distinct_passes(schedule: str, ranks: int, chunks: int, rank: int, micro_ba
     if an earlier one has the same micro-batches in flight in its forward: then only its backward is recorded.
     """
     rounds = max(1, micro_batches // ranks)
-    all_passes = list(
-        _all_passes(ORDERS.get(schedule, _interleaved)(ranks, chunks, rank, micro_batches), chunks, micro_batches)
-    )
+    actions_of = ORDERS.get(schedule, _interleaved)
+    all_passes = list(_all_passes(actions_of(ranks, chunks, rank, micro_batches), chunks, micro_batches))
     most_in_flight = sum(all_passes[0].others) + 1
     all_in_flight = most_in_flight == micro_batches * chunks
     # of each chunk: the first pass, the middle ones with the most micro-batches in flight, and the last
-    passes_by_kind: list[list[ChunkPass]] = [[], [], []]
+    first_passes, middle_passes, last_passes = list[ChunkPass](), list[ChunkPass](), list[ChunkPass]()
     for chunk in reversed(range(chunks)):
         passes_of_chunk = [chunk_pass for chunk_pass in all_passes if chunk_pass.chunk == chunk]
         also_gathered = max((chunk_pass.also_gathered for chunk_pass in passes_of_chunk), key=len)
         first, middle, last = passes_of_chunk[0], passes_of_chunk[1:-1], passes_of_chunk[-1]
-        passes_by_kind[0].append(first._replace(also_gathered=also_gathered, muted=rounds > 1 or chunk < chunks - 1))
-        if middle:
-            middle_passes = [max(middle, key=lambda chunk_pass: sum(chunk_pass.others))]
-            if schedule in ORDERS:  # a micro-batch that waits holds more in layers, and less in the head
-                middle_passes = list(
-                    {(chunk_pass.others, chunk_pass.waiting): chunk_pass for chunk_pass in middle}.values()
-                )
-            muted = all_in_flight or (rounds == 1 and chunk < chunks - 1)
-            passes_by_kind[1] += [
-                chunk_pass._replace(also_gathered=also_gathered, muted=muted) for chunk_pass in middle_passes
-            ]
+        is_last_chunk = chunk == chunks - 1
+        first_is_muted = rounds > 1 or not is_last_chunk
+        others_are_muted = all_in_flight or (rounds == 1 and not is_last_chunk)
+        first_passes.append(first._replace(also_gathered=also_gathered, muted=first_is_muted))
+        if schedule in ORDERS:  # a micro-batch whose weight backward is pending holds more in layers, less in the head
+            middle = list({(chunk_pass.others, chunk_pass.waiting): chunk_pass for chunk_pass in middle}.values())
+        elif middle:
+            middle = [max(middle, key=lambda chunk_pass: sum(chunk_pass.others))]
+        for chunk_pass in middle:
+            middle_passes.append(chunk_pass._replace(also_gathered=also_gathered, muted=others_are_muted))
         if not first.last:
-            passes_by_kind[2].append(
-                last._replace(also_gathered=also_gathered, muted=all_in_flight or (rounds == 1 and chunk < chunks - 1))
-            )
+            last_passes.append(last._replace(also_gathered=also_gathered, muted=others_are_muted))
+    passes = (*first_passes, *middle_passes, *last_passes)
     if rounds > 1:
-        return tuple(chunk_pass for passes in passes_by_kind for chunk_pass in passes)
-    return tuple(
-        sorted(
-            (chunk_pass for passes in passes_by_kind for chunk_pass in passes), key=lambda chunk_pass: -chunk_pass.chunk
-        )
-    )
+        return passes
+    return tuple(sorted(passes, key=lambda chunk_pass: -chunk_pass.chunk))
 
 
 def input_backwards_ahead(layout: Layout, rank: int) -> tuple[int, int]:
@@ -149,9 +142,11 @@ def input_backwards_ahead(layout: Layout, rank: int) -> tuple[int, int]:
         actions = order(ranks, layout.virtual_stages, rank, rounds * ranks)
         return sum(kind == "I" for kind, _ in actions)
 
+    # a line through both points: input_backwards(rounds) = fixed + rounds * ranks * per_micro_batch
     in_two_rounds, in_three_rounds = input_backwards(2), input_backwards(3)
     per_micro_batch = (in_three_rounds - in_two_rounds) // ranks
-    return in_two_rounds - 2 * ranks * per_micro_batch, per_micro_batch
+    fixed = in_two_rounds - 2 * ranks * per_micro_batch
+    return fixed, per_micro_batch
 
 
 Action = tuple[str, int]
@@ -236,22 +231,31 @@ def _dualpipe(ranks: int, chunks: int, rank: int, micro_batches: int) -> list[Ac
     Chunk 0 is a stage of the model's first half, chunk 1 its mirror image in the second half. The eight steps below are
     those of _calculate_single_rank_operations (torch/distributed/pipelining/schedules.py).
     """
-    actions: list[Action] = [("F", 0)] * (2 * (ranks - rank - 1)) + [("F", 0), ("F", 1)] * (rank + 1)
-    actions += [("I", 1), ("W", 1), ("F", 1)] * (ranks - rank - 1)
+    later_ranks = ranks - rank - 1
+    # steps 1 to 4: forwards of chunk 0, forwards of both, backwards of chunk 1, forwards and backwards of both
+    actions: list[Action] = [("F", 0)] * (2 * later_ranks)
+    actions += [("F", 0), ("F", 1)] * (rank + 1)
+    actions += [("I", 1), ("W", 1), ("F", 1)] * later_ranks
     actions += [("F", 0), ("B", 1), ("F", 1), ("B", 0)] * max(0, micro_batches - 2 * ranks + rank + 1)
-    actions += [("B", 1), ("F", 1), ("B", 0)] * (ranks - rank - 1)
-    weight_backwards: list[int] = []
+    # step 5: the last forwards of chunk 1
+    actions += [("B", 1), ("F", 1), ("B", 0)] * later_ranks
+    # step 6: backwards of both; from half of them on the backwards of the weights are put off
+    pending_weights: list[int] = []  # the chunk of each
     half = (rank + 1) // 2
     for step in range(rank + 1):
         for chunk in (1, 0):
-            split = step > half or (step == half and (rank % 2 == 1 or chunk == 0))
-            actions.append(("I" if split else "B", chunk))
-            weight_backwards += [chunk] if split else []
-    for _ in range(ranks - rank - 1):
-        actions += [("W", weight_backwards.pop(0))] if weight_backwards else []
+            if step > half or (step == half and (rank % 2 == 1 or chunk == 0)):
+                actions.append(("I", chunk))
+                pending_weights.append(chunk)
+            else:
+                actions.append(("B", chunk))
+    # step 7: the remaining backwards of chunk 0, each after a backward of weights; step 8: the remaining weights
+    for _ in range(later_ranks):
+        if pending_weights:
+            actions.append(("W", pending_weights.pop(0)))
         actions.append(("I", 0))
-        weight_backwards.append(0)
-    actions += [("W", chunk) for chunk in weight_backwards]
+        pending_weights.append(0)
+    actions += [("W", chunk) for chunk in pending_weights]
     return _unsplit_first_stage(actions, rank)
 
 
@@ -260,9 +264,9 @@ def _unsplit_first_stage(actions: list[Action], rank: int) -> list[Action]:
 
     It runs where the backward of its weights would (stage.py, backward_weight_one_chunk). Other ranks are unchanged.
     """
-    if rank:
+    if rank > 0:
         return actions
-    return [("B" if action == ("W", 0) else action[0], action[1]) for action in actions if action != ("I", 0)]
+    return [("B", 0) if action == ("W", 0) else action for action in actions if action != ("I", 0)]
 
 
 ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {"zero-bubble": _zero_bubble, "dualpipe": _dualpipe}
@@ -289,7 +293,7 @@ class ChunkStep(Step):
         """
         self.split = chunk_pass.split
         if self.unreduced and not chunk_pass.split:
-            self._keep_unreduced(-1)
+            self._release_unreduced()
         micro_batch = MicroBatch(chunk_pass.first, chunk_pass.last, min(sum(chunk_pass.others), self.exchange.sends))
         self.run_micro_batch(micro_batch, other_bytes, muted=chunk_pass.muted)
 
@@ -298,7 +302,7 @@ class ChunkStep(Step):
         inputs.
         """
         if self.split:
-            self._hold_graph_of(curve, 1)
+            self._hold_graph_of(curve, HOLD)
 
     def end_backward(self, micro_batch: MicroBatch) -> None:
         """Record the backward of the weights after a split backward of the inputs, and release the graph.
@@ -309,26 +313,38 @@ class ChunkStep(Step):
             return
         self.recorder.mark("backward", "gradients of the weights")
         for unit in self.units:
-            self._hold_graph_of(self.curve(unit, micro_batch.first), -1)
-        if self.parallel.hooks_gradients and self.unreduced == micro_batch.last:
-            self._keep_unreduced(-1 if micro_batch.last else 1)
+            self._hold_graph_of(self.curve(unit, micro_batch.first), RELEASE)
+        if not self.parallel.hooks_gradients:
+            return
+        if self.unreduced and micro_batch.last:
+            self._release_unreduced()
+        elif not self.unreduced and not micro_batch.last:
+            self._hold_unreduced()
 
     def _hold_graph_of(self, curve: NamedCurve, sign: int) -> None:
+        """Hold or release (``sign``) what a unit's backward of the weights needs: its graph, and output gradients."""
         self.recorder.hold_bundle(curve.saved_bytes, sign)
         self.recorder.hold("temporaries", curve.weight_backward_bytes, sign)
 
-    def _keep_unreduced(self, sign: int) -> None:
-        """Hold (``sign`` 1) or release (-1) gradients of weights that FSDP2's hooks have not seen.
+    def _hold_unreduced(self) -> None:
+        """Hold the gradients of weights that FSDP2's hooks have not seen, until the next backward of inputs."""
+        self.unreduced = True
+        self.recorder.hold_amount("gradients", self._unreduced_gradients())
 
-        They wait in their own dtype until the next micro-batch's backward of inputs. On the last stage only the head's
-        wait: the layers' backwards of weights follow all backwards of their round.
+    def _release_unreduced(self) -> None:
+        """Release the gradients that :meth:`_hold_unreduced` holds: the hooks reduce them now."""
+        self.unreduced = False
+        self.recorder.release_amount("gradients", self._unreduced_gradients())
+
+    def _unreduced_gradients(self) -> Amount:
+        """Return the sizes of the gradients of weights that FSDP2's hooks have not seen, in their own dtype.
+
+        On the last stage they are the head's alone: the layers' backwards of weights follow all backwards of their
+        round.
         """
-        self.unreduced = sign > 0
         first_unit = len(self.units) - 1 if self.units[-1].kind == "head" else 0
-        gradients = [
-            (self.units[i].first_curve.gradient_bytes, end - i) for i, end in self.layer_groups if i >= first_unit
-        ]
-        self.recorder.hold_amount("gradients", tuple(gradients), sign)
+        groups = [(i, end - i) for i, end in self.layer_groups if i >= first_unit]
+        return tuple([(self.units[i].first_curve.gradient_bytes, times) for i, times in groups])
 
 
 def record_chunks(

@@ -38,7 +38,9 @@ def ledger(job: TrainingJob, runs: list[Run], peak: Instant, high: Peak | None) 
 
     def put(inventory: Inventory, times: int) -> None:
         """Add each tensor of a unit, ``times`` times, to the row of tensors with its label, shape and dtype."""
-        for label, shape, dtype, n_bytes, component, copies in inventory if times else ():
+        if not times:
+            return
+        for label, shape, dtype, n_bytes, component, copies in inventory:
             key = (label, f"[{', '.join(map(str, shape))}] {dtype}", component)
             count_and_bytes = groups.setdefault(key, [0, 0])
             count_and_bytes[0] += times * copies
@@ -87,7 +89,8 @@ def resident_shape(tensor: LocalTensor, elements: int, dtype: str, n_bytes: int)
     """
     shape = f"[{', '.join(map(str, tensor.shape))}]"
     copy_bytes = elements * DTYPE_BYTES[dtype]
-    is_unquantised = any(0 <= n_bytes - copies * copy_bytes < 1024 * copies for copies in (1, 2))
+    # bytes of one copy, or of two, each rounded up to a block of at most 1,024 bytes more
+    is_unquantised = any(0 <= n_bytes - copies * copy_bytes < copies * 1024 for copies in (1, 2))
     fraction = "" if elements >= tensor.numel else f"1/{round(tensor.numel / elements)} of "
     return f"{fraction}{shape} {dtype}" if is_unquantised else f"{fraction}{shape}"
 
@@ -145,26 +148,18 @@ def _states(job: TrainingJob, units: list[Unit], peak: Instant) -> list[Formula]
                 sum([t.numel for t in unit.tensors if t.trained]),
                 sum([t.numel for t in unit.tensors if is_updated(job, t)]),
             )
-        total += numels[0]
-        trained += numels[1]
-        updated += numels[2]
+        numel, trained_numel, updated_numel = numels
+        total += numel
+        trained += trained_numel
+        updated += updated_numel
     count = STATES_PER_PARAMETER[job.optimizer.name]
     master = 0 if recipe.master == "none" else DTYPE_BYTES[recipe.master]
+    state_bytes = DTYPE_BYTES[recipe.optimizer_states]
     rows = (
         ("parameters", total, cut.parameters, f"{DTYPE_BYTES[recipe.params]} B ({recipe.params})"),
         ("gradients", trained, cut.gradients, f"{DTYPE_BYTES[recipe.gradients]} B ({recipe.gradients})"),
-        (
-            "master_weights",
-            updated,
-            cut.optimizer,
-            f"{master} B ({recipe.master})",
-        ),
-        (
-            "optimizer_states",
-            updated,
-            cut.optimizer,
-            f"{count} x {DTYPE_BYTES[recipe.optimizer_states]} B ({recipe.optimizer_states})",
-        ),
+        ("master_weights", updated, cut.optimizer, f"{master} B ({recipe.master})"),
+        ("optimizer_states", updated, cut.optimizer, f"{count} x {state_bytes} B ({recipe.optimizer_states})"),
     )
     formulas = []
     for component, elements, ranks, width in rows:

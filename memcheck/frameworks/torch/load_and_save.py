@@ -152,16 +152,19 @@ def evaluation_instant(job: TrainingJob, between_steps: Instant, gathered: int =
     if evaluation.keeps_logits and job.objective.name == "sft":
         job = job._replace(objective=Objective())  # a fused head makes them after all
     forward_peak, logits_bytes = _step(job, checked_architecture(job, architecture))
-    steps = evaluation.steps if evaluation.keeps_logits else 1
-    logits_bytes = logits_bytes if evaluation.keeps_logits else 0
-    last = steps - 1
-    # in the last forward: the concatenated logits of `last` steps; from two steps on these are a copy, and the loop's
-    # variable still refers to the logits of the step before
-    forward = forward_peak + logits_bytes * (last + (last >= 2))
-    # in the last concatenation: a result of `last` + 1 steps, and its two inputs, which are as large together
-    concatenated = logits_bytes * (2 * last + 2)
-    tokens = job.rows * job.sequence_length
-    inputs = 3 * rounded(8 * tokens)  # token ids, attention mask and labels, in int64
+    earlier_logits = concatenated = 0
+    if evaluation.keeps_logits:
+        earlier_steps = evaluation.steps - 1
+        # in the last forward: the concatenated logits of all earlier steps. From two steps on these are a copy, and the
+        # loop's variable still refers to the logits of the step before
+        earlier_logits = earlier_steps * logits_bytes
+        if earlier_steps > 1:
+            earlier_logits += logits_bytes
+        # in the last concatenation: a result of all steps, and its two inputs, which are as large together
+        concatenated = 2 * evaluation.steps * logits_bytes
+    forward = forward_peak + earlier_logits
+    id_bytes = rounded(job.rows * job.sequence_length * ITEM_BYTES["int64"])
+    inputs = 3 * id_bytes  # token ids, attention mask and labels
     components = dict(between_steps.components_bytes)
     most, operation = max((forward, "forward pass of the evaluation"), (concatenated, "concatenating kept logits"))
     for name, count in (("logits_and_loss", most), ("activations", inputs), ("communication_buffers", gathered)):
@@ -185,23 +188,32 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     tape.grad_enabled = False
     ctx = Context(tape, base)
     part = Part(0, architecture.num_layers, embedding=True, head=True)
-    head = head_of(job, architecture, base, part, None, (0, 0))
+    head = head_of(job, architecture, base, part, gradient_dtype=None, graph_and_inputs=(0, 0))
     tied = is_tied(architecture, base.tensor_parallel)
-    carved, gathered, flat = ends_have_own_groups(job), 0, 0
+    has_end_groups, gathered, flat = ends_have_own_groups(job), 0, 0
     if uses_fsdp(job):
         embedding = embedding_tensors(architecture, base.tensor_parallel, base.trained)
-        trained = (base.trained, base.trained)
-        last = head_tensors(architecture, base.tensor_parallel, tied, head.trained, trained, base.adapter is not None)
-        group = _gathered(job, last if carved else (*embedding, *last))
-        first, gathered = _gathered(job, embedding) if carved else group, group.gathered
+        last = head_tensors(
+            architecture,
+            base.tensor_parallel,
+            tied,
+            head.trained,
+            ends_trained=(base.trained, base.trained),
+            has_adapters=base.adapter is not None,
+        )
+        if has_end_groups:
+            first, group = _gathered(job, embedding), _gathered(job, last)
+        else:
+            first = group = _gathered(job, (*embedding, *last))
+        gathered = group.gathered
         layers += layer_gathers(job, architecture, base)
-        layers = max(layers, first.flat + (first.gathered if carved else 0))
-        flat = group.flat if carved else 0
+        layers = max(layers, first.flat + (first.gathered if has_end_groups else 0))
+        flat = group.flat if has_end_groups else 0
     # replay: the root's parameters stay, and those of a head's own group come when the layers' peak is over
-    root = [tape.new((gathered,), "int8", "gathered parameters of the root")] if gathered and not carved else []
+    root = [tape.new((gathered,), "int8", "gathered parameters of the root")] if gathered and not has_end_groups else []
     before = tape.new((layers,), "int8", "layers")
     del before
-    root += [tape.new((gathered,), "int8", "gathered parameters of the head")] if carved else []
+    root += [tape.new((gathered,), "int8", "gathered parameters of the head")] if has_end_groups else []
     if flat and not head.objective.loss_after_model:  # the last flat buffer, until the model returns
         root.append(tape.new((flat,), "int8", "flat buffer of the head"))
     if cast_bytes:  # kept with those of the head, until autocast is left
@@ -215,8 +227,7 @@ def _step(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:
     outputs_in_fp32 = job.framework.wide_outputs and job.recipe.recipe.endswith("-mixed")
     logits = 0
     for value in ctx.model_outputs:
-        element_bytes = 4 if outputs_in_fp32 else ITEM_BYTES[value.dtype]
-        logits += rounded(value.numel * element_bytes)
+        logits += rounded(value.numel * ITEM_BYTES["fp32" if outputs_in_fp32 else value.dtype])
     if outputs_in_fp32 and ctx.model_outputs:
         # convert_outputs_to_fp32 after the loss: the logits in both dtypes, and autocast's copies still there
         high = max(high, tape.live + logits)

@@ -90,16 +90,18 @@ class ModelBuffers:
             always_live += [
                 Always("activations", size) for size in layer_tables(self.job, self.architecture, self.part)
             ]
-        tables = [self.architecture.sinusoids] * 2 if self.architecture.sinusoids else []  # of both stacks
-        element_bytes = DTYPE_BYTES[self.job.recipe.params]  # of the weights as they rest: FSDP2 casts no buffers
-        always_live += [Always("activations", rounded(rows * self.setting.hidden * element_bytes)) for rows in tables]
+        element_bytes = DTYPE_BYTES[self.job.recipe.params]  # of the stored weights: FSDP2 casts no buffers
+        sinusoids = rounded(self.architecture.sinusoids * self.setting.hidden * element_bytes)
+        if sinusoids:  # a table for each of both stacks
+            always_live += [Always("activations", sinusoids), Always("activations", sinusoids)]
         if isinstance(self.architecture, GptBigCodeModel):
             always_live.append(Always("activations", rounded(self.architecture.learned_positions**2)))
         if self.architecture.pooling is not None and self.architecture.learned_positions:
             # `position_ids`, and `token_type_ids` where there are types: int64 buffers of BERT's embeddings
             count = 2 if self.architecture.embedding_module.token_types else 1
-            always_live.append(Always("activations", count * rounded(8 * self.architecture.learned_positions)))
-        ids = rounded(8 * self.tokens)
+            id_bytes = rounded(self.architecture.learned_positions * ITEM_BYTES["int64"])
+            always_live.append(Always("activations", count * id_bytes))
+        ids = rounded(self.tokens * ITEM_BYTES["int64"])
         if self.part.embedding:
             always_live.append(Always("activations", ids))
         if self.part.head:
@@ -143,8 +145,10 @@ class ModelBuffers:
         masks = model_masks((b for b, _ in architecture.blocks), self.setting, architecture.mask_windows)
         held_masks, variables = masks.graph, masks.variables
         if self.job.checkpointing.mode != "none":  # layers hold them, as arguments, to their backward
-            held_masks, variables = held_masks + variables + (masks.gathered if self.setting.trained else 0), 0
-        if self.job.layout.pipeline > 1:  # stages are handed their layers, and make no masks
+            held_masks, variables = held_masks + variables, 0
+            if self.setting.trained:
+                held_masks += masks.gathered
+        if self.job.layout.pipeline > 1:  # a stage calls its layers, and makes no masks
             return held_masks, 0
         return held_masks, variables + masks.unused
 
@@ -203,7 +207,7 @@ def _table(job: TrainingJob, words: int, block: Block) -> int:
     if not isinstance(mixer, Attention):
         return 0
     if isinstance(mixer.extension, PositionTable):
-        return rounded(4 * mixer.extension.positions * mixer.rotary_dim)
+        return rounded(mixer.extension.positions * mixer.rotary_dim * ITEM_BYTES["fp32"])
     return rounded(mixer.extension.rows**2) if isinstance(mixer.extension, HeldMask) else 0
 
 
@@ -218,13 +222,18 @@ def dsa_indices(job: TrainingJob, architecture: Architecture, part: Part, settin
     layers = architecture.layers()[part.first : part.last]
     mixers = [b.mixer for b in layers if isinstance(b.mixer, LatentAttention)]
     indexers = [mixer.extension for mixer in mixers if mixer.extension is not None and mixer.extension.passes]
-    sizes = [rounded(4 * tokens * min(setting.sequence, indexer.topk)) for indexer in indexers if indexer.heads]
+    index_bytes = ITEM_BYTES["int32"]
+    choosing = [indexer for indexer in indexers if indexer.heads]
+    sizes = [rounded(tokens * min(setting.sequence, indexer.topk) * index_bytes) for indexer in choosing]
     if not sizes:
         return 0, 0
-    if job.checkpointing.mode == "none":  # a layer that chooses is given the choice before it, too
-        return 0, sizes[-1] + (sizes[-2] if indexers[-1].heads and len(sizes) > 1 else 0)
-    last_choice = sizes.pop() if indexers[-1].heads else 0  # which no layer is given
-    return sum(sizes), last_choice
+    last_layer_chooses = indexers[-1] is choosing[-1]
+    if job.checkpointing.mode == "none":
+        # the variable holds the last choice, and while the last layer chooses, also the choice before
+        return 0, sum(sizes[-2:]) if last_layer_chooses else sizes[-1]
+    if last_layer_chooses:  # no later layer is given its choice
+        return sum(sizes[:-1]), sizes[-1]
+    return sum(sizes), 0
 
 
 FIRST_OF_TOWER = "vision layer 0"
@@ -298,13 +307,14 @@ class Variables:
         if unit.kind not in OF_TOWER or not self._after_tower(unit, curve, layer, times):
             name = "looked up" if unit.kind == "embedding" else "outputs"  # of the model's loop over its layers
             self.assign(name, "activations", curve.extra_output_bytes)
-        first = layer == 0 and not lifetimes.keeps_states and self._embeds
-        if lifetimes.holds_rows and (unit.kind == "embedding" or first):  # `inputs_embeds`: a variable of the forward
+        is_first_layer = layer == 0 and self._embeds and not lifetimes.keeps_states
+        if lifetimes.holds_rows and (unit.kind == "embedding" or is_first_layer):  # the forward's `inputs_embeds`
             self.assign(f"inputs_embeds {unit.kind}", "activations", curve.freed_input_bytes)
         if unit.kind == "embedding":
             self.assign("rows", "activations", step_sizes.rows)
         # `causal_mask`: from the look-up of the rows until the stack has returned
-        self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or layer < -1 else step_sizes.masks)
+        before_rows = layer < -1
+        self.assign("causal_mask", "activations", NOTHING if unit.kind == "head" or before_rows else step_sizes.masks)
 
     def _after_tower(self, unit: NamedUnit, curve: NamedCurve, layer: int, times: int) -> bool:
         """Assign the variables that a unit of a vision or audio tower sets; return whether the unit is of a tower.

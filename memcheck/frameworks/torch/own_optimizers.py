@@ -9,7 +9,7 @@ ways differ in whether a whole matrix is gathered.
 from __future__ import annotations
 
 from memcheck.accounts.state import EIGHT_BIT_MINIMUM, LOW_BITS, LocalTensor
-from memcheck.autograd.tensor import rounded
+from memcheck.autograd.tensor import ITEM_BYTES, rounded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mes
     ``element_bytes``: bytes of an element of the parameter. ``mesh``: ranks over which FSDP2 shards the matrix: DTensor
     then gathers X, or exchanges shards, whichever it estimates to be faster.
     """
-    update, x, gram = rounded(element_bytes * numel), rounded(2 * numel), rounded(2 * min(tensor.shape) ** 2)
+    bf16_bytes = ITEM_BYTES["bf16"]
+    gram_bytes, whole_bytes = bf16_bytes * min(tensor.shape) ** 2, bf16_bytes * tensor.numel
+    update, x, gram = rounded(element_bytes * numel), rounded(bf16_bytes * numel), rounded(gram_bytes)
     if mesh.ways == 1 or numel == tensor.numel:
         return update + 2 * x + 2 * gram  # two copies of X, two Gram matrices
     # a tall matrix is transposed: its product sums over the sharded dimension, and what is reduced is a Gram matrix;
@@ -41,16 +43,17 @@ def newton_schulz(tensor: LocalTensor, numel: int, element_bytes: int, mesh: Mes
     summed = update + x + 4 * gram
     if tensor.shape[0] > tensor.shape[1]:
         return max(summed, update + 2 * x + 3 * gram)  # or the next X with the last X still live, after the polynomial
-    whole_bytes = 2 * tensor.numel
-    if gather_us(mesh, whole_bytes) <= 2 * exchange_us(mesh, whole_bytes):
-        # X.T is gathered along its second dimension, through a buffer; what comes of it is divided
-        return update + 2 * x + 2 * rounded(gram // mesh.ways) + 2 * rounded(whole_bytes)
-    first = x if element_bytes != 2 else 0  # the cast of the update, which X is views of
-    if gather_us(mesh, whole_bytes) <= gather_us(mesh, 2 * min(tensor.shape) ** 2) + 2 * exchange_us(mesh, whole_bytes):
-        last = 2 * gram + rounded(gram // mesh.ways) + rounded(whole_bytes) + x
+    gram_shard, whole_x = rounded(gram // mesh.ways), rounded(whole_bytes)
+    two_exchanges_us = 2 * exchange_us(mesh, whole_bytes)
+    if gather_us(mesh, whole_bytes) <= two_exchanges_us:
+        # X.T is gathered along its second dimension, through a buffer; Gram matrix and polynomial are divided
+        return update + 2 * x + 2 * gram_shard + 2 * whole_x
+    cast_update = x if element_bytes != bf16_bytes else 0  # X is views of it
+    if gather_us(mesh, whole_bytes) <= gather_us(mesh, gram_bytes) + two_exchanges_us:
+        iterating = 2 * gram + gram_shard + whole_x + x
     else:
-        last = 3 * gram + 3 * x  # what is sent and received, with what the previous exchange has left
-    return max(summed, update + first + last)
+        iterating = 3 * gram + 3 * x  # what is sent and received, with what the previous exchange has left
+    return max(summed, update + cast_update + iterating)
 
 
 def gather_us(mesh: Mesh, n_bytes: float) -> float:
@@ -75,13 +78,14 @@ def adafactor_step(tensors: list[tuple[int, bool]]) -> int:
 
     ``tensors``: per tensor, the number of elements that the rank updates, and whether it is stored in 16 bits.
     """
-    highest = update = copies = 0
-    for numel, narrow in tensors:
-        size = rounded(4 * numel)
-        first = update + copies + size if narrow else 0
-        copies = 2 * size if narrow else 0
-        highest = max(highest, first, update + copies + 2 * size)
-        update = size
+    highest = previous_update = copies = 0
+    for numel, is_16_bit in tensors:
+        size = rounded(numel * ITEM_BYTES["fp32"])
+        if is_16_bit:  # the variables hold the previous tensor's copies while the gradient is copied
+            highest = max(highest, previous_update + copies + size)
+        copies = 2 * size if is_16_bit else 0
+        highest = max(highest, previous_update + copies + 2 * size)
+        previous_update = size
     return highest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import chain
 
 from memcheck.accounts.ranks import NEVER_GATHERED, Always, Part, RankPeak, RankStates, ResidentTensors, interned
 from memcheck.accounts.state import LocalTensor
@@ -79,7 +80,7 @@ def step_key(job: TrainingJob, torch: str) -> TrainingJob:
     if group_size > 1 and layout.context > 1:
         data = layout.data
     elif group_size > 1 and is_hybrid_sharded(layout):
-        data = 2 * group_size
+        data = 2 * group_size  # two replicas stand for several
     return job._replace(
         optimizer=optimizer,
         gradient_accumulation_steps=distinct_micro_batches(job),
@@ -112,7 +113,7 @@ def unsharded_step_key(job: TrainingJob) -> TrainingJob:
     layout = job.layout
     if not uses_fsdp(job) or loss_reduces_head(job) or layout.context > 1:
         return job
-    data = 2 * DIVIDED if is_hybrid_sharded(layout) else layout.data
+    data = 2 * DIVIDED if is_hybrid_sharded(layout) else layout.data  # two replicas stand for several
     return job._replace(layout=layout._replace(shard_group=min(layout.shard_group, DIVIDED), data=data))
 
 
@@ -120,7 +121,7 @@ class RankUnits(Record):
     """The units that a rank runs, and their parameter tensors."""
 
     runs: list[Run]
-    held: ResidentTensors
+    resident: ResidentTensors
     reduced: tuple[str, ...]
     """For each run the name of the tensor whose gradient the loss reduces, or an empty string."""
     parameters: int
@@ -137,7 +138,7 @@ class TorchRank(RankPeak):
 
     def __init__(self, number: int, step: StepPeaks, known: _RankStep) -> None:
         units = known.units
-        super().__init__(number, step, units.held, known.always, units.parameters, known.host_bytes)
+        super().__init__(number, step, units.resident, known.always, units.parameters, known.host_bytes)
         self.units = units
 
 
@@ -152,7 +153,7 @@ class TorchStates(RankStates):
 
     def groups(self, units: RankUnits, *, rooted: bool) -> GroupSizes:
         """Return the FSDP groups of a rank. ``rooted``: embedding, final norm and head share the root's group."""
-        key = (units.held, units.reduced, rooted)
+        key = (units.resident, units.reduced, rooted)
         group_sizes_of_rank = self._groups.get(key)
         if group_sizes_of_rank is None:
             group_sizes_of_rank = self._groups[key] = _rank_groups(self.job, units, rooted=rooted)
@@ -218,7 +219,7 @@ class Steps:
             )
         units = _rank_units(self._units, layers_of_rank)
         buffers = ModelBuffers(job, checked_architecture(job, architecture), part, self._units.base)
-        options, own_sizes, others_in_flight = step_options(job, rank, buffers.exchange, units.held)
+        options, own_sizes, others_in_flight = step_options(job, rank, buffers.exchange, units.resident)
         always = tuple(buffers.always())
         if chunked:
             from memcheck.frameworks.torch.interleaved import chunked_step, kept_input_gradients
@@ -284,7 +285,7 @@ def _rank_units(units: Units, held_parts: tuple[Part, ...]) -> RankUnits:
     ``held_parts``: layers and ends of the rank. Equal tuples of tensors become one object: FSDP groups are shared by
     its identity.
     """
-    runs = [run for part in held_parts for run in units.runs(part)]
+    runs = list(chain.from_iterable(units.runs(part) for part in held_parts))
     resident = interned([(run.unit.tensors, run.times) for run in runs])
     shared: list[Run] = []
     parameters = offloaded = 0
@@ -314,39 +315,45 @@ def _rank_groups(job: TrainingJob, units: RankUnits, *, rooted: bool) -> GroupSi
     root = NO_GROUP
     tensors: Any
     wrapped = wrapped_kinds(job)
-    adapters_apart, ends_apart, left_to_root = has_adapter_units(job), ends_have_own_groups(job), dict[int, Group]()
+    has_adapter_groups, has_end_groups = has_adapter_units(job), ends_have_own_groups(job)
+    left_to_root: dict[int, Group] = {}
     vision = job.architecture.vision if isinstance(job.architecture, Architecture) else None
     own_modules: dict[str, tuple[str, ...]] = {}
     if vision is not None:
         from memcheck.frameworks.torch.tower_tensors import own_parts
 
         own_modules = own_parts(job, vision)
-    outside = [run.unit.kind not in wrapped or run.unit.kind in own_modules for run in units.runs]
-    root_tensors = [tensors for of_root, (tensors, _) in zip(outside, units.held.runs, strict=True) if of_root]
-    trains = rooted and any(t.trained for tensors in root_tensors for t in tensors)  # type: ignore[attr-defined]
+    in_root = [run.unit.kind not in wrapped or run.unit.kind in own_modules for run in units.runs]
+    root_trains = False
+    for is_in_root, (tensors, _) in zip(in_root, units.resident.runs, strict=True):
+        root_trains = root_trains or (rooted and is_in_root and any(t.trained for t in tensors))
     # equal layers share one tuple of tensors, and so their groups' sizes
-    for run, reduced, of_root, (tensors, _) in zip(units.runs, units.reduced, outside, units.held.runs, strict=True):
+    for run, reduced, is_in_root, (tensors, _) in zip(
+        units.runs, units.reduced, in_root, units.resident.runs, strict=True
+    ):
         kind = run.unit.kind
         if id(tensors) not in groups_by_tensors or reduced:
-            groups = UnitGroups(group_of(job, tensors, joins_trained=trains and kind not in wrapped))
-            if (adapters_apart or ends_apart) and kind not in (*wrapped, *own_modules):
+            groups = UnitGroups(group_of(job, tensors, joins_trained=root_trains and kind not in wrapped))
+            if (has_adapter_groups or has_end_groups) and kind not in (*wrapped, *own_modules):
                 # adapters that are wrapped by themselves, or ends with groups of their own, are not in the root's group
-                own_group = [t for t in tensors if (t.trained if adapters_apart else is_in_end_group(t))]
+                own_group = [t for t in tensors if (t.trained if has_adapter_groups else is_in_end_group(t))]
                 left_to_root[id(tensors)] = group_of(job, tuple([t for t in tensors if t not in own_group]))
                 groups = UnitGroups(group_of(job, tuple(own_group)))
             elif kind in own_modules and rooted:
-                groups, left_to_root[id(tensors)] = split_groups(job, tensors, own_modules[kind], root_trained=trains)
+                groups, left_to_root[id(tensors)] = split_groups(
+                    job, tensors, own_modules[kind], root_trained=root_trains
+                )
             if kind in NEVER_GATHERED and kind in (*wrapped, *own_modules):
                 groups = NO_UNIT_GROUPS
             if reduced:
                 # a tied head's gradient is that of the embedding's matrix
-                owners: Any = tensors if any(t.name == reduced for t in tensors) else units.held.runs[0][0]
+                owners: Any = tensors if any(t.name == reduced for t in tensors) else units.resident.runs[0][0]
                 early = group_of(job, tuple([t for t in owners if t.name == reduced]))
                 late = group_of(job, tuple([t for t in tensors if t.name != reduced]))
                 groups = UnitGroups(groups.whole, early, late)
             groups_by_tensors[id(tensors)] = groups
         unit_groups.append(groups_by_tensors[id(tensors)])
-        if rooted and of_root:
+        if rooted and is_in_root:
             share = left_to_root.get(id(tensors), unit_groups[-1].whole)
             if reduced and any(t.name == reduced for t in tensors):  # its own table, which the loss alone reduces
                 share = share._replace(**{name: getattr(unit_groups[-1].late, name) for name in REDUCED})
@@ -377,26 +384,20 @@ def group_of(job: TrainingJob, tensors: tuple[LocalTensor, ...], *, joins_traine
         )
     sharded = [shard_placement(job, t, ranks) for t in tensors]
     recipe = job.recipe
-    accumulation_dtype = recipe.compute if job.fsdp == 1 else recipe.reduce
     leaves_whole_experts = job.framework.fsdp2.leaves_whole_experts
-    if (
-        leaves_whole_experts
-        and recipe.params != recipe.compute
-        and any(t.expert and shards == 1 for t, shards in sharded)
-    ):
+    has_whole_experts = any(t.expert and shards == 1 for t, shards in sharded)
+    if leaves_whole_experts and has_whole_experts and recipe.params != recipe.compute:
         message = f"experts of {recipe.params} that FSDP2 leaves alone are cast in every layer, which has no model here"
         help = "divide them over fewer ranks (parallelism.expert), or choose training.precision: bf16-pure"
         raise UnsupportedError(message, help, "/training/precision")
-    casts_every_tensor, reduces_accumulated = all_gather_dtype(job) is not None, accumulates_unsharded(job)
-    divides_gradients = job.framework.fsdp2.divides_gradients
     sizes = fsdp_group(
         sharded,
         recipe,
-        casts_every_tensor=casts_every_tensor,
-        accumulation_dtype=accumulation_dtype,
+        casts_every_tensor=all_gather_dtype(job) is not None,
+        accumulation_dtype=recipe.compute if job.fsdp == 1 else recipe.reduce,
         leaves_whole_experts=leaves_whole_experts,
-        reduces_accumulated=reduces_accumulated,
-        divides_gradients=divides_gradients,
+        reduces_accumulated=accumulates_unsharded(job),
+        divides_gradients=job.framework.fsdp2.divides_gradients,
     )
     return sizes._replace(last=0) if job.fsdp == 1 or ranks == 1 else sizes
 

@@ -112,13 +112,13 @@ def embedded_dtype(architecture: Architecture, setting: Setting) -> str:
 def widens_stream(architecture: Architecture, *, autocast: bool) -> bool:
     """Say whether the stream is fp32 over narrower weights: by the embedding's LayerNorm, or by the first layer."""
     layers = [block for block, _ in architecture.blocks]
-    ends = [
-        architecture.embedding_norm,
-        *(block.mlp_norm for block in layers if block.residual == "post-norm" or _keeps_dtype(block)),
-    ]
-    altup = any(isinstance(block, AltUpBlock) for block in layers)  # scales the other streams by fp32 magnitudes
-    widened = autocast and (altup or any(_is_layernorm(norm) for norm in ends))
-    return widened or any(isinstance(block, WideStreamBlock) for block in layers)
+    if any(isinstance(block, WideStreamBlock) for block in layers):
+        return True
+    stream_norms = [architecture.embedding_norm]  # norms whose output is the stream
+    stream_norms += [block.mlp_norm for block in layers if block.residual == "post-norm" or _keeps_dtype(block)]
+    has_layernorm = any(_is_layernorm(norm) for norm in stream_norms)  # autocast computes it in fp32
+    has_altup = any(isinstance(block, AltUpBlock) for block in layers)  # scales the other streams by fp32 magnitudes
+    return autocast and (has_layernorm or has_altup)
 
 
 def _keeps_dtype(block: Block) -> bool:
@@ -133,8 +133,15 @@ def widens_inside(architecture: Architecture, setting: Setting) -> bool:
     """Say whether feed-forward networks make the stream fp32: their last matrix is, to which they cast (T5's in
     fp16).
     """
-    last = [b.mlp.tensors[-1].name for b, _ in architecture.blocks if isinstance(b.mlp, T5Mlp)]
-    return not setting.autocast_dtype and any(part in name for part in setting.fp32_params for name in last)
+    if setting.autocast_dtype:
+        return False
+    last_matrices = [b.mlp.tensors[-1].name for b, _ in architecture.blocks if isinstance(b.mlp, T5Mlp)]
+    return any(stores_in_fp32(name, setting) for name in last_matrices)
+
+
+def stores_in_fp32(name: str, setting: Setting) -> bool:
+    """Say whether a parameter of this name is stored in fp32 (``_keep_in_fp32_modules``)."""
+    return any(part in name for part in setting.fp32_params)
 
 
 def widens_encoded(architecture: Architecture) -> bool:
@@ -180,7 +187,8 @@ def recompute_mode(job: TrainingJob, layer: int) -> str:
     modules.
     """
     checkpointing = job.checkpointing
-    if checkpointing.mode == "none" or (checkpointing.every_n_layers > 1 and layer % checkpointing.every_n_layers):
+    is_skipped = layer % checkpointing.every_n_layers != 0 if checkpointing.every_n_layers > 1 else False
+    if checkpointing.mode == "none" or is_skipped:
         return "none"
     if checkpointing.modules and job.framework.checkpointed_parts:
         return f"parts:{','.join(checkpointing.modules)}"
@@ -194,13 +202,17 @@ def is_hooked(job: TrainingJob, architecture: Architecture) -> bool:
     input is ``input_ids`` (modeling_utils.py, ``activation_checkpointing_enable``), and for towers. peft does so in any
     version.
     """
-    words = (
-        architecture.encoder is None or not architecture.encoder.channels
-    )  # a model of sounds has another main input
-    hooks = (words and job.framework.runs_transformers) or job.base_format == "int8"
-    recompute = job.checkpointing  # parts of layers are wrapped by a script, which asks for nothing
-    recomputes = recompute.mode != "none" and (recompute.reentrant or (hooks and not recompute.modules))
-    return recomputes or job.hooks_embedding
+    checkpointing = job.checkpointing
+    if job.hooks_embedding:  # axolotl asks for it for every model with adapters
+        return True
+    if checkpointing.mode == "none":
+        return False
+    if checkpointing.reentrant:
+        return True
+    reads_sound = architecture.encoder is not None and architecture.encoder.channels  # not `input_ids`
+    hooked_by_library = (job.framework.runs_transformers and not reads_sound) or job.base_format == "int8"
+    # a script that wraps parts of layers asks for no hook
+    return hooked_by_library and not checkpointing.modules
 
 
 def is_tied(architecture: Architecture, tensor: int) -> bool:
@@ -220,9 +232,10 @@ def leaves_beside(job: TrainingJob, architecture: Architecture) -> bool:
 
 def has_tensors_beside(architecture: Architecture) -> bool:
     """Say whether trained tensors other than the table contribute to the first layer's input."""
-    norm = architecture.embedding_norm is not None
-    positions = architecture.learned_positions > 0 and not isinstance(architecture, PegasusModel)
-    return norm or positions or architecture.embedding_module.token_types > 0 or architecture.per_layer is not None
+    has_norm = architecture.embedding_norm is not None
+    trains_positions = architecture.learned_positions > 0 and not isinstance(architecture, PegasusModel)
+    has_token_types = architecture.embedding_module.token_types > 0
+    return has_norm or trains_positions or has_token_types or architecture.per_layer is not None
 
 
 def is_head_frozen(job: TrainingJob, architecture: Architecture) -> bool:
@@ -235,8 +248,12 @@ def _norm_tensors(norm: Norm | None, name: str, trained: bool) -> list[LocalTens
     if norm is None:
         return []
     shape = (norm.rows, norm.size) if norm.rows > 1 else (norm.size,)
-    weight = [LocalTensor(name + ".weight", shape, trained)] if norm.weight else []
-    return weight + ([LocalTensor(name + ".bias", shape, trained)] if norm.bias else [])
+    tensors = []
+    if norm.weight:
+        tensors.append(LocalTensor(name + ".weight", shape, trained))
+    if norm.bias:
+        tensors.append(LocalTensor(name + ".bias", shape, trained))
+    return tensors
 
 
 def saves_copy(job: TrainingJob, *names: str) -> bool:
@@ -375,36 +392,40 @@ def head_tensors(
     ``trained``: the head's matrix is trained. ``ends_trained``: whether the final norm is trained, and whether the
     layers before the head are. ``has_adapters``: peft keeps a frozen original of each of ``modules_to_save``.
     """
-    tensors = _norm_tensors(architecture.final_norm, "final_norm", ends_trained[0])
+    norm_trained, layers_trained = ends_trained
+    tensors = _norm_tensors(architecture.final_norm, "final_norm", norm_trained)
     vocab = ceil_div(architecture.vocab_size, tensor_parallel)
     if not tied and architecture.head:
         tensors.append(LocalTensor("lm_head.weight", (vocab, head_width(architecture)), trained))
     if architecture.head_bias:
         tensors.append(LocalTensor("lm_head.bias", (vocab,), trained))
     tensors += [
-        LocalTensor(t.name, t.shape, ends_trained[1], matrix=len(t.shape) > 1) for t in architecture.head_layer.tensors
+        LocalTensor(t.name, t.shape, layers_trained, matrix=len(t.shape) > 1) for t in architecture.head_layer.tensors
     ]
     for t in task_tensors(architecture):
         copied = has_adapters and is_saved(t.name)
         if copied:
-            tensors.append(LocalTensor("frozen " + t.name, t.shape, False, matrix=len(t.shape) > 1))
+            tensors.append(LocalTensor("frozen " + t.name, t.shape, trained=False, matrix=len(t.shape) > 1))
         tensors.append(LocalTensor(t.name, t.shape, trained or copied, matrix=len(t.shape) > 1))
     unused_in_embedding = architecture.task.idle if architecture.task is not None else ()
-    tensors += [LocalTensor(t.name, t.shape, False, matrix=len(t.shape) > 1) for t in unused_in_embedding]
+    tensors += [LocalTensor(t.name, t.shape, trained=False, matrix=len(t.shape) > 1) for t in unused_in_embedding]
     return tuple(tensors)
 
 
 def transform_biases(architecture: Architecture) -> tuple[bool, bool, int]:
     """Return whether the linear layer before the head has a bias, whether its norm has one, and an inner width.
 
-    In ``head_tensors`` the matrix comes first and the norm's weight last, or last but one. The width is that between
-    two linear layers without a norm (UltraBERT), or 0 for one layer.
+    In ``head_layer.tensors`` the matrix comes first, then its bias; the norm's weight and bias come last. The width is
+    that between two linear layers without a norm (UltraBERT), or 0 for one layer.
     """
-    names = [t.name for t in architecture.head_layer.tensors]
-    inner = (
-        architecture.head_layer.tensors[0].shape[0] if sum(t.linear for t in architecture.head_layer.tensors) > 1 else 0
-    )
-    return len(names) > 1 and names[1].endswith(".bias"), bool(names) and names[-1].endswith(".bias"), inner
+    tensors = architecture.head_layer.tensors
+    if not tensors:
+        return False, False, 0
+    dense_bias = len(tensors) > 1 and tensors[1].name.endswith(".bias")
+    norm_bias = tensors[-1].name.endswith(".bias")
+    linear_layers = [t for t in tensors if t.linear]
+    inner_width = tensors[0].shape[0] if len(linear_layers) > 1 else 0
+    return dense_bias, norm_bias, inner_width
 
 
 class TensorPlacement(Record):

@@ -128,7 +128,7 @@ class Units:
         checkpointing = job.checkpointing
         input_grad = self._input_needs_grad(part)
         runs: list[Run] = []
-        encoder, table = self.architecture.encoder, input_grad
+        encoder, table_trained = self.architecture.encoder, input_grad
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import encoder_units
 
@@ -142,8 +142,9 @@ class Units:
         vision = self.architecture.vision
         crossed = vision is not None and bool(vision.crosses)
         if part.embedding and not crossed:
-            runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor_parallel) and part.head), 1))
-        runs += self._idle_units() if vision is None and part.embedding and self.architecture.others else ()
+            runs.append(Run(self._embedding(part), 1))
+        if part.embedding and vision is None and self.architecture.others:
+            runs += self._idle_units()
         if vision is not None and part.embedding:
             from memcheck.frameworks.torch.tower_units import side_units
 
@@ -159,14 +160,14 @@ class Units:
             runs += [Run(unit, times, layer) for unit, times, layer in side.runs]
             if crossed:
                 self.base = base = base._replace(encoder_output_grad=side.input_grad)
-                runs.append(Run(self._embedding(is_tied(self.architecture, base.tensor_parallel) and part.head), 1))
+                runs.append(Run(self._embedding(part), 1))
             else:
                 input_grad = side.input_grad
         if encoder is not None and part.embedding:
             from memcheck.frameworks.torch.encoder import decoder_embedding
 
             lookup = decoder_embedding(
-                runs[-1].unit, self.architecture, base, table_trained=table, mode=checkpointing.mode
+                runs[-1].unit, self.architecture, base, table_trained=table_trained, mode=checkpointing.mode
             )
             runs[-1] = runs[-1]._replace(unit=lookup)
         # the layers, of which equal consecutive ones are one run
@@ -182,10 +183,11 @@ class Units:
                 has_last_reader = index + layers_left == end_of_readers
                 gathers = has_last_reader and layers_left == 1
                 unit = self._block(block, index, input_grad, trained, external, gathers)
-                # a layer without a module that is adapted leaves the graph where it begins
-                output_grad = input_grad or trained or (adapted and unit.first_curve.output_gradient_bytes > 0)
-                output_grad = output_grad or (base.encoder_output_grad and crossed and isinstance(block, PictureBlock))
-                # a layer with another input than the layers after it is a run of its own
+                # the graph begins in a layer with an adapted module, or one that reads pictures of a trained tower
+                has_adapter = adapted and unit.first_curve.output_gradient_bytes > 0
+                reads_pictures = crossed and base.encoder_output_grad and isinstance(block, PictureBlock)
+                output_grad = input_grad or trained or has_adapter or reads_pictures
+                # a layer with another input than the layers after it is a run of its own, and so is the last reader
                 own_run = external or output_grad != input_grad or (index == 0 and self._widens_first)
                 count = 1 if own_run else layers_left
                 if has_last_reader and count == layers_left > 1:
@@ -244,8 +246,9 @@ class Units:
             runs.append(Run(self._head(part, input_grad, graph, states), 1))
         return runs
 
-    def _embedding(self, tied: bool) -> Unit:
-        """Return the unit of the embedding. ``tied``: this rank's head multiplies by the same matrix."""
+    def _embedding(self, part: Part) -> Unit:
+        """Return the unit of the embedding of a rank with this part of the model, which may have the tied head."""
+        tied = part.head and is_tied(self.architecture, self.base.tensor_parallel)
         if saves_copy(self.job, TABLE, HEAD):
             tied = False  # peft trains copies of the matrix, which are never tied
         if loss_reduces_head(self.job) and uses_fsdp(self.job):
@@ -264,7 +267,7 @@ class Units:
         a tensor that several layers read are summed.
         """
         mode = recompute_mode(self.job, index)
-        stream = self.base.residual_dtype if index or not self._widens_first else self._entry
+        stream = self._entry if index == 0 and self._widens_first else self.base.residual_dtype
         key = (id(block), input_grad, trained, external, mode, gathers, stream)
         unit = self._alike.get(key)
         if unit is None:

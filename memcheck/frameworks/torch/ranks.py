@@ -90,8 +90,8 @@ class Behaviours:
         return _steps(job_of_any_batch, job.micro_batch_size, job.sequence_length, distinct_micro_batches(job))
 
     def _find(self, job: TrainingJob, torch: str) -> AnyBatch:
-        found = self._any_batch[torch] = any_batch(unsharded_step_key(step_key(job, torch)), self._architecture)
-        return found
+        key = self._any_batch[torch] = any_batch(unsharded_step_key(step_key(job, torch)), self._architecture)
+        return key
 
 
 @lru_cache(maxsize=2048)
@@ -140,13 +140,14 @@ def _estimated(
     outside_lists = ("load", "save", "optimizer") if _makes_lists(job) else ("load", "save")
     before = max([count for name, count in tops if name not in outside_lists])
     lists = max([count for name, count in tops if name in outside_lists], default=0)
-    first, others = of_streams(rank_at_peak)
+    default_stream, other_streams = stream_peaks(rank_at_peak)
     engine = engine_of(job, rank.tensors.units, recomputes=job.checkpointing.mode == "full")  # type: ignore[arg-type]
-    others = others if engine is None else engine.other_streams
+    if engine is not None:
+        other_streams = engine.other_streams
     pools = Pools(
         largest=rank.step.largest_block,
-        apart=max(0, first + others - peak) + rank_at_peak.resident.paged,
-        others=others,
+        apart=max(0, default_stream + other_streams - peak) + rank_at_peak.resident.paged,
+        others=other_streams,
         before=before if lists > before else 0,
         lists=lists,
     )
@@ -154,7 +155,8 @@ def _estimated(
     if unfilled is not None:
         freed = before - sum([count for _, count in rank_at_peak.resident.components])
         pools = pools._replace(unfilled=unfilled.among(freed), unfilled_most=unfilled.most)
-    if pools.before and max(tops, key=lambda top: top[1])[0] != "optimizer":
+    highest_name, _ = max(tops, key=lambda top: top[1])
+    if pools.before and highest_name != "optimizer":
         from memcheck.frameworks.torch.load_and_save import unfilled_whole
 
         most_unfilled = max(pools.unfilled_most, unfilled_whole(state_key(job), rank.tensors))
@@ -168,7 +170,7 @@ def _makes_lists(job: TrainingJob) -> bool:
     return foreach and job.layout.pipeline == 1
 
 
-def of_streams(rank_at_peak: RankAtPeak) -> tuple[int, int]:
+def stream_peaks(rank_at_peak: RankAtPeak) -> tuple[int, int]:
     """Return the peak bytes of the default CUDA stream, and the sum of the peaks of all other streams.
 
     Both are 0 for a step that allocates on one stream only.
@@ -216,7 +218,9 @@ class Worst:
         peaks = peak_ranks(job, self._states_of(job), self._behaviours, self._numbers)
         host_bytes = max([rank_at_peak.rank.host_bytes for rank_at_peak in peaks])
         if is_fixed_by_step(job):
-            worst = max(peaks, key=lambda rank_at_peak: rank_at_peak.peak) if len(peaks) > 1 else peaks[0]
+            worst = peaks[0]
+            if len(peaks) > 1:
+                worst = max(peaks, key=lambda rank_at_peak: rank_at_peak.peak)
             tops = [(name, worst.bytes_of(((name, count),))) for name, count in worst.rank.tops]
             return _estimated(job, worst, worst.instant(), host_bytes, tops)
         fullest_rank = max(

@@ -167,11 +167,12 @@ def _group_numbers(groups: UnitGroups) -> tuple[GroupPattern, list[int]]:
 
     A size for the sharded gradient is left out where the reduce-scatter's output is that gradient.
     """
-    values: list[int] = []
+    sizes: list[int] = []
     one_buffer = [group.sharded == group.reduce_output for group in groups]
-    for group, same in zip(groups, one_buffer, strict=True):
-        values += group._replace(sharded=0) if same else group
-    return GroupPattern(tuple([bool(n) for n in values]), tuple(one_buffer)), [n for n in values if n]
+    for group, is_one_buffer in zip(groups, one_buffer, strict=True):
+        sizes += group._replace(sharded=0) if is_one_buffer else group
+    pattern = GroupPattern(tuple([n_bytes != 0 for n_bytes in sizes]), tuple(one_buffer))
+    return pattern, [n_bytes for n_bytes in sizes if n_bytes]
 
 
 class OutsideSizes(Record):

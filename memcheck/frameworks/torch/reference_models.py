@@ -118,8 +118,8 @@ def gathered_whole(job: TrainingJob, companion: Companion) -> int:
 
     TRL wraps a reference as one FSDP2 unit (``models/utils.py``, ``prepare_fsdp``).
     """
-    found = _gathered_group(job, companion, companion_tensors(alone(job, companion)))
-    return found.gathered + found.flat
+    group = _gathered_group(job, companion, companion_tensors(alone(job, companion)))
+    return group.gathered + group.flat
 
 
 def gathered_by_engine(job: TrainingJob, companion: Companion) -> int:

@@ -84,27 +84,25 @@ def step_temporaries(
         return max((low_bit_step(n, optimizer) for _, n in trained), default=0)
     if not trained or implementation == "fused":
         return 0
-    keys = [(n, t.dtype) for t, n in trained]
-    bytes_by_key = {key: rounded(key[0] * DTYPE_BYTES[key[1] or dtype]) for key in set(keys)}
-    all_bytes, largest_bytes = sum(map(bytes_by_key.__getitem__, keys)), max(bytes_by_key.values())
+    sizes = [rounded(n * DTYPE_BYTES[t.dtype or dtype]) for t, n in trained]
     if optimizer in ADAM_LIKE:
         # foreach computes one temporary for every tensor in a list (torch.optim.adam, _multi_tensor_adam)
-        return all_bytes if implementation == "foreach" else _one_by_one([bytes_by_key[key] for key in keys])
+        return sum(sizes) if implementation == "foreach" else _one_by_one(sizes)
     if optimizer == "adafactor":
         if implementation == "foreach":
-            return all_bytes
+            return sum(sizes)
         # a vector has `grad_squared` and the variance's clone, a matrix `update`
         copies = 2 if all(len(t.shape) == 1 for t, _ in trained) else 1
-        return _one_by_one([bytes_by_key[key] for key in keys], copies)
+        return _one_by_one(sizes, copies)
     if optimizer == "muon":  # matrices are orthogonalised, AdamW steps on the others; one after the other
-        adamw_bytes = [bytes_by_key[n, t.dtype] for t, n in trained if not orthogonalised(t)]
+        adamw_bytes = [size for size, (t, _) in zip(sizes, trained, strict=True) if not orthogonalised(t)]
         from memcheck.frameworks.torch.own_optimizers import newton_schulz
 
         matrices = {(t, n) for t, n in trained if orthogonalised(t)}
         muon_bytes = (newton_schulz(t, n, DTYPE_BYTES[t.dtype or dtype], mesh) for t, n in matrices)
         return max(max(muon_bytes, default=0), _one_by_one(adamw_bytes))
     if optimizer == "lion":
-        return 2 * largest_bytes  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
+        return 2 * max(sizes)  # lion-pytorch: update = exp_avg * beta1 + grad * (1 - beta1), then sign
     return 0  # sgd works in place; bitsandbytes' 8-bit and paged optimizers update in their kernels
 
 
@@ -148,11 +146,13 @@ def sharding(job: TrainingJob) -> Sharding:
     In torch.distributed stage 1 is ZeroRedundancyOptimizer, and 2 and 3 are FSDP.
     """
     stage, ranks = job.layout.zero_stage, job.layout.shard_group
+    optimizer = ranks if stage >= 1 else 1
     if job.framework.own_engine:
-        return Sharding(ranks if stage >= 3 else 1, ranks if stage >= 2 else 1, ranks if stage >= 1 else 1, flat=True)
+        gradients, parameters = (ranks if stage >= 2 else 1), (ranks if stage >= 3 else 1)
+        return Sharding(parameters, gradients, optimizer, flat=True)
     if stage >= 2:
         return Sharding(ranks, ranks, ranks, flat=uses_flat_parameters(job))
-    return Sharding(1, 1, ranks if stage == 1 else 1, flat=False)
+    return Sharding(1, 1, optimizer, flat=False)
 
 
 def shard_placement(job: TrainingJob, tensor: LocalTensor, dense_shards: int) -> tuple[LocalTensor, int]:
@@ -170,14 +170,14 @@ def shard_placement(job: TrainingJob, tensor: LocalTensor, dense_shards: int) ->
     cuts_matrices = framework.fsdp2.cuts_expert_matrices
     if not cuts_matrices or len(tensor.shape) != MATRICES or tensor.divided:
         return tensor, shards
-    keeps_matrices = "expert matrices" not in framework.since or framework.predates(
-        job.framework_version, "expert matrices"
-    )
-    if job.layout.expert == 1 and keeps_matrices:
+    # cut without expert parallelism, too, since some release
+    cuts_all = "expert matrices" in framework.since and not framework.predates(job.framework_version, "expert matrices")
+    if job.layout.expert == 1 and not cuts_all:
         return tensor, shards
     if cuts_matrices == "always":
         return tensor._replace(divided=2), shards
-    return (tensor._replace(divided=1) if shards > tensor.shape[0] else tensor), shards
+    has_too_few_experts = shards > tensor.shape[0]
+    return tensor._replace(divided=1) if has_too_few_experts else tensor, shards
 
 
 def shard_numel_of(job: TrainingJob, tensor: LocalTensor, shards: int, flat: bool) -> int:
@@ -303,7 +303,8 @@ def resident_states(job: TrainingJob, resident: ResidentTensors) -> ResidentStat
         # ZeRO-3 partitions the persistent parameters again before it updates them
         temporaries += max(0, engine.step_temporaries - engine.persistent)
     if partition is not None and total.optimizer_states:  # 0 if the states are on the host
-        total = total._replace(optimizer_states=partition[1])
+        _, states_of_rank = partition
+        total = total._replace(optimizer_states=states_of_rank)
     elif job.optimizer.name == "sgd-momentum" and total.optimizer_states and job.layout.tensor > 1:
         total = total.plus(StateBytes(optimizer_states=momentum_of_table(job, units_and_counts)))
     return ResidentStates(
@@ -337,7 +338,8 @@ def _unfilled_segments(job: TrainingJob, units_and_counts: list[tuple[tuple[Loca
         moments: list[int] = []
         if shards.optimizer == shards.gradients:  # not ZeRO-1, where a rank has all states of some tensors
             for state in states:
-                moments += 2 * [state.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES]
+                one_moment = state.optimizer_states // 2 // BLOCK_BYTES * BLOCK_BYTES  # of the two that Adam keeps
+                moments += [one_moment, one_moment]
         packed = min(count, PACKED)
         unfilled_by_parameters += unfilled(parameters * packed) * count // packed
         unfilled_by_states += unfilled(gradients * packed + moments * packed) * count // packed
@@ -418,9 +420,8 @@ def _temporaries(
         return 0
     trained: list[tuple[LocalTensor, int]] = []
     for tensors, count in units_and_counts:
-        trained += count * [
-            (t, shard_numel_of(job, t, shards.optimizer, shards.flat)) for t in tensors if is_updated(job, t)
-        ]
+        updated = [t for t in tensors if is_updated(job, t)]
+        trained += count * [(t, shard_numel_of(job, t, shards.optimizer, shards.flat)) for t in updated]
     if uses_flat_parameters(job):
         from memcheck.frameworks.torch.flat_shard import updated_pieces
 
@@ -428,12 +429,15 @@ def _temporaries(
     if job.framework.masters_adapters:
         trained = [(t._replace(dtype=None), numel) for t, numel in trained]
     if partition is not None:  # whole tensors, the rank's share of ZeRO-1
-        trained = [(t, t.numel) for t in partition[0]]
+        tensors_of_rank, _ = partition
+        trained = [(t, t.numel) for t in tensors_of_rank]
     name, implementation = job.optimizer.name, job.optimizer.implementation
     if own_adafactor(job):
         from memcheck.frameworks.torch.own_optimizers import adafactor_step
 
-        return adafactor_step([(numel, DTYPE_BYTES[t.dtype or job.recipe.params] == 2) for t, numel in trained])
+        item_bytes = [DTYPE_BYTES[t.dtype or job.recipe.params] for t, _ in trained]
+        is_16_bit = [n_bytes == DTYPE_BYTES["bf16"] for n_bytes in item_bytes]
+        return adafactor_step([(numel, narrow) for (_, numel), narrow in zip(trained, is_16_bit, strict=True)])
     mesh = Mesh(job.layout.shard_group if uses_fsdp(job) else 1, job.layout.gpus_per_node)
     temporaries = step_temporaries(trained, name, implementation, job.recipe.optimizer_states, mesh)
     if job.layout.tensor == 1:
@@ -468,12 +472,12 @@ def fullest_share(job: TrainingJob, tensors: Iterable[LocalTensor]) -> tuple[int
     ranks = min(job.layout.shard_group, max(1, len(trained)))  # ranks beyond get none
     tensors_by_rank: list[list[LocalTensor]] = [[] for _ in range(ranks)]
     states_by_rank = [0] * ranks
-    split = job.optimizer.name == "muon"
-    for is_muon in (True, False) if split else (None,):
+    optimizers = [trained]
+    if job.optimizer.name == "muon":
+        optimizers = [[t for t in trained if orthogonalised(t)], [t for t in trained if not orthogonalised(t)]]
+    for updated in optimizers:
         loads = [(0, rank) for rank in range(ranks)]  # a heap: the emptiest rank, the first of several
-        for t in trained:
-            if is_muon is not None and orthogonalised(t) != is_muon:
-                continue
+        for t in updated:
             if id(t) not in states_by_tensor:
                 states_by_tensor[id(t)] = optimizer_state_bytes(t, t.numel, job.optimizer.name, states_dtype(job, t))
             load, rank = loads[0]

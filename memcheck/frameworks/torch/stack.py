@@ -132,9 +132,9 @@ def worst(job: TrainingJob, architecture: Architecture, _arch: str | None) -> Wo
 
 def states_floor(job: TrainingJob, architecture: Architecture) -> int:
     """Return a lower bound of the peak in bytes, from states alone, with which searches rule out plans."""
-    from memcheck.frameworks.torch.fsdp_limits import states_floor as found
+    from memcheck.frameworks.torch import fsdp_limits
 
-    return found(job, architecture)
+    return fsdp_limits.states_floor(job, architecture)
 
 
 def trainable(job: TrainingJob, architecture: Architecture) -> tuple[int, int]:

@@ -148,6 +148,7 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
     )
     ends_grouped = ends_shared or job.groups_embedding_and_head
     chunked_loss_outside = not pipelined and job.loss.kind == "chunked" and profile.style.modeling_files
+    head_in_last_group = ends_shared and not job.groups_embedding_and_head
     # FSDP1 frees no unit after a backward without synchronisation, unless units reshard after their forward
     stays_unsharded = uses_flat_parameters(job) and no_sync and not layout.reshard_after_forward
     return FullyShard(
@@ -159,12 +160,10 @@ def _fully_shard(job: TrainingJob) -> FullyShard:
         stays_gathered=pipelined,
         frees_early=job.casts_gradients,
         loss_inside_root=not (pipelined or loss_in_trainer) and (skips_head if ends_grouped else loss_in_model),
-        loss_after_root=(ends_shared and not job.groups_embedding_and_head)
-        or loss_reduces_head(job)
-        or chunked_loss_outside,
+        loss_after_root=head_in_last_group or loss_reduces_head(job) or chunked_loss_outside,
         whole_table_gradient=layout.tensor > 1 and profile.style.modeling_files,
         offloads=job.parameter_offload != "none",
-        carved=ends_apart,
+        has_end_groups=ends_apart,
         collapses=ends_apart and isinstance(architecture, Architecture) and architecture.collapses,
         gathers_ahead=layout.expert > 1 and profile.fsdp2.prefetches_experts,
         keeps_gathered=stays_unsharded or (job.fsdp == 1 and _is_paired(job)),
@@ -222,11 +221,9 @@ def _variable_lifetimes(job: TrainingJob) -> Lifetimes:
         lifetimes = lifetimes._replace(
             towers_stay=stays(job, architecture.vision), sinks=sinks(job, architecture.vision)
         )
-    return (
-        lifetimes._replace(returns_first=_returns_first(architecture))
-        if architecture.head_layer.activation or architecture.task
-        else lifetimes
-    )
+    if architecture.head_layer.activation or architecture.task:
+        lifetimes = lifetimes._replace(returns_first=_returns_first(architecture))
+    return lifetimes
 
 
 def _returns_first(architecture: Architecture) -> bool:
@@ -317,9 +314,12 @@ def waiting_embedding_bytes(job: TrainingJob, buffers: ModelBuffers, runs: list[
     size = rounded(tokens * architecture.hidden_size * DTYPE_BYTES[stream_dtype(buffers.setting)])
     trained = any(t.trained for t in runs[0].unit.tensors)
     hooked = is_hooked(job, architecture)
-    return 0 if hooked and not trained else size, size if trained or hooked else 0
+    is_leaf = hooked and not trained  # AccumulateGrad keeps it, and the embedding's curve counts it
+    return 0 if is_leaf else size, size if trained or hooked else 0
 
 
+HOLD, RELEASE = 1, -1
+"""Signs of a change: allocate the sizes, or free them."""
 PendingReleases = list[tuple[int, int]]
 """Places of sizes that are released when a forward or backward is over, each with how many tensors have the size."""
 
@@ -346,7 +346,7 @@ class Step:
         self.recorder.hold("logits_and_loss", self.outputs)
         self.hold_layer_states()
         self.parallel.before_step()
-        self.hold_previous_graph(1)
+        self.hold_previous_graph(HOLD)
         self.parallel.begin_step()
         for micro_batch, held_by_others in zip(self.schedule.micro_batches, self.step_sizes.held, strict=True):
             self.run_micro_batch(
@@ -360,33 +360,32 @@ class Step:
         ``held_by_others``: the index of the bytes that the other micro-batches in flight hold. ``muted``: the forward
         is recorded for what it leaves allocated, and none of its moments may be the peak.
         """
-        recorder, exchange = self.recorder, self.exchange
-        parallel, (first, last, sends) = self.parallel, micro_batch
-        live = ((self.step_sizes.per_micro_batch, 1), (held_by_others, 1))
-        arriving = NOTHING if first else exchange.input_gradient
-        parallel.begin_micro_batch(micro_batch, others=held_by_others != NOTHING)
+        recorder, exchange, parallel = self.recorder, self.exchange, self.parallel
+        first, last, sends = micro_batch
+        others_in_flight = held_by_others != NOTHING
+        all_step = ((self.step_sizes.per_micro_batch, 1), (held_by_others, 1))
+        # a pipeline stage keeps the gradient that it sends back until the next one takes its place
+        input_gradient = NOTHING if first else exchange.input_gradient
+        parallel.begin_micro_batch(micro_batch, others=others_in_flight)
         already_gathered = parallel.gathered_by_first
         if first and already_gathered:
             before = recorder.here  # only the first micro-batch gathers the parameters; the next ones find them
-            self._forward(first, already_gathered=False)
-            recorder.repeat(before, -1)
-        recorder.hold_amount("activations", live)
-        recorder.hold("communication_buffers", arriving)
+            self._forward(first=first, already_gathered=False)
+            recorder.undo_since(before)
+        recorder.hold_amount("activations", all_step)
+        recorder.hold("communication_buffers", input_gradient)
         parallel.before_inputs()
-        recorder.muted, outer = muted or recorder.muted, recorder.muted
-        going = (
-            (exchange.unsent_output, sends),
-            (self.step_sizes.features if held_by_others != NOTHING else NOTHING, 1),
-        )
-        recorder.hold_amount("activations", going)
-        self._forward(first, already_gathered=already_gathered)
-        recorder.muted = outer
-        recorder.hold_amount("activations", going, -1)
+        recorder.muted, muted_before = muted or recorder.muted, recorder.muted
+        in_forward = ((exchange.unsent_output, sends), (self.step_sizes.features if others_in_flight else NOTHING, 1))
+        recorder.hold_amount("activations", in_forward)
+        self._forward(first=first, already_gathered=already_gathered)
+        recorder.muted = muted_before
+        recorder.release_amount("activations", in_forward)
         recorder.hold("communication_buffers", exchange.output_gradient)
         self._backward(micro_batch)
-        recorder.hold_amount("communication_buffers", ((exchange.output_gradient, -1), (arriving, -1)))
+        recorder.release_amount("communication_buffers", ((exchange.output_gradient, 1), (input_gradient, 1)))
         parallel.end_micro_batch(first, last)
-        recorder.hold_amount("activations", live, -1)
+        recorder.release_amount("activations", all_step)
 
     def after_unit_backward(self, i: int, curve: NamedCurve) -> None:
         """Hold what the backward of unit ``i`` leaves for a later one. Here: nothing; pipelines may split backwards."""
@@ -397,15 +396,15 @@ class Step:
     def hold_layer_states(self) -> None:
         """Hold the states that recurrent layers keep from the previous step (RecurrentGemma)."""
         for unit in self.units:
-            self._hold_layer_state(unit, 1)
+            self._hold_layer_state(unit, HOLD)
 
     def _hold_layer_state(self, unit: NamedUnit, sign: int) -> None:
-        """Hold (``sign`` 1) or release (-1) the graph that a recurrent layer's state keeps until its next forward."""
+        """Hold or release (``sign``) the graph that a recurrent layer's state keeps until its next forward."""
         if self.lifetimes.leaves_graphs and unit.kind == "block":
             self.recorder.hold("activations", unit.first_curve.until_backward_ends, sign)
 
     def hold_previous_graph(self, sign: int) -> None:
-        """Hold (``sign`` 1) or release (-1) what the training loop's variables keep of the previous step.
+        """Hold or release (``sign``) what the training loop's variables keep of the previous step.
 
         These are the logits, the loss and the graph, until the loop assigns its variables again.
         """
@@ -421,7 +420,7 @@ class Step:
             return self.parallel.curve_of_second(unit)
         return unit.first_curve if self.parallel.pair else self.parallel.curve(unit, first)
 
-    def _forward(self, first: bool, *, already_gathered: bool) -> None:
+    def _forward(self, *, first: bool, already_gathered: bool) -> None:
         """Record the forward of one micro-batch, unit by unit; equal consecutive layers are recorded once and repeated.
 
         ``first``: it is the first micro-batch. ``already_gathered``: an earlier one left the parameters gathered.
@@ -435,7 +434,8 @@ class Step:
         parallel.begin_forward(already_gathered=already_gathered)
         first_layer = 1 + sum(unit.kind in OF_TOWER for unit in self.units)
         for i, end in self.layer_groups:
-            unit, before, is_head = self.units[i], recorder.here, self.units[i].kind == "head"
+            unit, before, times = self.units[i], recorder.here, end - i
+            is_head = unit.kind == "head"
             parallel.before_forward(i)
             curve = self.curve(unit, first)
             if is_head:
@@ -445,22 +445,22 @@ class Step:
             if is_head:
                 self._before_loss(pending_casts)
             recorder.high("loss" if is_head else "forward", curve.forward_peak, self.names[i])
-            self._hold_layer_state(unit, -1)
+            self._hold_layer_state(unit, RELEASE)
             recorder.hold_bundle(curve.saved_bytes)
             recorder.hold("activations", curve.autocast_cache_bytes)
-            pending_casts.append((curve.autocast_cache_bytes, end - i))
+            pending_casts.append((curve.autocast_cache_bytes, times))
             if self.lifetimes.keeps_states and unit.kind == "block":
                 recorder.hold("activations", curve.freed_input_bytes)
-                pending_states.append((curve.freed_input_bytes, end - i))
+                pending_states.append((curve.freed_input_bytes, times))
             parallel.after_forward(i, end)
-            recorder.repeat(before, end - i - 1)
-            variables.after_unit(unit, curve, i - first_layer, end - i, self.lifetimes, self.step_sizes)
+            recorder.repeat(before, times - 1)
+            variables.after_unit(unit, curve, i - first_layer, times, self.lifetimes, self.step_sizes)
         variables.let_go()
         for i, end in self.layer_groups:
             if self.units[i].kind == "idle":  # a training loop's variable has outputs of layers that nothing reads
                 recorder.hold("logits_and_loss", self.units[i].first_curve.until_backward_ends, end - i)
         parallel.end_forward()
-        recorder.hold_amount("activations", tuple(pending_casts), -1)
+        recorder.release_amount("activations", tuple(pending_casts))
 
     def _model_returns(self, variables: Variables, states: PendingReleases, before: Bundle, i: int) -> None:
         """Record the moment before the head ``i``, and release what the variables of the model's forward hold.
@@ -469,7 +469,7 @@ class Step:
         that run between the layers and the loss.
         """
         if self.lifetimes.returns_first:
-            self.recorder.hold_amount("activations", tuple(states), -1)
+            self.recorder.release_amount("activations", tuple(states))
             variables.let_go()
         self.recorder.high("forward", before, self.names[i])
         variables.let_go(towers=not self.lifetimes.towers_stay)
@@ -480,9 +480,9 @@ class Step:
         ``pending_casts``: autocast copies of weights, which live until the model's forward returns.
         """
         if self.lifetimes.loss_after_model:
-            self.recorder.hold_amount("activations", tuple(pending_casts), -1)
+            self.recorder.release_amount("activations", tuple(pending_casts))
             pending_casts.clear()
-        self.hold_previous_graph(-1)  # the curve counts it until its logits replace the old ones
+        self.hold_previous_graph(RELEASE)  # the curve counts it until its logits replace the old ones
         self.recorder.release("logits_and_loss", self.outputs)
         self.parallel.before_loss(after_model=self.lifetimes.loss_after_model)
 
@@ -494,34 +494,34 @@ class Step:
         """
         recorder, parallel = self.recorder, self.parallel
         parallel.begin_backward(micro_batch, all_forwards_first=self.schedule.all_forwards_first)
-        lingers, saved_inputs = PendingReleases(), PendingReleases()
+        until_end, saved_inputs = PendingReleases(), PendingReleases()
         for i, end in reversed(self.layer_groups):
             unit, before, curve = self.units[i], recorder.here, self.curve(self.units[i], micro_batch.first)
             if unit.kind == "embedding":
                 recorder.release("temporaries", self.step_sizes.rows_gradient)  # its own curve counts it
             parallel.before_backward(i, curve)
-            recorder.hold_bundle(curve.saved_bytes, -1)
+            recorder.release_bundle(curve.saved_bytes)
             recorder.release("temporaries", curve.taken_gradient_bytes)
             recorder.high("backward", curve.backward_peak, self.names[i])
             self.after_unit_backward(i, curve)
             gradients = parallel.unit_gradients(i, curve)
             recorder.hold_amount("gradients", gradients)
-            self._hold_after_backward(unit, curve, end - i, lingers)
+            self._hold_after_backward(unit, curve, end - i, until_end)
             self._hold_saved_inputs(i, end - i, saved_inputs)
             parallel.after_backward(i, end, curve, gradients)
             recorder.repeat(before, end - i - 1)
         parallel.after_layers()
         self.end_backward(micro_batch)
         parallel.end_backward()
-        recorder.hold_amount("logits_and_loss", tuple(lingers), -1)
-        recorder.hold_amount("activations", tuple(saved_inputs), -1)
+        recorder.release_amount("logits_and_loss", tuple(until_end))
+        recorder.release_amount("activations", tuple(saved_inputs))
         recorder.mark("backward", "end of backward")
         parallel.after_end()
 
-    def _hold_after_backward(self, unit: NamedUnit, curve: NamedCurve, times: int, lingers: PendingReleases) -> None:
+    def _hold_after_backward(self, unit: NamedUnit, curve: NamedCurve, times: int, until_end: PendingReleases) -> None:
         """Record what stays allocated after a unit's backward, for ``times`` equal units.
 
-        It is added to ``lingers``, to be released at the end of the whole backward, unless variables of the training
+        It is added to ``until_end``, to be released at the end of the whole backward, unless variables of the training
         loop or a recurrent layer's state keep it longer. ``curve``: of the unit in this micro-batch.
         """
         kept_by_layer = unit.kind == "block" and self.lifetimes.leaves_graphs
@@ -529,7 +529,7 @@ class Step:
             self.recorder.hold("activations" if kept_by_layer else "logits_and_loss", curve.until_backward_ends)
         kept_by_loop = unit.kind == "head" and (self.lifetimes.keeps_graph or self.lifetimes.keeps_outputs)
         if not (kept_by_layer or kept_by_loop):
-            lingers.append((curve.until_backward_ends, times))
+            until_end.append((curve.until_backward_ends, times))
         self.recorder.hold("activations", curve.until_graph_freed)
         self.recorder.hold("temporaries", curve.left_gradient_bytes)
         if unit.kind == "projector":  # the gradient of the looked-up rows waits until the tower's is over

@@ -24,7 +24,7 @@ from memcheck.accounts.state import LocalTensor
 from memcheck.autograd import Tape, Value
 from memcheck.autograd.context import Adapter, Context, Setting
 from memcheck.autograd.curve import Curve, Peak, checkpointed, high
-from memcheck.autograd.tensor import Dim, Leaf, rounded, rounded_bytes
+from memcheck.autograd.tensor import ITEM_BYTES, Dim, Leaf, rounded, rounded_bytes
 from memcheck.families.tower import tower_forward
 from memcheck.frameworks.registry import layers_of
 from memcheck.frameworks.torch.ddp import buckets
@@ -257,11 +257,11 @@ def side_buffers(architecture: Architecture, dtype: str) -> int:
     """Return the bytes of the towers' buffers: bounds of clamped projections, and statistics that standardise pooled
     rows.
     """
-    buffers = [buffer for other in architecture.others for buffer in other.buffers]
-    buffers += architecture.vision.buffers if architecture.vision is not None else ()
-    return sum(
-        buffer.number * rounded_bytes((buffer.elements,), "fp32" if buffer.fp32 else dtype) for buffer in buffers
-    )
+    total = 0
+    for tower in (*architecture.others, architecture.vision):
+        for buffer in tower.buffers if tower is not None else ():
+            total += buffer.number * rounded_bytes((buffer.elements,), "fp32" if buffer.fp32 else dtype)
+    return total
 
 
 def pixel_bytes(job: TrainingJob, architecture: Architecture) -> int:
@@ -271,21 +271,20 @@ def pixel_bytes(job: TrainingJob, architecture: Architecture) -> int:
     """
     vision, images = architecture.vision, job.images
     if vision is None:
-        sides = [embedder.side for embedder in architecture.embedders if embedder.tokens] if images is not None else []
-        return sum(rounded_bytes((job.rows * images.pictures, 3, side, side), "fp32") for side in sides if images)
+        if images is None:
+            return 0
+        sides = [embedder.side for embedder in architecture.embedders if embedder.tokens]
+        return sum(rounded_bytes((job.rows * images.pictures, 3, side, side), "fp32") for side in sides)
     pictures = pictures_of(job, vision)
     rows = pictures.rows - vision.classes * pictures.pictures
     if not rows:
         return 0
     mask = rounded(vision.mask_bytes * rows * vision.patch * vision.patch)
     positions = rounded(vision.position_bytes * rows)
-    cross_attention_mask = rounded(
-        8
-        * job.rows
-        * job.sequence_length
-        * (vision.cross.tiles if vision.cross is not None else 0)
-        * (pictures.pictures // job.rows)
-    )
+    cross_attention_mask = 0
+    if vision.cross is not None:  # [rows, tokens, pictures of a row, tiles]
+        tiles_per_row = vision.cross.tiles * (pictures.pictures // job.rows)
+        cross_attention_mask = rounded(job.rows * job.sequence_length * tiles_per_row * ITEM_BYTES["int64"])
     pixels = rounded_bytes((rows, vision.channels), "fp32" if vision.cast else job.recipe.params)
     return pixels + mask + positions + cross_attention_mask
 
@@ -351,24 +350,31 @@ def idle_units(
     return [(_idle(job, block, part_setting(job, base, part)), n, 0) for block, n, part in idle]
 
 
-def told_apart(
+POOLING_TENSORS = 6
+"""Tensors as large as all patches that are live at the peak of nn.MultiheadAttention of one query."""
+
+
+def split_pooling(
     idle: list[tuple[Unit, int, int]], vision: Vision, pictures: Pictures, base: Setting
 ) -> tuple[list[tuple[Unit, int, int]], list[tuple[Unit, int, int]]]:
     """Split units whose output no loss reads into those that do not run, and SigLIP's attention pooling, which runs.
 
-    ``idle``: such units with their counts. The pooling runs after the tower's layers, as an FSDP unit by itself
-    (``_no_split_modules``): its activations are live with its gathered parameters.
+    ``idle``: such units as (unit, count, number of the first layer). The pooling runs after the tower's layers, as an
+    FSDP unit by itself (``_no_split_modules``): its activations are live with its gathered parameters.
     """
-    pooling = [run for run in idle if pictures.rows and any(t.name == PROBE for t in run[0].tensors)]
     row_bytes = rounded_bytes((pictures.rows, vision.hidden), base.autocast_dtype or base.param_dtype)
-    # nn.MultiheadAttention of one query over all patches: six tensors as large as the patches
-    highest = Peak(6 * row_bytes, "keys and values", (("activations", 6 * row_bytes),))
+    pooling_bytes = POOLING_TENSORS * row_bytes
+    highest = Peak(pooling_bytes, "keys and values", (("activations", pooling_bytes),))
     curve = NOTHING_RUNS._replace(forward_peak=highest)
-    runs = []
-    for unit, _, _ in pooling:
+    not_run, pooling = [], []
+    for unit, count, first_layer in idle:
+        if not pictures.rows or all(t.name != PROBE for t in unit.tensors):
+            not_run.append((unit, count, first_layer))
+            continue
         kind = "idle" if unit.kind == IDLE else unit.kind
-        runs.append((unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve), 1, 0))
-    return [run for run in idle if run not in pooling], runs
+        unit = unit._replace(kind=kind, name="attention pooling", first_curve=curve, later_curve=curve)
+        pooling.append((unit, 1, 0))
+    return not_run, pooling
 
 
 def _idle(job: TrainingJob, block: Block, setting: Setting) -> Unit:
@@ -396,8 +402,9 @@ def passing_unit(job: TrainingJob, block: Block, setting: Setting, recompute: st
 
 @lru_cache(maxsize=512)
 def passing_curve(block: Block, setting: Setting, recompute: str, is_returned: bool, inventory: bool) -> Curve:
-    """Replay a layer whose output nothing reads. ``returned``: its graph and output, which ``last_hidden_state`` is.
+    """Replay a layer whose output nothing reads, such as a tower's last ones, and return its memory curve.
 
+    The curve's ``extra_output_bytes`` are its graph and its output, to which ``last_hidden_state`` refers.
     ``is_returned``: the model's output has it, so that the copies of weights in its graph outlive autocast's own.
     """
     tape = Tape(autocast=setting.autocast_dtype, inventory=inventory)
@@ -406,22 +413,19 @@ def passing_curve(block: Block, setting: Setting, recompute: str, is_returned: b
     x = Value(tape.new(shape, dtype, "block input"), shape, dtype, Leaf() if setting.needs_input_gradient else None)
     forward, is_checkpointed = layers_of(setting.style).recomputing(block, recompute)
     y = checkpointed(ctx, forward, x) if is_checkpointed else forward(ctx, x)
-    highest, held_bytes = (
-        high(tape),
-        tape.live - rounded_bytes(shape, dtype),
-    )  # the features count as the projector's input
+    features = rounded_bytes(shape, dtype)
+    highest, held_bytes = high(tape), tape.live - features  # the features count as the projector's input
     del y
     x.storage = None
     ctx.extra_outputs.clear()
     has_graph = setting.needs_input_gradient or setting.trained or setting.adapter is not None
     cast_bytes = 0 if is_returned and has_graph else tape.live
     tape.casts.clear()
-    features = rounded_bytes(shape, dtype)  # there while the layer is gathered
     return NOTHING_RUNS._replace(
         forward_peak=highest,
         autocast_cache_bytes=cast_bytes,
         extra_output_bytes=held_bytes - cast_bytes,
-        input_bytes=features,
+        input_bytes=features,  # live while the layer is gathered
     )
 
 

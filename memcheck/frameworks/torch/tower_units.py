@@ -31,8 +31,8 @@ from memcheck.frameworks.torch.tower_tensors import (
     passing_unit,
     reaches,
     shrunk,
+    split_pooling,
     stem_of_tower,
-    told_apart,
 )
 from memcheck.frameworks.torch.units import block_unit
 from memcheck.job.images import Pictures, pictures_of
@@ -56,10 +56,12 @@ def stem_unit(
         tower_forward(vision.kind).stem(ctx, vision, False)
 
     require_covered(touched(run, whole(setting)), expected_numel, "the vision tower's stem", job.framework.name)
-    fresh = stem_curve(vision, setting, has_graph, is_leaf, inventory)
-    again = stem_curve(vision, setting.for_later_micro_batches(), has_graph, is_leaf, inventory) if adds else fresh
+    first_curve = stem_curve(vision, setting, has_graph, is_leaf, inventory)
+    later_curve = (
+        stem_curve(vision, setting.for_later_micro_batches(), has_graph, is_leaf, inventory) if adds else first_curve
+    )
     tensors = part_tensors(block, setting, "vision")
-    return Unit(kind="stem", name="patch embedding", tensors=tensors, first_curve=fresh, later_curve=again)
+    return Unit(kind="stem", name="patch embedding", tensors=tensors, first_curve=first_curve, later_curve=later_curve)
 
 
 @lru_cache(maxsize=512)
@@ -91,11 +93,11 @@ def kept_unit(job: TrainingJob, vision: Vision, unit: Unit) -> Unit:
     """Return an idle layer, with its graph kept alive if the training loop's variable of the output refers to it."""
     if not (job.loss.keep_logits and gives_towers(job, vision)):
         return unit
-    fresh, again = (
+    first_curve, later_curve = (
         curve._replace(until_backward_ends=curve.until_backward_ends + curve.extra_output_bytes)
         for curve in (unit.first_curve, unit.later_curve)
     )
-    return unit._replace(first_curve=fresh, later_curve=again)
+    return unit._replace(first_curve=first_curve, later_curve=later_curve)
 
 
 def given(values: list[Value]) -> tuple[list[Value], int]:
@@ -119,6 +121,17 @@ class SideUnits(Record):
     """Whether the input of the language model's first layer needs a gradient."""
 
 
+def _is_hooked_by_swift(job: TrainingJob, vision: Vision) -> bool:
+    """Say whether ms-swift makes the tower's patches require a gradient.
+
+    ms-swift names the patches of more towers for the hook (swift/model/patcher.py, patch_get_input_embeddings), and can
+    leave a tower out of recompute (``--vit_gradient_checkpointing false``). A frozen one keeps its graph then: the hook
+    on its patches was registered by the whole model, and the tower's ``disable_input_require_grads``
+    (swift/trainers/mixin.py, ``_prepare_gradient_checkpointing``) removes its own hooks alone, of which it has none.
+    """
+    return tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None
+
+
 def side_units(
     job: TrainingJob,
     architecture: Architecture,
@@ -133,18 +146,15 @@ def side_units(
 
     ``rows_grad``: the looked-up text rows need a gradient. A layer has a graph if it or anything before it is trained.
 
-    ms-swift names the patches of more towers for the hook (swift/model/patcher.py, patch_get_input_embeddings), and can
-    leave a tower out of recompute (``--vit_gradient_checkpointing false``). A frozen one keeps its graph
-    then: the hook on its patches was registered by the whole model, and the tower's ``disable_input_require_grads``
-    (swift/trainers/mixin.py, ``_prepare_gradient_checkpointing``) removes its own hooks alone, of which it has none.
     """
     pictures = pictures_of(job, vision)
     tower, projector = part_setting(job, base, "vision"), part_setting(job, base, "projector")
     # parts of the tower that run or exist, and whose output nothing reads
-    runs, pooled = told_apart(idle_units(job, architecture, base, pictures), vision, pictures, base)
+    runs, pooled = split_pooling(idle_units(job, architecture, base, pictures), vision, pictures, base)
     if pictures.rows == 0:
         return SideUnits(tuple(runs), rows_grad)
     stream = base.autocast_dtype if vision.narrow else widened_tower(vision, base)
+    is_recomputed = vision.checkpointed and bool(job.option(RECOMPUTED, default=True))
     tower = tower._replace(
         hidden=vision.hidden,
         batch=1,
@@ -153,13 +163,9 @@ def side_units(
         residual_dtype=stream,
         rows_per_image=pictures.sizes,
         casts_batch_features=casts_inputs(job, "fp32" if vision.cast else job.recipe.params),
-        tower_checkpointed=vision.checkpointed
-        and job.checkpointing.mode != "none"
-        and bool(job.option(RECOMPUTED, True)),
+        tower_checkpointed=is_recomputed and job.checkpointing.mode != "none",
     )
-    hooked = (
-        vision.hooked or (tower_forward(vision.kind).hooked_by_swift and job.option(RECOMPUTED) is not None)
-    ) and is_hooked(job, architecture)
+    hooked = is_hooked(job, architecture) and (vision.hooked or _is_hooked_by_swift(job, vision))
     # the stem: patch embedding and positions
     stem_setting, layer_setting = _flattened(job, vision, tower)
     has_graph = stem_setting.trained or layer_setting.trained or _adapted(vision, tower) or hooked
@@ -177,10 +183,10 @@ def side_units(
             tower, layer_setting = shrunk(vision, tower), shrunk(vision, layer_setting)
         while layers_left:
             setting = layer_setting._replace(needs_input_gradient=input_needs_grad)
-            mode = recompute_mode(job, index) if vision.checkpointed and job.option(RECOMPUTED, True) else "none"
+            mode = recompute_mode(job, index) if is_recomputed else "none"
             unit = block_unit(job, block, setting, mode, adds, inventory)
             output_needs_grad = input_needs_grad or layer_setting.trained or reaches(layer_setting, block)
-            is_first_without_graph = not (index or output_needs_grad) and not tower_forward(vision.kind).loops
+            is_first_without_graph = index == 0 and not output_needs_grad and not tower_forward(vision.kind).loops
             count = 1 if output_needs_grad != input_needs_grad or is_first_without_graph else layers_left
             if deepstack_layers and deepstack_layers[0] < index + count:
                 count = deepstack_layers[0] + 1 - index  # a merger runs after this layer (Qwen3-VL's deepstack)
@@ -232,16 +238,16 @@ def _flattened(job: TrainingJob, vision: Vision, tower: Setting) -> tuple[Settin
 
 def _entered(unit: Unit) -> Unit:
     """Return the first layer of a tower without a graph: a variable of the caller keeps its input alive."""
-    fresh = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
-    return unit._replace(first_curve=fresh, later_curve=fresh)
+    first_curve = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
+    return unit._replace(first_curve=first_curve, later_curve=first_curve)
 
 
 def _listed(vision: Vision, unit: Unit) -> Unit:
     """Return a layer without a graph; its output may be in a list until the projector has run."""
     if not (vision.crosses or vision.placement == "added"):
         return unit
-    fresh = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
-    return unit._replace(kind="gathered", first_curve=fresh, later_curve=fresh)
+    first_curve = unit.first_curve._replace(extra_output_bytes=unit.first_curve.freed_input_bytes)
+    return unit._replace(kind="gathered", first_curve=first_curve, later_curve=first_curve)
 
 
 def waiting_rows(vision: Vision, setting: Setting) -> int:
@@ -251,11 +257,11 @@ def waiting_rows(vision: Vision, setting: Setting) -> int:
 
 def _taking(unit: Unit, waits: int) -> Unit:
     """Return a unit whose backward takes over ``waits`` bytes of gradients that wait for it."""
-    fresh, again = (
+    first_curve, later_curve = (
         curve._replace(taken_gradient_bytes=curve.taken_gradient_bytes + waits)
         for curve in (unit.first_curve, unit.later_curve)
     )
-    return unit._replace(first_curve=fresh, later_curve=again)
+    return unit._replace(first_curve=first_curve, later_curve=later_curve)
 
 
 def _passing(
@@ -319,10 +325,12 @@ def _merger_unit(
     block, merge = as_block(tensors), tower_forward(vision.kind).merged
     touched_tensors = touched_by(lambda ctx, x: merge(ctx, vision, tensors, x), whole(setting))
     require_covered(touched_tensors, elements(block), "a merger of earlier rows", job.framework.name)
-    fresh = merger_curve(vision, setting, number, inventory)
-    again = merger_curve(vision, setting.for_later_micro_batches(), number, inventory) if adds else fresh
+    first_curve = merger_curve(vision, setting, number, inventory)
+    later_curve = merger_curve(vision, setting.for_later_micro_batches(), number, inventory) if adds else first_curve
     tensors_here = part_tensors(block, setting, "projector")
-    return Unit(kind="merger", name=f"merger {number}", tensors=tensors_here, first_curve=fresh, later_curve=again)
+    return Unit(
+        kind="merger", name=f"merger {number}", tensors=tensors_here, first_curve=first_curve, later_curve=later_curve
+    )
 
 
 @lru_cache(maxsize=512)
@@ -396,16 +404,17 @@ def _with_tower_gradients(vision: Vision, curve: Curve, setting: Setting, end: _
     """
     if vision.closing or vision.placement == "put":  # a last norm: the tower returns its output, and its input is freed
         curve = curve._replace(freed_input_bytes=0)
+    _, text_width = end.shape
+    image_tokens = (end.tokens, text_width)
     if end.gives_out:  # in the model's output, to the end of the backward
-        lingers = curve.until_backward_ends + rounded_bytes((end.tokens, end.shape[1]), setting.param_dtype)
-        curve = curve._replace(until_backward_ends=lingers)
+        until_backward_ends = curve.until_backward_ends + rounded_bytes(image_tokens, setting.param_dtype)
+        curve = curve._replace(until_backward_ends=until_backward_ends)
     if vision.gathered and setting.needs_input_gradient:
         curve = curve._replace(left_gradient_bytes=waiting_rows(vision, setting))
     if not vision.deepstack:
         return curve
-    merger_tokens = len(vision.deepstack) * rounded_bytes(
-        (end.tokens, end.shape[1]), setting.autocast_dtype or setting.param_dtype
-    )
+    merger_dtype = setting.autocast_dtype or setting.param_dtype
+    merger_tokens = len(vision.deepstack) * rounded_bytes(image_tokens, merger_dtype)
     gradients_wait = setting.needs_input_gradient or setting.trained or reaches(setting, as_block(mergers(vision)[1]))
     return curve._replace(
         extra_output_bytes=curve.extra_output_bytes + merger_tokens,
@@ -439,7 +448,7 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
     stream = setting.param_dtype
     shape = (Dim(setting.sequence, "P"), Dim(setting.hidden, "v"))
     held_outputs: list[Value] = []
-    lingers: list[int] = []
+    returned_bytes: list[int] = []
 
     def run(ctx: Context, x: Value) -> Value:
         """Run the projector, and put its image tokens into the text embeddings."""
@@ -454,17 +463,18 @@ def projector_curve(vision: Vision, setting: Setting, end: _Ending, inventory: b
         if end.gives_all:
             returned_values, size = given([*ctx.extra_outputs, *([] if vision.closing else [x])])
             held_outputs.extend(returned_values)
-            lingers.append(size)
+            returned_bytes.append(size)
         rows = Value(None, end.shape, stream, Leaf() if end.rows_grad else None)
         if vision.placement == "added":
             features = add_image_tokens(ctx, rows, features)
-        rows = (index_put if vision.placement == "put" else masked_scatter)(ctx, rows, features)
+        scatter = index_put if vision.placement == "put" else masked_scatter
+        rows = scatter(ctx, rows, features)
         if end.scaled:
             ctx.extra_outputs.append(Value(rows.storage, rows.shape, rows.dtype))
         return rows
 
     curve = replay(run, setting, shape, stream_dtype(setting), inventory=inventory)
-    return curve._replace(until_backward_ends=curve.until_backward_ends + sum(lingers[:1]))
+    return curve._replace(until_backward_ends=curve.until_backward_ends + sum(returned_bytes[:1]))
 
 
 EVERY_PART = ("vision", "projector", "language")

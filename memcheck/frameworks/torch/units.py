@@ -118,22 +118,25 @@ def replayed_block(block: Block, setting: Setting, recompute: str, inventory: bo
         rows //= setting.tensor_parallel
     shape = (Dim(rows, "T/tp" if is_sequence_sharded else "T"), Dim(setting.hidden, "h"))
     forward, is_checkpointed = layers_of(setting.style).recomputing(block, recompute)
-    table, dtype = (
-        (setting.rotary_table_rows, wide_width(block) if setting.rotary_table_rows else 0),
-        stream_dtype(setting),
-    )
+    dtype, table = stream_dtype(setting), (0, 0)
+    if setting.rotary_table_rows:  # FSDP2 casts cos and sin for each layer
+        table = (setting.rotary_table_rows, wide_width(block))
     return replay(forward, setting, shape, dtype, recompute=is_checkpointed, inventory=inventory, table=table)
 
 
 def block_unit(job: TrainingJob, block: Block, setting: Setting, recompute: str, adds: bool, inventory: bool) -> Unit:
-    """Return the unit of one layer. ``adds``: some micro-batch adds to existing gradients."""
+    """Return the unit of one layer: its tensors on one rank, and its memory curves in bytes.
+
+    ``recompute``: as :func:`recompute_mode` returns it. ``adds``: some micro-batch adds to existing gradients, and has
+    a curve of its own. ``inventory``: the curves also list their tensors.
+    """
     tensors = layer_tensors(job, block, setting_placement(setting))
     _require_block(block, whole(setting), job.framework.name)
-    fresh = block_curve(block, setting, recompute, inventory)
-    again = block_curve(block, setting.for_later_micro_batches(), recompute, inventory) if adds else fresh
+    first_curve = block_curve(block, setting, recompute, inventory)
+    later_curve = block_curve(block, setting.for_later_micro_batches(), recompute, inventory) if adds else first_curve
     frozen = not any(t.trained for t in tensors if ".lora_" not in t.name)
     unit = Unit(
-        kind="block", name="layer", tensors=tensors, first_curve=fresh, later_curve=again,
+        kind="block", name="layer", tensors=tensors, first_curve=first_curve, later_curve=later_curve,
         adapted=frozen and recompute == "full" and setting.needs_input_gradient,
     )  # fmt: skip
     return _offloaded(unit) if job.checkpointing.offload == "cpu" else unit
@@ -149,8 +152,8 @@ def _require_block(block: Block, setting: Setting, framework: str) -> None:
 def _offloaded(unit: Unit) -> Unit:
     """Return the unit with activation offload: its saved tensors are on the host between forward and backward."""
     offloaded = unit.first_curve.saved_bytes
-    fresh, again = (
+    first_curve, later_curve = (
         curve._replace(saved_bytes=0, saved_components=(), saved_inventory=())
         for curve in (unit.first_curve, unit.later_curve)
     )
-    return unit._replace(first_curve=fresh, later_curve=again, offloaded_bytes=offloaded)
+    return unit._replace(first_curve=first_curve, later_curve=later_curve, offloaded_bytes=offloaded)

@@ -178,8 +178,8 @@ def _fused_qkv(ctx: Context, attention: Attention, x: Value) -> tuple[Value, Val
     ``x``: [tokens, hidden]. Returns q, k, v as [tokens, heads, head_dim].
     """
     tape = ctx.tape
-    tensors = linear_tensors(attention.tensors)[:-1]
-    rows, columns = sum(tokens.shape[0] for tokens in tensors), tensors[0].shape[1]
+    *qkv_tensors, _output = linear_tensors(attention.tensors)
+    rows, columns = sum(t.shape[0] for t in qkv_tensors), qkv_tensors[0].shape[1]
     fused = ParameterTensor("self_attn.qkv_linear.wqkv", (rows, columns), "attention", shard="column", linear=True)
     qkv = linear(tape, x, ctx.weights(fused, attention.qkv_bias), fused.name)
     heads, kv_heads = ceil_div(attention.heads, ctx.tp), max(1, ceil_div(attention.kv_heads, ctx.tp))
@@ -297,7 +297,7 @@ def _route(ctx: Context, moe: Moe, x: Value) -> tuple[Value, Storage]:
     tape = ctx.tape
     tensor = router_tensor(moe)
     outer_autocast = tape.autocast
-    if ctx.setting.option("fp32_gate", False):
+    if ctx.setting.option("fp32_gate", default=False):
         tape.autocast = "fp32"
     logits = linear(tape, x, ctx.replicated(tensor), "router.gate")
     tape.autocast = outer_autocast
@@ -342,9 +342,8 @@ def _routed(ctx: Context, moe: Moe, x: Value, scores: Value, ids: Storage) -> Va
         rows = _all_to_all(tape, rows, (received_rows, hidden))
         permutation = tape.new((received_rows,), "int64", "permuted indices")
         rows = index(tape, rows, permutation, (received_rows, hidden), "permute")
-    expert_output = _experts(
-        ctx, moe, rows
-    )  # a local variable of RoutedExperts.forward, like rows: both live to its end
+    # a local variable of RoutedExperts.forward, like rows: both live to its end
+    expert_output = _experts(ctx, moe, rows)
     out = expert_output
     if permutation is not None:
         out = _unpermute(tape, out, permutation)

@@ -56,7 +56,9 @@ def chunked_head_unit(
     adding_curve = first_curve
     if adds:
         later_setting = setting.for_later_micro_batches()
-        adding_curve = chunked_head_curve(head, later_setting, dtype, shard, True, inventory=inventory)
+        adding_curve = chunked_head_curve(
+            head, later_setting, dtype, shard, reduction_pending=True, inventory=inventory
+        )
     reduced_tensor = table.name if shard.padded and table is not None else ""
     return Unit(
         kind="head",
@@ -70,13 +72,19 @@ def chunked_head_unit(
 
 @lru_cache(maxsize=512)
 def chunked_head_curve(
-    head: Head, setting: Setting, dtype: str, shard: HeadShard, waits: bool = False, *, inventory: bool = False
+    head: Head,
+    setting: Setting,
+    dtype: str,
+    shard: HeadShard,
+    *,
+    reduction_pending: bool = False,
+    inventory: bool = False,
 ) -> Curve:
     """Replay final norm, head and torchtitan's chunked loss, and return the memory curve in bytes.
 
     The loss runs the head's backward chunk by chunk: the curve's forward includes it, up to the reduced head gradient.
-    ``shard``: sizes of the reduce-scatter of that gradient. ``waits``: with gradient accumulation, the previous
-    micro-batch's reduce-scatter input is alive until this micro-batch's reduction.
+    ``shard``: sizes of the reduce-scatter of that gradient. ``reduction_pending``: with gradient accumulation, the
+    previous micro-batch's reduce-scatter input is alive until this micro-batch's reduction.
     """
     tape = Tape(inventory=inventory)
     tape.dtensor_gradients = setting.uses_dtensor
@@ -91,14 +99,13 @@ def chunked_head_curve(
         output_bytes = hidden.storage.bytes
     tape.reset_peak()
     pending_reduction = []
-    if waits and shard.padded:
+    if reduction_pending and shard.padded:
         pending_reduction.append(tape.new((shard.padded,), shard.reduce, "reduce-scatter input"))
     hidden_gradient = _chunk_loop(ctx, head, hidden, dtype, shard, pending_reduction)
     forward_peak = high(tape)
     hidden.storage = None
     saved = tape.live - hidden_gradient[0].bytes
-    components = [(k, v) for k, v in tape.by_component.items() if v]
-    saved_components = dict(components)
+    saved_components = {component: n_bytes for component, n_bytes in tape.by_component.items() if n_bytes}
     saved_components["temporaries"] = saved_components.get("temporaries", 0) - hidden_gradient[0].bytes
     saved_inventory = tuple(tape.inventory.values()) if tape.inventory is not None else ()
     tape.reset_peak()
@@ -106,7 +113,7 @@ def chunked_head_curve(
     return Curve(
         saved_bytes=saved,
         saved_inventory=saved_inventory,
-        saved_components=tuple((k, v) for k, v in saved_components.items() if v),
+        saved_components=tuple((component, n_bytes) for component, n_bytes in saved_components.items() if n_bytes),
         autocast_cache_bytes=0,
         forward_peak=forward_peak,
         backward_peak=high(tape),

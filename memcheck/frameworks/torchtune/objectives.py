@@ -107,9 +107,7 @@ def _distillation_loss(ctx: Context, head: Head, box: list[Value], weights: Weig
         )
         leave(ctx, pass_variables)
     losses: list[Value] = []
-    for student, teacher, copies_of_chunk in (
-        zip(student_logits, teacher_logits, copies, strict=True) if teacher_logits else ()
-    ):
+    for student, teacher, copies_of_chunk in zip(student_logits, teacher_logits, copies, strict=False):
         with counted_as(tape, copies_of_chunk):
             losses += _divergence(tape, student, teacher, head.objective.beta)
     for student, copies_of_chunk in zip(student_logits, copies, strict=True):

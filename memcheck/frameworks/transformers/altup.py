@@ -67,9 +67,8 @@ def altup_block(ctx: Context, block: Block, x: Value) -> Value:
     first_stream = copy(tape, _first_stream(ctx, corrected), "clone")
     if not isinstance(block, UnscaledAltUpBlock):
         weight = ctx.parameter("altup.correct_output_scale", tensors["altup.correct_output_scale"].shape)
-        scaled = mul(
-            tape, cast(tape, first_stream, weight.dtype), tape.parameter(weight)
-        )  # `type_as(correct_output_scale)`
+        # `type_as(correct_output_scale)`
+        scaled = mul(tape, cast(tape, first_stream, weight.dtype), tape.parameter(weight))
         first_stream = cast(tape, scaled, corrected.dtype)
         del scaled
     else:

@@ -39,7 +39,7 @@ from memcheck.models.module_types import (
     WhisperAttention,
 )
 from memcheck.models.parameters import linear_tensors
-from memcheck.models.types import Attention, Norm
+from memcheck.models.types import Attention, Norm, ParameterTensor
 
 Heads = tuple[Value, Value, Value]
 
@@ -51,14 +51,16 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
     The order of the steps, and what each variable keeps alive, is that of models/llama/modeling_llama.py.
     """
     tape = ctx.tape
-    if (own_forward := forward_of(attention.extension)) is not None:
+    own_forward = forward_of(attention.extension)
+    if own_forward is not None:
         return own_forward(ctx, attention, attention.extension, x)
     tensors = linear_tensors(attention.tensors)
     width = ceil_div(attention.heads, ctx.tp) * (attention.v_head_dim or attention.head_dim)
     x = enter_tensor_parallel(ctx, x)
     if isinstance(attention, FalconH1Attention):
         x = scale(tape, x, "attention multiplier")
-    gate, module_input = None, x  # of the module's forward, which holds a gathered input to its end
+    module_input = x  # an argument of the module's forward, which holds a gathered input to its end
+    gate = None
     if attention.fused_qkv:
         q, k, v = _fused_projection(ctx, attention, x)
     else:
@@ -80,7 +82,8 @@ def attention(ctx: Context, attention: Attention, x: Value, stream: str) -> Valu
     out = _attend(ctx, attention, q, k, v).view(ctx.tokens, width)
     out = _apply_gate(ctx, attention, out, gate, module_input)
     del gate
-    output_matrix = tensors[3 if attention.gate_matrix or attention.sinks == "scale" else -1]
+    has_later_matrix = attention.gate_matrix or attention.sinks == "scale"  # after q, k, v and the output matrix
+    output_matrix = tensors[3] if has_later_matrix else tensors[-1]
     result = linear(tape, out, ctx.weights(output_matrix, attention.out_bias), output_matrix.name)
     result = leave_tensor_parallel(ctx, result)  # a hook of the last matrix: every variable lives until it has run
     if isinstance(attention, BloomAttention):
@@ -157,8 +160,9 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     if attention.output_gate:
         half = (ctx.tokens, q.shape[-1] // 2)
         q, gate = tape.views(q, half, half)
-    q = clamp(tape, q, 2) if attention.clip_qkv else q
-    q = as_heads(ctx, attention, q, heads, query_norm, copies)
+    if attention.clip_qkv:
+        q = clamp(tape, q, bounds=2)
+    q = as_heads(ctx, attention, q, heads, query_norm, copies=copies)
     if attention.query_scale == "constant" and query_norm is not None:
         q = scale(tape, q, "query scaling")
     if isinstance(attention, (Gemma4Attention, ReusingAttention)):
@@ -166,26 +170,24 @@ def _projections(ctx: Context, attention: Attention, x: Value) -> tuple[Value, V
     kv_sequence: int = ctx.sequence
     if attention.cross:
         x, kv_sequence = _encoder_output(ctx)
+    key_matrix, value_matrix = tensors[1:3]
     key_bias = attention.qkv_bias and attention.key_bias
-    k = linear(tape, x, ctx.weights(tensors[1], key_bias, rows=attention.kv_heads), tensors[1].name)
-    k = clamp(tape, k, 2) if attention.clip_qkv else k
-    k = scale(tape, k, "key multiplier") if isinstance(attention, FalconH1Attention) else k
-    k = as_heads(ctx, attention, k, kv_heads, key_norm, copies, sequence=kv_sequence)
-    v = linear(tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name)
-    v = clamp(tape, v, 2) if attention.clip_qkv else v
+    k = linear(tape, x, ctx.weights(key_matrix, key_bias, rows=attention.kv_heads), key_matrix.name)
+    if attention.clip_qkv:
+        k = clamp(tape, k, bounds=2)
+    if isinstance(attention, FalconH1Attention):
+        k = scale(tape, k, "key multiplier")
+    k = as_heads(ctx, attention, k, kv_heads, key_norm, copies=copies, sequence=kv_sequence)
+    v = linear(tape, x, ctx.weights(value_matrix, attention.qkv_bias, rows=attention.kv_heads), value_matrix.name)
+    if attention.clip_qkv:
+        v = clamp(tape, v, bounds=2)
     if attention.gate_matrix and not isinstance(attention, LateGateAttention):
-        gate_weights = ctx.weights(tensors[4], bias=False, adaptable=attention.gate_matrix != "hidden")
-        gate = linear(tape, x, gate_weights, tensors[4].name)
-    v = as_heads(
-        ctx,
-        attention,
-        v,
-        kv_heads,
-        None,
-        not keeps_strides(ctx, attention),
-        head_dim=attention.v_head_dim or attention.head_dim,
-        sequence=kv_sequence,
-    )
+        gate_matrix = tensors[4]
+        gate_weights = ctx.weights(gate_matrix, bias=False, adaptable=attention.gate_matrix != "hidden")
+        gate = linear(tape, x, gate_weights, gate_matrix.name)
+    v_copies = not keeps_strides(ctx, attention)
+    v_head_dim = attention.v_head_dim or attention.head_dim
+    v = as_heads(ctx, attention, v, kv_heads, None, copies=v_copies, head_dim=v_head_dim, sequence=kv_sequence)
     if isinstance(attention, MimoAttention):
         v = scale(tape, v, "value scale")
     return q, k, v, gate
@@ -201,16 +203,19 @@ def _keys_and_values(ctx: Context, attention: Attention, x: Value, kv_heads: int
     shape, copies = (ctx.batch, kv_heads, ctx.sequence, attention.head_dim), not keeps_strides(ctx, attention)
     if isinstance(attention, ReusingAttention):
         dtype = tape.autocast or x.dtype
-        leaf = None if x.origin is None else Leaf()
+        leaf = Leaf() if x.needs_grad else None
         return Value(None, shape, dtype, leaf), Value(None, shape, dtype, leaf)
-    tensors = linear_tensors(attention.tensors)
-    projected = linear(tape, x, ctx.weights(tensors[1], attention.qkv_bias, rows=attention.kv_heads), tensors[1].name)
-    k = as_heads(ctx, attention, projected, kv_heads, attention.key_norm, True)
+
+    def project(matrix: ParameterTensor) -> Value:
+        return linear(tape, x, ctx.weights(matrix, attention.qkv_bias, rows=attention.kv_heads), matrix.name)
+
+    _query_matrix, key_matrix, *value_and_output = linear_tensors(attention.tensors)
+    projected = project(key_matrix)
+    k = as_heads(ctx, attention, projected, kv_heads, attention.key_norm, copies=True)
     if not isinstance(attention, KeysAsValuesAttention):
-        projected = linear(
-            tape, x, ctx.weights(tensors[2], attention.qkv_bias, rows=attention.kv_heads), tensors[2].name
-        )
-    return k, as_heads(ctx, attention, projected, kv_heads, Norm("l2", attention.head_dim, weight=False), copies)
+        projected = project(value_and_output[0])
+    value_norm = Norm("l2", attention.head_dim, weight=False)
+    return k, as_heads(ctx, attention, projected, kv_heads, value_norm, copies=copies)
 
 
 def as_heads(
@@ -219,15 +224,16 @@ def as_heads(
     x: Value,
     heads: int,
     norm: Norm | None,
-    copies: bool,
     *,
+    copies: bool,
     head_dim: int = 0,
     sequence: int = 0,
 ) -> Value:
     """View a projection's output [tokens, heads * head_dim] as heads [batch, heads, sequence, head_dim], and norm it.
 
     ``copies``: the gradient arrives head by head, so that the transpose's backward copies it. ``head_dim``: width of a
-    head, where it is not ``a.head_dim``. ``sequence``: tokens per sequence, where they are not this module's (cross).
+    head, where it is not ``attention.head_dim``. ``sequence``: tokens per sequence, where they are not this module's
+    (cross-attention).
     """
     shape = (ctx.batch, heads, sequence or ctx.sequence, head_dim or attention.head_dim)
     if norm is not None and norm.size != attention.head_dim:

@@ -198,7 +198,7 @@ def _add_position_bias(tape: Tape, x: Value, bias: Value) -> Value:
     out = tape.value(x.shape, promote(x.dtype, bias.dtype), "add")
     shape, dtype = x.shape, x.dtype
     bias_shape, bias_dtype = bias.shape, bias.dtype
-    bias_needs_grad = bias.origin is not None
+    bias_needs_grad = bias.needs_grad
 
     def add_backward(grad: Storage) -> list[Storage | None]:
         x_grad = grad if dtype == grad.dtype else tape.new(shape, dtype, "to backward")

@@ -215,8 +215,9 @@ def delta_inputs(ctx: Context, mixer: Mixer, x: Value) -> tuple[Value, Value, Va
     if "in_proj_qkvz" in names:
         qkvz, ba = project(ctx, mixer, x, "in_proj_qkvz"), project(ctx, mixer, x, "in_proj_ba")
         *qkv, gate = tape.views(qkvz, *((ctx.tokens, width) for width in (*widths, value_width)))
+        beta, decay = tape.views(ba, (ctx.tokens, heads), (ctx.tokens, heads))
         gate, qkv = copy(tape, gate, "reshape"), [copy(tape, projection, "reshape") for projection in qkv]
-        beta, decay = (copy(tape, v, "reshape") for v in tape.views(ba, *(((ctx.tokens, heads),) * 2)))
+        beta, decay = copy(tape, beta, "reshape"), copy(tape, decay, "reshape")
         return cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v"), gate, beta, decay
     qkv = [project(ctx, mixer, x, f"linear_attn.{name}_proj") for name in "qkv"]
     joined_qkv = cat(tape, tuple(qkv), (ctx.tokens, sum(widths)), "cat q, k, v")
@@ -238,7 +239,8 @@ def chunked_rule(ctx: Context, sizes: Cut, query: Value, key: Value, value: Valu
         query, key = (repeat_kv(tape, t, sizes.heads, copies=True) for t in (query, key))
     # `to(..., memory_format)` does not copy fp32, and padding by nothing clones: heads stay between tokens, so that
     # products over chunks copy both operands
-    copied = (input_dtype == "fp32" and not ctx.sequence % CHUNK,) * 2
+    is_unchanged = input_dtype == "fp32" and ctx.sequence % CHUNK == 0
+    copied = (is_unchanged, is_unchanged)
     query, key, value, beta, decay = (cast(tape, t, "fp32") for t in (query, key, value, beta, decay))
     norm_rows = (*query.shape[:-1], 1)
     query, key = l2_norm(tape, query, norm_rows), l2_norm(tape, key, norm_rows)
@@ -250,12 +252,12 @@ def chunked_rule(ctx: Context, sizes: Cut, query: Value, key: Value, value: Valu
     v_beta, k_beta = mul(tape, value, beta), mul(tape, key, beta)
     cumulative_decay = scale(tape, decay, "cumsum")
     decay_between_tokens = _decay_between_tokens(tape, cumulative_decay, sizes.rows(CHUNK))
-    triangular_system = mul(
-        tape, batched(tape, k_beta, key, sizes.rows(CHUNK), "k_beta @ key", copied), decay_between_tokens
-    )
-    scores_in_chunks = mul(
-        tape, batched(tape, query, key, sizes.rows(CHUNK), "query @ key", copied), decay_between_tokens
-    )
+    key_products = batched(tape, k_beta, key, sizes.rows(CHUNK), "k_beta @ key", copied)
+    triangular_system = mul(tape, key_products, decay_between_tokens)
+    del key_products
+    query_products = batched(tape, query, key, sizes.rows(CHUNK), "query @ key", copied)
+    scores_in_chunks = mul(tape, query_products, decay_between_tokens)
+    del query_products
     decayed_keys = mul(tape, k_beta, unary(tape, cumulative_decay, "exp"))
     new_values, key_decay = solve(tape, triangular_system, v_beta), solve(tape, triangular_system, decayed_keys)
     state = tape.value(sizes.one(sizes.key, sizes.value), "fp32", "recurrent state")

@@ -55,13 +55,14 @@ def with_relative_rows(ctx: Context, disentangled: Disentangled, x: Value, train
 
 def disentangled_attention(ctx: Context, attention: Attention, disentangled: Disentangled, x: Value) -> Value:
     """Run DeBERTa's attention module and its output layer. ``x``: [tokens, hidden]; so is the result."""
+    from memcheck.frameworks.transformers import disentangled_1
+
+    is_version_1 = attention.tensors[0].name.endswith("in_proj.weight")
+    run_attention = disentangled_1.attended if is_version_1 else _attended
     output_matrix = linear_tensors(attention.tensors)[-1]
-    attended = _attended
-    if attention.tensors[0].name.endswith("in_proj.weight"):
-        from memcheck.frameworks.transformers.disentangled_1 import attended
     return linear(
         ctx.tape,
-        attended(ctx, attention, disentangled, x),
+        run_attention(ctx, attention, disentangled, x),
         ctx.weights(output_matrix, attention.out_bias),
         output_matrix.name,
     )
@@ -130,17 +131,16 @@ def _biases(
     tape, score = ctx.tape, None
     variables: list[object] = []
     names = ("key_proj", "query_proj") if disentangled.shared else ("pos_key_proj", "pos_query_proj")
-    used = [
-        (kind, name, word)
-        for kind, name, word in zip(("c2p", "p2c"), names, words, strict=True)
-        if disentangled.shared or kind in disentangled.scores
-    ]
+    name_of = dict(zip(("c2p", "p2c"), names, strict=True))
+    word_of = dict(zip(("c2p", "p2c"), words, strict=True))
+    # shared projections are both computed, that of the query first; others only where their score is used
+    projected_kinds = (
+        ["p2c", "c2p"] if disentangled.shared else [kind for kind in name_of if kind in disentangled.scores]
+    )
     position_heads: dict[str, Value] = {}
-    for kind, name, _ in (
-        reversed(used) if disentangled.shared else used
-    ):  # with shared projections the query's is first
-        position_heads[kind] = repeated(ctx, _heads(ctx, attention, matrices[name], rows))
-    for kind, _, word in used:
+    for kind in projected_kinds:
+        position_heads[kind] = repeated(ctx, _heads(ctx, attention, matrices[name_of[kind]], rows))
+    for kind, word in word_of.items():
         if kind not in disentangled.scores:
             continue
         position_index = places_of(ctx, twice=kind == "p2c")
@@ -155,7 +155,7 @@ def _biases(
         scaled_scores = scale(tape, picked_scores, "divided")
         score = shift(tape, scaled_scores, "0 + score") if score is None else add_in_place(tape, score, scaled_scores)
         del picked_scores, scaled_scores
-    del variables, position_heads, words, rows
+    del variables, position_heads, words, word_of, rows
     return score
 
 

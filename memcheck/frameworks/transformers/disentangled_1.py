@@ -73,7 +73,7 @@ def _biased(ctx: Context, tensor: ParameterTensor, x: Value) -> Value:
     vector = tape.parameter(ctx.parameter(tensor.name, shape))
     if vector.dtype == x.dtype:
         return add_bias(tape, x, vector)
-    wide, dtype, wants = shift(tape, x, "add", vector.dtype), vector.dtype, vector.origin is not None
+    wide, dtype, wants = shift(tape, x, "add", vector.dtype), vector.dtype, vector.needs_grad
     out = Value(wide.storage, wide.shape, wide.dtype)
     return operator(tape, out, (wide, vector), [GRAD_UNCHANGED, (shape, dtype, "sum") if wants else None])
 

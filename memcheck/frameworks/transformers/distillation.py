@@ -120,7 +120,7 @@ def chunked_divergence(
         teacher_hidden.storage if teacher_hidden is not None else None,
         tape.new((3, scored_tokens), "fp32", "logsumexps"),
     )
-    needs_grad, trained = student_hidden.origin is not None, weight.requires_grad
+    needs_grad, trained = student_hidden.needs_grad, weight.requires_grad
     shape, dtype = (scored_tokens, hidden), student_hidden.dtype
     w_shape, w_dtype = (vocab, hidden), weight.dtype
 
@@ -154,9 +154,10 @@ def _gradient_tiles(tokens: int, vocabulary: int) -> list[tuple[int, int]]:
     first = (min(tokens, TILE_TOKENS), min(vocabulary, TILE_VOCABULARY))
     if (tokens, vocabulary) == first:
         return [first]
-    last = ((tokens - 1) % TILE_TOKENS + 1, (vocabulary - 1) % TILE_VOCABULARY + 1)
-    if vocabulary > TILE_VOCABULARY:
-        second = first if vocabulary >= 2 * TILE_VOCABULARY else (first[0], last[1])
+    last_tokens, last_vocabulary = (tokens - 1) % TILE_TOKENS + 1, (vocabulary - 1) % TILE_VOCABULARY + 1
+    last = (last_tokens, last_vocabulary)
+    if vocabulary > TILE_VOCABULARY:  # the second tile has the same tokens, and the next words
+        second = (first[0], min(vocabulary - TILE_VOCABULARY, TILE_VOCABULARY))
     else:
-        second = first if tokens >= 2 * TILE_TOKENS else last
+        second = (min(tokens - TILE_TOKENS, TILE_TOKENS), first[1])
     return [first, second] if second == last else [first, second, last]

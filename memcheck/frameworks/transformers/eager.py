@@ -74,16 +74,18 @@ def attend_eagerly(ctx: Context, attention: Attention, q: Value, k: Value, v: Va
 
 def _score_steps(attention: Attention) -> tuple[str, ...]:
     """Return the operators that the family applies to the scores before the softmax."""
+    scaled = ("scale", "cap") if attention.softcap else ("scale",)
     if attention.bidirectional:
-        masked = attention.kernels.explicit_mask and attention.cross
-        capped = ("scale", "cap") if attention.softcap else ("scale",)
-        return (*capped, "add") if attention.window is not None or masked else capped
+        has_mask = attention.window is not None or (attention.cross and attention.kernels.explicit_mask)
+        return (*scaled, "add") if has_mask else scaled
     if attention.softcap:
-        return ("scale", "cap", "add")
+        return (*scaled, "add")
     if isinstance(attention.extension, HeldMask):  # unscaled: torch.where by the layer's mask, then the model's
         return ("fill", "add")
-    if attention.alibi:  # MPT: scale, bias, masked_fill; BLOOM: baddbmm scales and adds the bias by itself
-        return ("add",) if attention.fused_qkv == "heads" else ("scale", "add", "fill")
+    if attention.alibi and attention.fused_qkv == "heads":  # BLOOM: baddbmm scales and adds the bias by itself
+        return ("add",)
+    if attention.alibi:  # MPT: scale, bias, masked_fill
+        return ("scale", "add", "fill")
     return ("scale", "add")
 
 
@@ -191,10 +193,15 @@ def eager_with_sinks(ctx: Context, attention: Attention, q: Value, k: Value, v: 
     ``q``, ``k``, ``v``: [batch, heads, sequence, head_dim]. Without sinks only the maximum is subtracted.
     """
     if attention.sinks == "scale":
-        s, named = ctx.setting, ctx.unused_outputs
-        mask = s.compute_dtype if ctx.tape.autocast is None else s.param_dtype
         return sinks_of.eager_scaled_by_sinks(
-            ctx.tape, q, k, v, _sinks(ctx, attention), named, mask_dtype=mask, p_dropout=attention.dropout
+            ctx.tape,
+            q,
+            k,
+            v,
+            _sinks(ctx, attention),
+            ctx.unused_outputs,
+            mask_dtype=ctx.setting.param_dtype if ctx.tape.autocast else ctx.setting.compute_dtype,
+            p_dropout=attention.dropout,
         )
     sinks = _sinks(ctx, attention) if attention.sinks else None
     mask_dtype = ctx.setting.param_dtype if ctx.tape.autocast else None

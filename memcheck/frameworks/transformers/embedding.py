@@ -104,10 +104,11 @@ def embedding_curve(embedding: Embedding, setting: Setting, dtype: str, *, inven
         ctx.model_outputs.clear()
     freed = live_after_forward - tape.live
     ctx.model_outputs.clear()
-    lingers = (
-        2 * rounded_bytes(*output_spec) if embedding.leaf and embedding.scattered else 0
-    )  # the leaf and its gradient
-    return closed(tape, ctx, output_value, forward_peak)._replace(freed_input_bytes=freed, until_backward_ends=lingers)
+    curve = closed(tape, ctx, output_value, forward_peak)._replace(freed_input_bytes=freed)
+    if not (embedding.leaf and embedding.scattered):
+        return curve
+    leaf_bytes = gradient_bytes = rounded_bytes(*output_spec)
+    return curve._replace(until_backward_ends=leaf_bytes + gradient_bytes)
 
 
 def _clone(ctx: Context, x: Value) -> Value:
@@ -117,7 +118,7 @@ def _clone(ctx: Context, x: Value) -> Value:
     the embedding, and are counted outside the units. Source: modeling_zamba2.py.
     """
     tape = ctx.tape
-    if x.origin is None:  # a variable of the model's forward and an argument of checkpoints, without a graph
+    if not x.needs_grad:  # a variable of the model's forward and an argument of checkpoints, without a graph
         ctx.inner_checkpoint_saved.append(tape.new(x.shape, x.dtype, "original hidden states"))
         return x
     originals = [tape.new(x.shape, x.dtype, "original hidden states") for _ in range(2)]
@@ -213,9 +214,10 @@ def embedding_forward(ctx: Context, embedding_config: Embedding, dtype: str) -> 
 
 def _has_later_steps(embedding: Embedding, tp: int) -> bool:
     """Tell whether an operation outside of the table's module follows the look-up."""
-    normed = embedding.norm is not None and not isinstance(embedding.norm, TableNorm)
-    later = embedding.scaled_outside or embedding.scaled_behind or embedding.scattered or embedding.repeated
-    return tp > 1 or embedding.positions > 0 or normed or embedding.dropout > 0 or later
+    has_norm = embedding.norm is not None and not isinstance(embedding.norm, TableNorm)
+    is_scaled = embedding.scaled_outside or embedding.scaled_behind
+    is_changed = has_norm or is_scaled or embedding.positions > 0 or embedding.dropout > 0
+    return is_changed or embedding.scattered or embedding.repeated or tp > 1
 
 
 def _with_other_tokens(ctx: Context, embedding: Embedding, x: Value) -> Value:

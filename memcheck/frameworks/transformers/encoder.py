@@ -35,8 +35,13 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     The second convolution halves the frames. Source: modeling_whisper.py, WhisperEncoder.forward.
     """
     tape, setting = ctx.tape, ctx.setting
-    names = ("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias")
-    weights = [ctx.parameter(t.name, t.shape) for n in names for t in encoder.stem if t.name.endswith(n)]
+
+    def parameter(suffix: str) -> Parameter:
+        tensor = next(t for t in encoder.stem if t.name.endswith(suffix))
+        return ctx.parameter(tensor.name, tensor.shape)
+
+    weight1, bias1 = parameter("conv1.weight"), parameter("conv1.bias")
+    weight2, bias2 = parameter("conv2.weight"), parameter("conv2.bias")
     frames = STRIDE * ctx.sequence
     features_shape = (ctx.batch, encoder.channels, frames)
     features = Value(
@@ -47,9 +52,9 @@ def convolutions(ctx: Context, encoder: Encoder) -> Value:
     if setting.casts_batch_features:  # an argument of the root's forward: it lives as long as autocast's copies do
         cast_features = Value(features.storage, features_shape, setting.param_dtype)
         tape.casts[id(cast_features)] = cast_features
-    x = _convolution(tape, features, weights[0], weights[1], (ctx.batch, ctx.hidden, frames))
+    x = _convolution(tape, features, weight1, bias1, (ctx.batch, ctx.hidden, frames))
     x = unary(tape, x, "gelu")
-    x = _convolution(tape, x, weights[2], weights[3], (ctx.batch, ctx.hidden, ctx.sequence))
+    x = _convolution(tape, x, weight2, bias2, (ctx.batch, ctx.hidden, ctx.sequence))
     x = unary(tape, x, "gelu")
     shape = (ctx.tokens, ctx.hidden)
     x = Value(x.storage, shape, x.dtype, x.origin)
@@ -78,7 +83,7 @@ def _convolution(tape: Tape, x: Value, weight: Parameter, bias: Parameter, shape
         if x.dtype != tape.autocast:
             x = cast(tape, x, tape.autocast, "autocast input")
     out = tape.value(shape, x.dtype, "convolution")
-    weight_needs_grad = weight_value.origin is not None
+    weight_needs_grad = weight_value.needs_grad
     weight_shape, bias_shape, dtype = weight_value.shape, bias_value.shape, x.dtype
     return operator(
         tape,
@@ -124,8 +129,8 @@ def masks(encoder: Encoder, setting: Setting) -> tuple[int, int, int]:
     """Return bytes of the encoder's masks: those that backward keeps, those that layers get, and those that no layer
     gets.
     """
-    found = model_masks((block for block, _ in encoder.blocks), setting, encoder.mask_windows)
-    return found.graph, found.variables, found.unused
+    mask_bytes = model_masks((block for block, _ in encoder.blocks), setting, encoder.mask_windows)
+    return mask_bytes.graph, mask_bytes.variables, mask_bytes.unused
 
 
 def _embedding(encoder: Encoder, words: Words, setting: Setting) -> Embedding:

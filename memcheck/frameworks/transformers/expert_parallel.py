@@ -157,7 +157,7 @@ def _row_biases(ctx: Context, x: Value, tensor: ParameterTensor, local: int, dty
     """Gather the bias of each row's expert, [rows, outputs]."""
     bias = ctx.tape.parameter(ctx.parameter(tensor.name + "_bias", (local, x.shape[-1])))
     counts = ctx.tape.new((local,), "int64", "tokens of each expert")
-    if bias.origin is not None:
+    if bias.needs_grad:
         bias = cast(ctx.tape, bias, dtype)
     return index(ctx.tape, bias, counts, x.shape, "rows of biases")
 

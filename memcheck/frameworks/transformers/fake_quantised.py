@@ -20,12 +20,10 @@ def refuse_quantizer(job: TrainingJob) -> None:
         UnsupportedError: a layer has no such model.
     """
     architecture, layout = job.architecture, job.layout
-    blocks = (
-        [b for b, _ in architecture.blocks]
-        if isinstance(architecture, Architecture) and architecture.encoder is None
-        else []
-    )
-    plain = bool(blocks) and all(isinstance(b.mixer, Attention) and isinstance(b.mlp, Mlp) for b in blocks)
+    plain = False
+    if isinstance(architecture, Architecture) and architecture.encoder is None:
+        layers = [block for block, _ in architecture.blocks]
+        plain = all(isinstance(layer.mixer, Attention) and isinstance(layer.mlp, Mlp) for layer in layers)
     cases = (
         (job.method != "full", "with adapters", "choose method: full"),
         (job.compile, "of a compiled model", "leave `compile` out"),

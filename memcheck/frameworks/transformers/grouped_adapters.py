@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from memcheck.autograd.context import Context
 from memcheck.autograd.operator import add, convert_weight, grouped_mm, operator, scale
-from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value
+from memcheck.autograd.tensor import ITEM_BYTES, Parameter, Storage, Tape, Value, round_up
 from memcheck.frameworks.stacked_adapters import factors_here
 from memcheck.models.types import Moe
 
@@ -33,7 +33,7 @@ def operands(ctx: Context, moe: Moe, dtype: str) -> tuple[Operands, ...]:
             for name, shape in ((factor.name + "_A", factor.down), (factor.name + "_B", factor.up))
         )
         rank = factor.up[1]
-        padded = rank + -rank % (ROW_BYTES // ITEM_BYTES[dtype])
+        padded = round_up(rank, ROW_BYTES // ITEM_BYTES[dtype])
         if padded > rank:
             down = _padded(tape, down, (*factor.down[:2], padded))
             up = _padded(tape, up, (factor.up[0], padded, factor.up[2]))

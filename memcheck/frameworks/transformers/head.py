@@ -118,11 +118,11 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
     backward_peak = high(tape)
     # until the whole model's backward ends: the output that the training loop refers to, a gradient to which all layers
     # add, and a tied head's gradient that waits for the embedding's
-    lingers = sum(v.storage.bytes for v in ctx.model_outputs if v.storage is not None)
-    lingers += rounded_bytes((ctx.tokens, head.shared_gradient_width), dtype)
+    until_backward_ends = sum(v.storage.bytes for v in ctx.model_outputs if v.storage is not None)
+    until_backward_ends += rounded_bytes((ctx.tokens, head.shared_gradient_width), dtype)
     for parameter in ctx.parameters:
         if parameter.grad_buffer is not None and not parameter.first_micro_batch:
-            lingers += parameter.grad_buffer.bytes
+            until_backward_ends += parameter.grad_buffer.bytes
     del input_leaf, loss
     return Curve(
         saved_bytes=saved.bytes,
@@ -132,7 +132,7 @@ def head_curve(head: Head, setting: Setting, dtype: str, *, inventory: bool = Fa
         forward_peak=forward_peak,
         backward_peak=backward_peak,
         gradient_bytes=gradients,
-        until_backward_ends=lingers,
+        until_backward_ends=until_backward_ends,
         peak_before_loss=peak_before_logits,
         input_gradient_bytes=rounded_bytes(shape, dtype) if setting.needs_input_gradient else 0,
         weight_backward_bytes=tape.weight_backward_bytes,
@@ -151,10 +151,11 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     tape, setting = ctx.tape, ctx.setting
     layers = layers_of(setting.style)
     hidden_states = _final_norm(ctx, head, x)
-    if head.projection and not head.projects_last:
+    projects_first = head.projection > 0 and not head.projects_last
+    if projects_first:
         matrix = ParameterTensor("project_out.weight", (head.projection, setting.hidden), "embedding", linear=True)
         hidden_states = linear(tape, hidden_states, ctx.weights(matrix, bias=False), "project_out")
-    if head.final_norm is not None or (head.projection and not head.projects_last):
+    if head.final_norm is not None or projects_first:
         x.storage = None  # `hidden_states = self.norm(hidden_states)`: from here only the graph holds the input
     del x
     hidden_states, normed = _before_head(ctx, head, hidden_states)
@@ -174,9 +175,8 @@ def head_forward(ctx: Context, head: Head, x: Value) -> Value:
     shape = (shard, head.projection or ctx.hidden)
     weight = ctx.register(Parameter("lm_head", shape, ctx.dtype_of("lm_head"), head.trained, has_grad=setting.has_grad))
     weight.cast_to = wider(weight.dtype, head.grad_dtype) or weight.cast_to
-    weight.awaits_tied_gradient = (
-        head.tied and head.trained and (setting.has_grad or setting.optimizer_in_backward is not None)
-    )
+    adds_or_steps = setting.has_grad or setting.optimizer_in_backward is not None
+    weight.awaits_tied_gradient = head.tied and head.trained and adds_or_steps
     if weight.awaits_tied_gradient:
         weight.consume_gradient = None  # the tied table is stepped once, after the embedding's backward
     weights = _with_adapter(ctx, head, Weights(weight, ctx.parameter("lm_head.bias", (shard,)) if head.bias else None))

@@ -71,13 +71,14 @@ def _connection_weights(ctx: Context, block: Block, x: Value, module: str) -> tu
     features = product(tape, features, convert_weight(tape, projection, "fp32"), module)
     per_stream, per_pair = (rows, streams), (rows, streams * streams)
     pre, post, comb = tape.views(features, per_stream, per_stream, per_pair)
-    scaled = [weighed(tape, part, factors, base) for part in (pre, post, comb)]
-    pre = shift(tape, unary(tape, scaled[0], "sigmoid"), EPSILON)
-    post = scale(tape, unary(tape, scaled[1], "sigmoid"))
-    comb = shift(tape, softmax(tape, scaled[2].view(rows * streams, streams)), EPSILON)
-    del scaled, features
-    rounds = block.extension.rounds if isinstance(block.extension, HyperConnections) else 0
-    for _ in range(2 * (rounds or 1) - 1):
+    pre_scores, post_scores, comb_scores = [weighed(tape, part, factors, base) for part in (pre, post, comb)]
+    pre = shift(tape, unary(tape, pre_scores, "sigmoid"), EPSILON)
+    post = scale(tape, unary(tape, post_scores, "sigmoid"))
+    comb = shift(tape, softmax(tape, comb_scores.view(rows * streams, streams)), EPSILON)
+    del pre_scores, post_scores, comb_scores, features
+    rounds = block.extension.rounds if isinstance(block.extension, HyperConnections) else 1
+    divisions = 2 * max(1, rounds) - 1  # over rows and columns; the softmax is the first division over rows
+    for _ in range(divisions):
         comb = _over_sum(tape, comb, streams)
     return post, comb, collapse(ctx, x, pre)
 
@@ -107,7 +108,7 @@ def weighed(tape: Tape, x: Value, factors: Value, base: Value) -> Value:
     multiplied = tape.value(shape, promote(dtype, factors.dtype), "mul")
     added = tape.value(shape, promote(dtype, factors.dtype), "add")
     del multiplied
-    saves = (x if factors.origin is not None else None,)
+    saves = (x if factors.needs_grad else None,)
     return operator(tape, added, (x, factors, base), ["mul backward", "sum", "sum"], saves=saves)
 
 
@@ -161,7 +162,7 @@ def outer(tape: Tape, post: Value, half_output: Value, shape: tuple[int, ...]) -
     dtype, output_dtype = promote(post.dtype, half_output.dtype), half_output.dtype
     out = tape.value(shape, dtype, "expanded streams")
     post_shape, output_shape = post.shape, half_output.shape
-    post_needs_grad, output_needs_grad = post.origin is not None, half_output.origin is not None
+    post_needs_grad, output_needs_grad = post.needs_grad, half_output.needs_grad
     saved = (post.storage if output_needs_grad else None, half_output.storage if post_needs_grad else None)
 
     def mul_backward(grad: Storage) -> list[Storage | None]:

@@ -39,6 +39,9 @@ from memcheck.models.module_types import (
 from memcheck.models.types import Architecture, Attention, Block, LatentAttention
 from memcheck.record import Record
 
+FLASH_HEAD_DIM = 256
+"""The largest head dimension of FlashAttention's kernels (sdp_utils.cpp, check_head_dim_size_flash)."""
+
 
 def chosen_kernel(attention: str, dtype: str, attention_config: Attention, sequence: int, style: Style) -> str:
     """Return the attention kernel that runs for this module on CUDA: ``flash``, ``efficient``, ``math`` or ``eager``.
@@ -48,22 +51,22 @@ def chosen_kernel(attention: str, dtype: str, attention_config: Attention, seque
     """
     if attention in ("flash", "flex") and attention_config.kernels.flash and not attention_config.alibi:
         return "flash"
-    if attention == "eager" or not attention_config.kernels.sdpa or attention_config.softcap or attention_config.sinks:
+    has_sdpa = attention_config.kernels.sdpa and not attention_config.softcap and not attention_config.sinks
+    if attention == "eager" or not has_sdpa:
         return "eager"
     if attention_config.position_bias:
         return "efficient"  # the biases are a mask that needs a gradient, which flash does not compute
-    masked = needs_mask(attention_config, sequence, style)
-    grouped = attention_config.kv_heads != attention_config.heads and not isinstance(
-        attention_config, ExpandedFalconAttention
-    )
+    expands_keys = isinstance(attention_config, ExpandedFalconAttention)
+    grouped = attention_config.kv_heads != attention_config.heads and not expands_keys
     if grouped and attention_config.fused_qkv == "index":
         # the fused kernels refuse fewer key heads than query heads without enable_gqa, which Falcon does not pass
         return "math"
-    if masked:
+    if needs_mask(attention_config, sequence, style):
         return "efficient"
-    if dtype in ("bf16", "fp16") and attention_config.head_dim <= 256:
+    fits_flash = attention_config.head_dim <= FLASH_HEAD_DIM
+    if fits_flash and dtype in ("bf16", "fp16"):
         return "flash"
-    return "math" if grouped and attention_config.head_dim <= 256 else "efficient"
+    return "math" if grouped and fits_flash else "efficient"
 
 
 def grouping_of(attention: LatentAttention, heads: int) -> Attention:
@@ -101,7 +104,7 @@ layer_norm_kernel.cu, ``_fused_rms_norm``; transformer_engine/pytorch/ops/basic/
 def fused_kernels(job: TrainingJob, architecture: Architecture) -> Patched | None:
     """Return which of the model's modules run in fused kernels instead of transformers' code, or None."""
     if not job.liger:
-        return FUSED_NORMS if job.option("fused_norms", False) else None
+        return FUSED_NORMS if job.option("fused_norms", default=False) else None
     from memcheck.frameworks.transformers.liger import liger_of
 
     return liger_of(job, architecture)
@@ -209,7 +212,7 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     if kernel == "eager":
         from memcheck.frameworks.transformers.eager import attend_eagerly
 
-        if isinstance(attention, BloomAttention) and any(copied):  # reshaped by hand: variables until the residual sum
+        if isinstance(attention, BloomAttention) and any(copied):  # `reshape` copies, and variables hold the copies
             q, k, v = (copy(tape, t, "contiguous") for t in (q, k, v))
             ctx.attention_locals += [q, k, v]
             copied = (False, False, False)
@@ -217,11 +220,8 @@ def attend(ctx: Context, attention: Attention, q: Value, k: Value, v: Value) -> 
     if kernel == "math":
         from memcheck.frameworks.transformers.eager import broadcasting, math_kernel
 
-        return (
-            broadcasting(ctx, attention, q, k, v)
-            if attention.fused_qkv == "index"
-            else math_kernel(ctx, attention, q, k, v)
-        )
+        run_math = broadcasting if attention.fused_qkv == "index" else math_kernel
+        return run_math(ctx, attention, q, k, v)
     kernel_arguments = k, v  # repeated, they are variables of sdpa_attention_forward while the kernel runs
     if tape.autocast:
         q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
@@ -327,14 +327,10 @@ def model_masks(blocks: Iterable[Block], setting: Setting, windows: tuple[int | 
         if isinstance(block.mixer, Attention):
             bias_bytes = max(bias_bytes, _bias(block.mixer, setting))
             # torch.where, which takes the bias or the lowest value, keeps its condition, the mask, for backward
-            where_keeps_mask = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
-            where_keeps_mask = where_keeps_mask and block.mixer.kernels.sdpa and setting.attention == "sdpa"
-            in_graph = (
-                in_graph
-                or where_keeps_mask
-                or isinstance(block.mixer, MptAttention)
-                or shares_mask(block.mixer, setting)
-            )
+            has_padded_bias = bool(block.mixer.position_bias) and block.mixer.row_masks == "padding"
+            where_keeps_mask = has_padded_bias and block.mixer.kernels.sdpa and setting.attention == "sdpa"
+            if where_keeps_mask or isinstance(block.mixer, MptAttention) or shares_mask(block.mixer, setting):
+                in_graph = True
     gathered = max((_table(b.mixer, setting) for b in blocks if isinstance(b.mixer, Attention)), default=0)
     masks = sum(bytes_by_window.values())
     unused_windows = [window for window in windows if window not in bytes_by_window]
@@ -361,14 +357,11 @@ def _bias(attention: Attention, setting: Setting) -> int:
     ``alibi`` is [batch * heads, 1, sequence] in the stream's dtype (modeling_bloom.py, modeling_falcon.py). MPT's is in
     fp32, once for all sequences (modeling_mpt.py). MPNet's ``position_bias`` is [batch, heads, sequence, sequence].
     """
-    if isinstance(
-        attention.extension, Disentangled
-    ):  # `relative_pos`, [S, S], and the normed table: every layer is given both
-        return (
-            rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(attention, setting)
-            if attention.extension.rows
-            else 0
-        )
+    if isinstance(attention.extension, Disentangled):
+        if not attention.extension.rows:
+            return 0
+        # `relative_pos`, [S, S], and the normed table: every layer is given both
+        return rounded(setting.sequence**2 * ITEM_BYTES["int64"]) + _table(attention, setting)
     if attention.position_bias == "given":
         return rounded(setting.batch * attention.heads * setting.sequence**2 * ITEM_BYTES[setting.param_dtype])
     if not attention.alibi:
@@ -382,17 +375,14 @@ def _bias(attention: Attention, setting: Setting) -> int:
 def _mask(block: Block, setting: Setting) -> tuple[int | None, str, int] | None:
     """Return window, dtype and number of [sequence, sequence] masks of this layer's mask, or None without one."""
     mixer = block.mixer
-    if (
-        isinstance(mixer, Attention) and isinstance(mixer.extension, Disentangled) and mixer.bidirectional
-    ):  # of every pair
-        return None, "int64" if mixer.row_masks == "padding" else "fp32", setting.batch
-    if isinstance(mixer, Attention) and mixer.position_bias == "given" and mixer.row_masks == "padding":
-        return None, setting.param_dtype, setting.batch  # additive, of every sequence
     if isinstance(mixer, LatentAttention):
         mixer = grouping_of(mixer, mixer.heads)
-    if not isinstance(mixer, Attention) or (
-        mixer.bidirectional and mixer.window is None and mixer.row_masks != "padding"
-    ):
+    masks_padding = isinstance(mixer, Attention) and mixer.row_masks == "padding"
+    if isinstance(mixer, Attention) and mixer.bidirectional and isinstance(mixer.extension, Disentangled):
+        return None, "int64" if masks_padding else "fp32", setting.batch
+    if isinstance(mixer, Attention) and mixer.position_bias == "given" and masks_padding:
+        return None, setting.param_dtype, setting.batch  # additive, of every sequence
+    if not isinstance(mixer, Attention) or (mixer.bidirectional and mixer.window is None and not masks_padding):
         return None
     compute = setting.autocast_dtype or setting.compute_dtype
     kernel = chosen_kernel(setting.attention, compute, mixer, setting.sequence, setting.style)

@@ -24,7 +24,7 @@ from memcheck.autograd.operator import (
     unary,
     where,
 )
-from memcheck.autograd.tensor import Storage, Tape, Value, ceil_div, rounded
+from memcheck.autograd.tensor import ITEM_BYTES, Storage, Tape, Value, ceil_div, rounded
 from memcheck.frameworks.transformers.delta_rule import (
     CHUNK,
     Cut,
@@ -260,7 +260,8 @@ def _invert_in_place(tape: Tape, x: Value) -> Value:
     matrices, shape, dtype = x.numel // (CHUNK * CHUNK), x.shape, x.dtype
     saved_bytes = 0
     for i in range(1, CHUNK):
-        saved_bytes += rounded(4 * matrices * i) + rounded(4 * matrices * i * i)
+        row_bytes = matrices * i * ITEM_BYTES["fp32"]
+        saved_bytes += rounded(row_bytes) + rounded(row_bytes * i)
     copies = tape.new((saved_bytes,), "int8", "rows and squares")
     out, temporaries = Value(x.storage, shape, dtype), [(shape, dtype, "CopySlices")] * 3
     return operator(tape, out, x, "CopySlices", saves=(copies,), temporaries=temporaries)
@@ -280,14 +281,14 @@ def _fused_rule(ctx: Context, inputs: Inputs) -> Value:
     saved += [tape.new(rows, "fp32", "rstd") for _ in range(2)]
     saved += [tape.new(shape, "fp32", "sums of decay"), decay.storage, beta.storage]
     saved += [tape.new((*shape[:-1], CHUNK), input_dtype, "products within chunks") for _ in range(2)]
-    states = (shape[0] * shape[1] * ceil_div(shape[2], CHUNK), shape[3], shape[3])
+    batch, heads, sequence, head_dim = shape
+    states = (batch * heads * ceil_div(sequence, CHUNK), head_dim, head_dim)
     forward_temporaries = [tape.new(shape, input_dtype, "w, u, kg, v_new") for _ in range(4)]
     forward_temporaries.append(tape.new(states, input_dtype, "states of chunks"))
     out = tape.value(shape, input_dtype, "kimi delta rule")
     del forward_temporaries
     label = "kimi delta rule backward"
-    recomputed = [(shape, input_dtype, "recomputed w, u, qg, kg, v_new")] * 5 + [
-        (states, input_dtype, "states of chunks")
-    ] * 2
+    recomputed = [(shape, input_dtype, "recomputed w, u, qg, kg, v_new")] * 5
+    recomputed += [(states, input_dtype, "states of chunks")] * 2
     fp32_grads = [(shape, "fp32", label)] * 3 + [((*shape[:-1], CHUNK), "fp32", label)]
     return operator(tape, out, inputs, label, saves=saved, temporaries=recomputed + fp32_grads)

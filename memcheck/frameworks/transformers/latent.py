@@ -138,19 +138,14 @@ def _choose_keys(ctx: Context, attention: LatentAttention, indexer: Indexer, x: 
     fp32_keys = tape.new((b, sequence, width), "fp32", "index keys in fp32")
     fp32_queries = tape.new((b, sequence, heads * width), "fp32", "index queries in fp32")
     score_dtype = tape.autocast or "fp32"
-    fp32_copies = [
-        tape.new((b, sequence, count), score_dtype, "autocast index factors")
-        for count in (width, heads * width)
-        if tape.autocast
-    ]
+    factor_widths = (width, heads * width) if tape.autocast else ()
+    autocast_copies = [tape.new((b, sequence, count), score_dtype, "autocast index factors") for count in factor_widths]
     # matmul repeats the keys for every query, which of several sequences is a copy (LinearAlgebra.cpp, _matmul_impl)
-    repeated = (
-        tape.new((b, sequence, width, sequence), score_dtype, "index keys of every query")
-        if ctx.setting.batch > 1
-        else None
-    )
+    repeated = None
+    if ctx.setting.batch > 1:
+        repeated = tape.new((b, sequence, width, sequence), score_dtype, "index keys of every query")
     scores = tape.new((b, sequence, heads, sequence), score_dtype, "index scores")
-    del fp32_queries, repeated, fp32_keys, fp32_copies
+    del fp32_queries, repeated, fp32_keys, autocast_copies
     scaled = tape.new((b, sequence, heads, sequence), score_dtype, "scaled index scores")
     del scores
     relu_scores = tape.new((b, sequence, heads, sequence), score_dtype, "relu of index scores")

@@ -48,7 +48,8 @@ def mixer_forward(
 
     ``x``: [tokens, hidden]; so is what is returned. ``stream``: dtype of the residual stream.
     """
-    if (own_forward := forward_of(mixer)) is not None:
+    own_forward = forward_of(mixer)
+    if own_forward is not None:
         return own_forward(ctx, mixer, x, stream)
     if isinstance(mixer, Attention):
         return attention(ctx, mixer, x, stream)
@@ -103,7 +104,8 @@ def block_parts(ctx: Context, block: Block, x: Value) -> Value:
     its own forward.
     """
     stream = x.dtype
-    if (own_forward := forward_of(block)) is not None:
+    own_forward = forward_of(block)
+    if own_forward is not None:
         return own_forward(ctx, block, x)
     if isinstance(block.extension, HyperConnections):
         from memcheck.frameworks.transformers.hyper_connections import hyper_block
@@ -170,11 +172,9 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     norm_input = cast(ctx.tape, x, ctx.setting.param_dtype) if isinstance(block, WideStreamBlock) else x
     if ctx.setting.rotary_table_rows:  # FSDP2 has cast what the layer is given (``cast_forward_inputs``)
         x = norm_input
-    hidden_states = (
-        norm_input
-        if block.residual == "post-norm"
-        else _part(ctx, "input_layernorm", lambda c, v: norm(c, block.input_norm, v), norm_input)
-    )
+    hidden_states = norm_input
+    if block.residual != "post-norm":
+        hidden_states = _part(ctx, "input_layernorm", lambda ctx, x: norm(ctx, block.input_norm, x), norm_input)
     del norm_input
     residual = hidden_states if block.residual == "normed" else x
     if isinstance(block, WideStreamBlock):  # the first layer's input is as narrow as the weights
@@ -184,7 +184,7 @@ def _mixer_half(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     if isinstance(block.mixer, BloomAttention):
         ctx.attention_locals.append(hidden_states)
     module_input = hidden_states if block.dropout_place == "inner" else None
-    hidden_states = _part(ctx, "self_attn", lambda c, v: _mixed(c, block, v, stream), hidden_states)
+    hidden_states = _part(ctx, "self_attn", lambda ctx, x: _mixed(ctx, block, x, stream), hidden_states)
     hidden_states = norm(ctx, block.mixer_output_norm, hidden_states)
     hidden_states = dropout(ctx.tape, hidden_states, block.dropout)
     del module_input
@@ -223,10 +223,10 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
     ``x``: [tokens, hidden]. With a ``post-norm`` residual the norm follows the addition. Variables of transformers'
     code are kept as long as it keeps them.
     """
-    apply_norm: Forward = lambda c, v: norm(c, block.mlp_norm, v)  # noqa: E731
-    hidden_states = (
-        x.view(*x.shape) if block.residual == "post-norm" else _part(ctx, "post_attention_layernorm", apply_norm, x)
-    )
+    if block.residual == "post-norm":
+        hidden_states = x.view(*x.shape)
+    else:
+        hidden_states = _part(ctx, "post_attention_layernorm", lambda ctx, x: norm(ctx, block.mlp_norm, x), x)
     residual = hidden_states if block.residual == "normed" else x
     module_input = hidden_states if block.dropout_place == "inner" else None
     input_variable = hidden_states if block.variables.mlp_input else None
@@ -235,13 +235,12 @@ def _mlp_half(ctx: Context, block: Block, mlp: Mlp | Moe, x: Value) -> Value:
 
         hidden_states = experts_beside(ctx, mlp, hidden_states, x)
     else:
-        hidden_states = _part(ctx, "mlp", lambda c, v: feed_forward(c, mlp, v), hidden_states)
+        hidden_states = _part(ctx, "mlp", lambda ctx, x: feed_forward(ctx, mlp, x), hidden_states)
     hidden_states = norm(ctx, block.mlp_output_norm, hidden_states)
     hidden_states = dropout(ctx.tape, hidden_states, 0.0 if block.dropout_place == "mixer" else block.dropout)
     if isinstance(block, PictureBlock):
-        hidden_states = mul(
-            ctx.tape, Value(None, (hidden_states.shape[0], 1), ctx.setting.param_dtype), hidden_states, "masked rows"
-        )
+        row_mask = Value(None, (hidden_states.shape[0], 1), ctx.setting.param_dtype)
+        hidden_states = mul(ctx.tape, row_mask, hidden_states, "masked rows")
     del module_input
     x = _residual(ctx, block, residual, hidden_states)
     del input_variable
@@ -285,8 +284,11 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     """
     tape = ctx.tape
     normed = norm(ctx, block.input_norm, x)
-    mlp_input = normed if block.mlp_norm is None else None
-    if block.mlp_norm is not None and isinstance(block, NormsFirstBlock):
+    # the MLP reads the same norm's output, or that of its own norm, which runs before or after the attention
+    mlp_input = None
+    if block.mlp_norm is None:
+        mlp_input = normed
+    elif isinstance(block, NormsFirstBlock):
         mlp_input = norm(ctx, block.mlp_norm, x)
     if block.variables.norm:
         ctx.unused_outputs.append(normed)
@@ -302,8 +304,9 @@ def _parallel(ctx: Context, block: Block, x: Value, stream: str) -> Value:
     mlp_output = dropout(tape, mlp_output, block.dropout)
     halves_sum = mlp_output
     if attn_output is not None:
-        adds = add_in_place if isinstance(block, NormsFirstBlock) else add  # Falcon: `mlp_output += attention_output`
-        halves_sum = adds(tape, mlp_output, attn_output, "residual")
+        # Falcon: `mlp_output += attention_output`
+        sum_halves = add_in_place if isinstance(block, NormsFirstBlock) else add
+        halves_sum = sum_halves(tape, mlp_output, attn_output, "residual")
     return add(tape, halves_sum, x, "residual")
 
 

@@ -56,15 +56,15 @@ def modelled(architecture: Architecture) -> tuple[str, ...]:
     return tuple(name for name in LIGER_KERNELS if getattr(patched, name) and (name != "glu" or gated))
 
 
-def refuse_liger(job: TrainingJob, title: str, able: list[str]) -> None:
+def refuse_liger(job: TrainingJob, title: str, frameworks: list[str]) -> None:
     """Check that the framework's modules are transformers', and that memcheck models Liger's kernels in this model.
 
     Raises:
-        UnsupportedError: one of the two is not so. ``able``: names of frameworks that run them.
+        UnsupportedError: one of the two is not so. ``frameworks``: names of frameworks that run them.
     """
-    if job.framework.name not in able:
+    if job.framework.name not in frameworks:
         message = f"{title} does not run transformers' modules, which Liger's kernels replace"
-        raise UnsupportedError(message, f"leave it out; {', '.join(able)} run them", POINTER)
+        raise UnsupportedError(message, f"leave it out; {', '.join(frameworks)} run them", POINTER)
     if not isinstance(job.architecture, Architecture):
         message = "a rough model has no modules that Liger's kernels could replace"
         raise UnsupportedError(message, "leave it out", POINTER)
@@ -79,21 +79,20 @@ def liger_of(job: TrainingJob, architecture: Architecture) -> Patched | None:
     """
     if not job.liger:
         return None
-    able = modelled(architecture)
-    alone = ("rope",) if architecture.model_type in FAMILIES else ()  # Liger leaves GLM-4's as it is
-    missing = [name for name in job.liger if name not in (*able, *alone)]
+    kernels = modelled(architecture)
+    without_effect = ("rope",) if architecture.model_type in FAMILIES else ()  # Liger leaves GLM-4's as it is
+    missing = [name for name in job.liger if name not in (*kernels, *without_effect)]
     if missing:
         what = ", ".join(missing)
-        known = f"write `liger: [{', '.join(able)}]`, or leave it out" if able else "leave it out"
+        known = f"write `liger: [{', '.join(kernels)}]`, or leave it out" if kernels else "leave it out"
         message = f"memcheck has no model of Liger's kernels ({what}) in {architecture.model_type}"
         raise UnsupportedError(message, f"{known}: an upper bound", POINTER)
     for requested, what in ((job.layout.tensor > 1, "tensor parallelism"), (job.compile, "torch.compile")):
         if requested:
             message = f"memcheck has no model of Liger's kernels under {what}"
             raise UnsupportedError(message, "leave it out to get the figure without it", POINTER)
-    return FAMILIES[architecture.model_type]._replace(
-        **{name: name in job.liger and name in able for name in LIGER_KERNELS}
-    )
+    replaced = {name: name in job.liger and name in kernels for name in LIGER_KERNELS}
+    return FAMILIES[architecture.model_type]._replace(**replaced)
 
 
 def gate_and_up(ctx: Context, mlp: Mlp, x: Value, variables: list[Value]) -> tuple[Value, Value]:

@@ -70,8 +70,8 @@ def looped_experts(ctx: Context, moe: Moe, x: Value, scores: Value) -> Value:
         row_index = tape.new((rows, 2), "int64", "token and choice of each row")
         gathered = index(tape, x, row_index, (rows, hidden), "gather tokens")
         projected = [
-            picked_product(tape, gathered, *stack_and_name, outputs, experts_per_turn)
-            for stack_and_name in zip(stacks, names, strict=True)
+            picked_product(tape, gathered, stack, name, outputs, experts_per_turn)
+            for stack, name in zip(stacks, names, strict=True)
         ]
         variables = [gathered, *projected] if identities else []  # variables of the loop, until they are assigned again
         del gathered
@@ -120,11 +120,10 @@ def picked_product(tape: Tape, x: Value, stack: Value, label: str, outputs: int,
     autocast_copies = tape.new((experts, outputs, inputs), compute_dtype, "autocast copies") if is_cast else None
     x = cast(tape, x, compute_dtype)
     out = tape.value((x.shape[0], outputs), compute_dtype, label)
-    x_needs_grad, weight_needs_grad, x_shape = x.origin is not None, stack.origin is not None, x.shape
-    saved = (
-        x.storage if weight_needs_grad else None,
-        (autocast_copies or stack.storage or SAVED_WEIGHT) if x_needs_grad else None,
-    )
+    x_needs_grad, weight_needs_grad, x_shape = x.needs_grad, stack.needs_grad, x.shape
+    multiplied_weight = autocast_copies or stack.storage or SAVED_WEIGHT
+    saved = (x.storage if weight_needs_grad else None, multiplied_weight if x_needs_grad else None)
+    del multiplied_weight, autocast_copies
 
     def linear_backward(grad: Storage) -> list[Storage | None]:
         """Return the gradients of the rows and of the picked matrix, in the order of autograd."""

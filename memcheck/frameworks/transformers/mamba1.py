@@ -96,7 +96,8 @@ def _fused_inner(ctx: Context, sizes: Channels, projected: Value, decay_rate: Va
     out = tape.value((ctx.tokens, ctx.hidden), dtype, "out_proj")
     del gated
     inputs = (projected, decay_rate, *weights)
-    grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in inputs]
+    projected_needs_grad = projected.needs_grad
+    other_specs = [(v.shape, v.dtype) if v.needs_grad else None for v in (decay_rate, *weights)]
 
     def inner_backward(grad: Storage) -> list[Storage | None]:
         """Recompute the convolution and delta, then return the gradients of xz and of the weights
@@ -108,9 +109,9 @@ def _fused_inner(ctx: Context, sizes: Channels, projected: Value, decay_rate: Va
         parts = [tape.new(channels, dtype, name) for name in ("conv1d backward", "delta backward", "gated output")]
         b_c_grads = [tape.new(b_c_shape, "fp32", "B, C backward") for _ in range(2)]
         x_dbl_grad = tape.new(x_dbl_shape, dtype, "x_dbl backward")
-        results = [tape.new(spec[0], spec[1], "selective scan backward") if spec else None for spec in grad_specs[1:]]
+        results = [tape.new(*spec, "selective scan backward") if spec else None for spec in other_specs]
         del recomputed, gated_grad, parts, b_c_grads, x_dbl_grad
-        return [xz_grad if grad_specs[0] else None, *results]
+        return [xz_grad if projected_needs_grad else None, *results]
 
     return tape.record(out, inputs, inner_backward, saves=(xz, x_dbl, b, c, scanned, chunks, decay_rate.storage))
 
@@ -234,7 +235,7 @@ def _token_loop(
     early_shape, late_shape = (max(tokens - 2, 0), *state_shape), (min(tokens, 2), *state_shape)
     zeros = tape.new(state_shape, dtype, "state")
     graph = tape.frame is None or tape.frame.recomputed is not None
-    keeps_graph = tape.grad_enabled and decays.origin is not None and graph
+    keeps_graph = tape.grad_enabled and decays.needs_grad and graph
     copy_dtypes = [dtype] if dtype != state_dtype else []
     late_states: list[Storage] = []
     early_states: list[Storage] = []
@@ -278,18 +279,23 @@ def _broadcast_product(tape: Tape, left: Value, right: Value, shape: tuple[int, 
     """
     dtype = promote(left.dtype, right.dtype)
     out = tape.value(shape, dtype, "mul")
-    saved = (left.storage if right.origin is not None else None, right.storage if left.origin is not None else None)
-    grad_specs = [(v.shape, v.dtype) if v.origin is not None else None for v in (left, right)]
+    saved = (left.storage if right.needs_grad else None, right.storage if left.needs_grad else None)
+    grad_specs = [(v.shape, v.dtype) if v.needs_grad else None for v in (left, right)]
 
     def mul_backward(grad: Storage) -> list[Storage | None]:
         """Make both gradients in the broadcast shape, then sum each to the shape of its factor."""
         products = [tape.new(shape, dtype, "mul backward") if spec else None for spec in grad_specs]
-        sums: list[Storage | None] = []
+        gradients: list[Storage | None] = []
         for i, spec in enumerate(grad_specs):
-            total = tape.new(spec[0], dtype, "sum") if spec else None
+            if spec is None:
+                gradients.append(None)
+                continue
+            factor_shape, factor_dtype = spec
+            summed = tape.new(factor_shape, dtype, "sum")
             products[i] = None
-            sums.append(tape.new(spec[0], spec[1], "to backward") if spec and spec[1] != dtype else total)
-        return sums
+            is_cast = factor_dtype != dtype
+            gradients.append(tape.new(factor_shape, factor_dtype, "to backward") if is_cast else summed)
+        return gradients
 
     return tape.record(out, (left, right), mul_backward, saves=saved)
 

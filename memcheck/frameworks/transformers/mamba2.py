@@ -148,7 +148,7 @@ def _chunk_scan(
     padded = scan.batch * scan.chunks * scan.chunk
     heads, head_width, state_size = scan.heads, scan.width, scan.state
     dt = add_bias(tape, *time_step)
-    dt = clamp(tape, unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus"), 2)
+    dt = clamp(tape, unary(tape, cast(tape, dt, "fp32") if tape.autocast else dt, "softplus"), bounds=2)
     ssm_input = cast(tape, ssm_input, "fp32")
     input_matrix, output_matrix = (
         repeat_kv(tape, cast(tape, t, "fp32"), heads, copies=True) for t in (input_matrix, output_matrix)

@@ -173,10 +173,8 @@ def _delta_net(ctx: Context, mixer: Mixer, x: Value) -> Value:
         projected = _project(ctx, mixer, x, "in_proj_qkvz")
         dtype, qkv_width = projected.dtype, projected.shape[-1] - value_width
         gates = (_project(ctx, mixer, x, "in_proj_ba"),)
-        convolved, gating = (
-            _fused_function(ctx, mixer, projected, qkv_width, {"mixed qkv": (qkv_width, dtype)}),
-            projected,
-        )
+        gating = projected
+        convolved = _fused_function(ctx, mixer, projected, qkv_width, {"mixed qkv": (qkv_width, dtype)})
     else:  # Qwen 3.5, OLMo: the convolution reads what its own projections make
         projected, gating, *rest = delta_inputs(ctx, mixer, x)
         dtype, qkv_width = projected.dtype, projected.shape[-1]
@@ -215,16 +213,14 @@ def _fused_function(
     saved = (x.storage, *(tape.new((rows, size), dtype, name) for name, (size, dtype) in extra.items()))
     out = tape.value((rows, width), x.dtype, mixer.kind)
     shape, dtype = x.shape, x.dtype
-    parameter_grads = [
-        (parameter.shape, parameter.dtype) if parameter.origin is not None else None for parameter in parameters
-    ]
+    parameter_grads = [(parameter.shape, parameter.dtype) if parameter.needs_grad else None for parameter in parameters]
 
     def fused_backward(grad: Storage) -> list[Storage | None]:
         """Backward: recompute the convolution, and allocate the gradients of the input and of the parameters."""
         recomputed = tape.new((rows, width), dtype, "recomputed convolution")
         result = tape.new(shape, dtype, mixer.kind + " backward")
         del recomputed
-        return [result, *(tape.new(spec[0], spec[1], "backward") if spec else None for spec in parameter_grads)]
+        return [result, *(tape.new(*spec, "backward") if spec else None for spec in parameter_grads)]
 
     return tape.record(out, (x, *parameters), fused_backward, saves=saved)
 

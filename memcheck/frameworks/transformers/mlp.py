@@ -107,9 +107,8 @@ def mlp(ctx: Context, mlp: Mlp, x: Value) -> Value:
         up = matrix(ctx, mlp, copy(tape, x, "contiguous") if mlp.copied else x, tensors[1])
         del x
         inner = mul(tape, activated, up)
-        module_variables += (
-            [activated, up] if isinstance(mlp, (T5Mlp, GemmaMlp)) else []
-        )  # `hidden_gelu`, `hidden_linear`
+        if isinstance(mlp, (T5Mlp, GemmaMlp)):
+            module_variables += [activated, up]  # `hidden_gelu`, `hidden_linear`
         del activated, up
     else:
         up = linear(tape, x, ctx.weights(tensors[0], mlp.bias, adaptable=mlp.adaptable), tensors[0].name)

@@ -52,8 +52,8 @@ def moe(ctx: Context, moe: Moe, x: Value) -> Value:
 def usual_moe(ctx: Context, moe: Moe, x: Value, run_experts: Experts | None = None) -> Value:
     """Run the routed experts, and add the output of the shared experts. ``x``: [tokens, hidden].
 
-    ``run``: computes the routed experts, where a family does not use :func:`routed_experts`. The order of both decides
-    which output is alive while the other is computed.
+    ``run_experts``: computes the routed experts, where a family does not use :func:`routed_experts`. The order of both
+    decides which output is alive while the other is computed.
     """
     tape, run_experts = ctx.tape, run_experts or routed_experts
     if moe.shared.width and moe.shared.gate:
@@ -123,8 +123,9 @@ def between_projections(ctx: Context, moe: Moe, x: Value) -> Value:
     """Run Nemotron-H's experts, which work between two projections to and from a smaller width."""
 
     def run(ctx: Context, moe: Moe, x: Value) -> Value:
-        names = ("fc1_latent_proj", "fc2_latent_proj")
-        return routed_experts(ctx, moe, x, around=[next(t for t in moe.tensors if name in t.name) for name in names])
+        down = next(t for t in moe.tensors if "fc1_latent_proj" in t.name)
+        up = next(t for t in moe.tensors if "fc2_latent_proj" in t.name)
+        return routed_experts(ctx, moe, x, around=[down, up])
 
     return usual_moe(ctx, moe, x, run)
 

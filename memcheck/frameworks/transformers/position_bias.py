@@ -92,7 +92,7 @@ def _shared_biases(ctx: Context, attention: Attention, shape: tuple[int, ...]) -
     tensor = next(t for t in attention.tensors if t.name.endswith("relative_attention_bias.weight"))
     table = ctx.parameter(tensor.name, tensor.shape)
     biases = embedding(tape, table, pairs, ctx.setting.param_dtype, "position biases")
-    if not ctx.setting.starts_shared_gradients and biases.origin is not None:
+    if not ctx.setting.starts_shared_gradients and biases.needs_grad:
         saves_nothing = tape.frame is not None and tape.frame.recomputed is None  # a checkpointed forward saves nothing
         return Value(biases.storage, shape, biases.dtype, Gathered() if saves_nothing else Kept(buckets))
     biases = Value(biases.storage, shape, biases.dtype, biases.origin)
@@ -158,9 +158,8 @@ def _eager(ctx: Context, attention: Attention, heads: tuple[Value, Value, Value]
     weights = scale(tape, weights, "attention scaling")
     weights = _add_biases(tape, weights, biases)
     if not attention.bidirectional:
-        weights = shift(
-            tape, weights, "attention mask", setting.param_dtype if tape.autocast else setting.compute_dtype
-        )
+        mask_dtype = setting.param_dtype if tape.autocast else setting.compute_dtype
+        weights = shift(tape, weights, "attention mask", mask_dtype)
     weights = kernels.softmax(tape, weights, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)
     ctx.unused_outputs.append(weights)
@@ -176,7 +175,7 @@ def _add_biases(tape: Tape, scores: Value, biases: Value) -> Value:
     dtype = promote(scores.dtype, biases.dtype)
     out = tape.value(scores.shape, dtype, "add biases")
     scores_dtype, biases_shape, sums_sequences = scores.dtype, biases.shape, scores.shape[0] > 1
-    biases_dtype, needs_grad = biases.dtype, biases.origin is not None
+    biases_dtype, needs_grad = biases.dtype, biases.needs_grad
     scores_shape = scores.shape
 
     def add_backward(grad: Storage) -> list[Storage | None]:
@@ -184,8 +183,10 @@ def _add_biases(tape: Tape, scores: Value, biases: Value) -> Value:
         biases_grad = None
         if needs_grad:
             biases_grad = tape.new(biases_shape, dtype, "sum over sequences") if sums_sequences else grad
-            biases_grad = biases_grad if dtype == biases_dtype else tape.new(biases_shape, biases_dtype, "to backward")
-        return [grad if dtype == scores_dtype else tape.new(scores_shape, scores_dtype, "to backward"), biases_grad]
+            if dtype != biases_dtype:
+                biases_grad = tape.new(biases_shape, biases_dtype, "to backward")
+        scores_grad = grad if dtype == scores_dtype else tape.new(scores_shape, scores_dtype, "to backward")
+        return [scores_grad, biases_grad]
 
     return tape.record(out, (scores, biases), add_backward)
 
@@ -209,11 +210,12 @@ def _mask_padding(ctx: Context, biases: Value) -> Value:
 
 
 def padded(tape: Tape, x: Value, shape: tuple[int, ...]) -> Value:
-    """Replay ``pad_bias``: rows are padded to 8 elements (aten/src/ATen/native/transformers/attention.cpp)."""
-    unpadded_shape, dtype = x.shape, x.dtype
-    out = tape.value(shape, dtype, "padded biases")
-    out = operator(tape, out, x, "padded biases backward")
-    return Value(out.storage, unpadded_shape, dtype, out.origin)
+    """Replay ``pad_bias``: rows are padded to 8 elements (aten/src/ATen/native/transformers/attention.cpp).
+
+    ``shape``: with the padding, which the new storage has. Returns a view of it in the shape of ``x``.
+    """
+    out = operator(tape, tape.value(shape, x.dtype, "padded biases"), x, "padded biases backward")
+    return Value(out.storage, x.shape, x.dtype, out.origin)
 
 
 def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) -> Value:
@@ -227,16 +229,14 @@ def kernel_with_biases(tape: Tape, q: Value, k: Value, v: Value, biases: Value) 
     out = Value(tape.output("attention", shape, q.dtype, label), shape, q.dtype)
     lse = tape.output("attention", q.shape[:3], "fp32", label + " logsumexp")
     saved = (q.storage, k.storage, v.storage, out.storage, lse, biases.storage)
-    grad_specs = [(t.shape, t.dtype) if t.origin is not None else None for t in (q, k, v)]
-    needs_grad, biases_shape, dtype = biases.origin is not None, biases.shape, biases.dtype
+    grad_specs = [(t.shape, t.dtype) if t.needs_grad else None for t in (q, k, v)]
+    needs_grad, biases_shape, dtype = biases.needs_grad, biases.shape, biases.dtype
     padded_keys = round_up(k.shape[2], GRADIENT_ALIGNMENT)
     full_grad_shape = (q.shape[0], *biases_shape[1:3], padded_keys)
 
     def attention_backward(grad: Storage) -> list[Storage | None]:
         """Return the gradients of q, k, v and of the biases, which the kernel allocates together."""
-        gradients: list[Storage | None] = [
-            tape.new(spec[0], spec[1], label + " backward") if spec else None for spec in grad_specs
-        ]
+        gradients = [tape.new(*spec, label + " backward") if spec else None for spec in grad_specs]
         biases_grad = tape.new(full_grad_shape, dtype, "gradient of biases") if needs_grad else None
         if biases_grad is not None and full_grad_shape[0] > biases_shape[0]:
             biases_grad = tape.new(biases_shape, dtype, "sum over sequences")
@@ -285,7 +285,8 @@ def _attend_with_model_biases(ctx: Context, attention: Attention, heads: tuple[V
     )
     scores = _add_in_place(tape, scores, biases)
     if attention.row_masks == "padding":
-        scores = shift(tape, scores, "attention mask", setting.param_dtype if tape.autocast else setting.compute_dtype)
+        mask_dtype = setting.param_dtype if tape.autocast else setting.compute_dtype
+        scores = shift(tape, scores, "attention mask", mask_dtype)
     weights = kernels.softmax(tape, scores, "fp32" if tape.autocast else None)
     weights = dropout(tape, weights, attention.dropout)
     out = kernels.batched(tape, weights, v, (*q.shape[:3], v.shape[-1]), "attention output", (False, copied[2]))

@@ -35,7 +35,9 @@ def dequantised(ctx: Context, shape: tuple[int, int, int], storage: str) -> Valu
         out = tape.value(shape, "fp32", "dequantised experts")
         del scaled
         return out
-    constants = ceil_div(shape[0] * shape[1] * shape[2], BLOCK) if "single" not in storage else 0
+    is_doubly_quantised = "single" not in storage
+    experts, outputs, inputs = shape
+    constants = ceil_div(experts * outputs * inputs, BLOCK) if is_doubly_quantised else 0
     absmax = [tape.new((constants,), "fp32", "4-bit constants") for _ in range(2)] if constants else []
     out = tape.value(shape, ctx.setting.autocast_dtype or ctx.setting.compute_dtype, "dequantised experts")
     del absmax
@@ -100,9 +102,8 @@ def refuse_experts(job: TrainingJob) -> None:
         UnsupportedError: the option has no memory model here.
     """
     architecture, layout = job.architecture, job.layout
-    mixtures = (
-        [b for b, _ in architecture.blocks if isinstance(b.mlp, Moe)] if isinstance(architecture, Architecture) else []
-    )
+    blocks = architecture.blocks if isinstance(architecture, Architecture) else ()
+    mixtures = [block for block, _ in blocks if isinstance(block.mlp, Moe)]
     cases = (
         (job.method == "full" or not job.base_format, "without a quantised base", "choose method: qlora"),
         (not job.base_format.startswith(("nf4", "fp4", "int8")), f"in {job.base_format}", "load the base in four bits"),
@@ -114,8 +115,8 @@ def refuse_experts(job: TrainingJob) -> None:
             "leave recompute or the option out",
         ),
     )
-    for there, which, help in cases:
-        if there:
+    for is_refused, which, help in cases:
+        if is_refused:
             raise UnsupportedError(f"quantised experts {which} have no memory model", help, PLACE)
 
 

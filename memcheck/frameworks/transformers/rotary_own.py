@@ -35,7 +35,7 @@ def _rotate_apart(tape: Tape, x: Value, stream: str, *, split: bool) -> Value:
     shape, dtype = x.shape, x.dtype
     half = (*shape[:-1], shape[-1] // 2)
     promoted_dtype = promote(dtype, stream)
-    needs_grad = x.origin is not None
+    needs_grad = x.needs_grad
     parts = []
     # each expression allocates two products and their sum
     for name in ("first * cos - second * sin", "second * cos + first * sin"):
@@ -83,7 +83,8 @@ def rotate_copies(tape: Tape, x: Value) -> Value:
     ``x``: [batch, heads, sequence, head_dim]. The result is fp32. Source: modeling_modernbert.py.
     """
     shape, dtype = x.shape, x.dtype
-    half, needs_grad, is_fp32 = (*shape[:-1], shape[-1] // 2), x.origin is not None, dtype == "fp32"
+    half = (*shape[:-1], shape[-1] // 2)
+    needs_grad, is_fp32 = x.needs_grad, dtype == "fp32"
     copied = None if is_fp32 else tape.new(shape, "fp32", "to")
     with_cos = tape.new(shape, "fp32", "q * cos")
     copied = None if is_fp32 else tape.new(shape, "fp32", "to")
@@ -99,14 +100,16 @@ def rotate_copies(tape: Tape, x: Value) -> Value:
         """Allocate the fp32 gradients of both products, sum them, and return the gradient of ``x``."""
         through_sin = tape.new(shape, "fp32", "mul backward")
         halves = tape.new(half, "fp32", "neg backward")
-        first = tape.new(shape, "fp32", "slice backward")
+        padded = tape.new(shape, "fp32", "slice backward")
         del halves
-        second = tape.new(shape, "fp32", "slice backward")
-        del through_sin, second
-        first = first if is_fp32 else tape.new(shape, dtype, "to backward")
+        other_padded = tape.new(shape, "fp32", "slice backward")  # added in place to the first one
+        del through_sin, other_padded
+        if not is_fp32:
+            padded = tape.new(shape, dtype, "to backward")
         through_cos = tape.new(shape, "fp32", "mul backward")
-        through_cos = through_cos if is_fp32 else tape.new(shape, dtype, "to backward")
-        del first
+        if not is_fp32:
+            through_cos = tape.new(shape, dtype, "to backward")
+        del padded
         return [through_cos if needs_grad else None]
 
     return tape.record(out, (x,), rotary_backward)

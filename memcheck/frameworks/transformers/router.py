@@ -77,10 +77,9 @@ def _logits(ctx: Context, moe: Moe, x: Value) -> Value:
     """Compute the router's logits, [tokens, experts], in fp32 if the family routes in fp32."""
     tape = ctx.tape
     tensor = router_tensor(moe)
-    for buffer in (
-        t for t in moe.tensors if t.fixed
-    ):  # added to the scores when experts are chosen, without a gradient
-        ctx.constant(buffer)
+    for t in moe.tensors:
+        if t.fixed:  # added to the scores when experts are chosen, without a gradient
+            ctx.constant(t)
     if tensor.linear:
         if moe.routing.input_fp32:
             x = cast(tape, x, "fp32")

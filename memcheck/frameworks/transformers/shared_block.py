@@ -28,11 +28,9 @@ def shared_block(ctx: Context, block: Block, x: Value) -> Value:
     Several layers share the tensors of ``shared``. Its output lives to the layer's end. Source: modeling_zamba2.py.
     """
     tape, attention_config, mlp_config = ctx.tape, block.mixer, block.mlp
-    if (
-        not isinstance(attention_config, Attention)
-        or not isinstance(mlp_config, Mlp)
-        or not isinstance(block.second_mixer, Mixer)
-    ):
+    if not isinstance(attention_config, Attention) or not isinstance(mlp_config, Mlp):
+        return x
+    if not isinstance(block.second_mixer, Mixer):
         return x
     own_tensors = {t.name.removesuffix(".weight"): t for t in block.extra_tensors}
     for unused_tensor in (t for t in block.extra_tensors if t.fixed):
@@ -101,7 +99,7 @@ def _attention(ctx: Context, attention: Attention, own_tensors: Tensors, x: Valu
         projected = linear(tape, x, ctx.weights(tensor, bias=False), tensor.name)
         projected = _adapted(ctx, own_tensors, f"linear_{letter}_adapter", x, projected)
         is_rotated = attention.rotary_dim > 0 and letter != "v"
-        heads.append(as_heads(ctx, attention, projected, count, None, copies or is_rotated))
+        heads.append(as_heads(ctx, attention, projected, count, None, copies=copies or is_rotated))
         del projected
     q, k, v = heads
     heads.clear()

@@ -24,8 +24,9 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
 
 
 def wide_width(block: Block) -> int:
-    """Return how many channels the tables have that a layer receives in fp32, whatever the dtype of the stream; 0:
-    none.
+    """Return the width of the rotary tables that a layer receives in fp32, whatever the dtype of the stream; 0: none.
+
+    OLMo and families with ``pairs-wide`` compute cos and sin in fp32, which FSDP2 then casts for each layer.
     """
     mixer = block.mixer
     if isinstance(mixer, Attention) and mixer.rotation.form in ("half-fp32", "pairs-wide"):
@@ -44,8 +45,10 @@ def rotary_rows(architecture: Architecture, sequence: int, batch: int) -> int:
 
 
 def tables(architecture: Architecture, setting: Setting, dtype: str) -> int:
-    """Return the bytes of all cos and sin of a model."""
-    tables = architecture.rotary_tables
-    widths = tables if isinstance(tables, tuple) else (rotary_width(architecture),) * tables
+    """Return the bytes of all cos and sin of a model, which has a pair of [positions, width] for each rotary width."""
+    widths = architecture.rotary_tables
+    if not isinstance(widths, tuple):  # the number of equal pairs
+        widths = (rotary_width(architecture),) * widths
     rows = rotary_rows(architecture, setting.sequence, setting.batch)
-    return 2 * sum(rounded(rows * width * ITEM_BYTES[dtype]) for width in widths)
+    cos_bytes = sin_bytes = sum(rounded(rows * width * ITEM_BYTES[dtype]) for width in widths)
+    return cos_bytes + sin_bytes

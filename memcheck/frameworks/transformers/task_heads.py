@@ -60,9 +60,9 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
         x = slices(tape, last_hidden, (rows, ctx.hidden))[0]
     if pooling.dropout_before:
         x = dropout(tape, x, pooling.dropout)
-    matrix = pooling.tensors[0]
-    bias = len(pooling.tensors) > 1 and pooling.tensors[1].name == matrix.name.removesuffix("weight") + "bias"
-    x = linear(tape, x, _pooling_weights(ctx, matrix, bias), matrix.name)
+    matrix, *others = pooling.tensors
+    has_bias = bool(others) and others[0].name == matrix.name.removesuffix("weight") + "bias"
+    x = linear(tape, x, _pooling_weights(ctx, matrix, bias=has_bias), matrix.name)
     x = activation(tape, x, pooling.activation)
     if pooling.norm:
         last = pooling.tensors[-1]

@@ -57,10 +57,11 @@ COMPILED = STYLE._replace(folder="unsloth", source=SOURCE, offload_buffers=2)
 
 def fits(layers: Sequence[Weights]) -> bool:
     """Whether the Functions run: each layer has a plain adapter without dropout, and no bias (``patch_peft_model``)."""
-    return all(
-        layer.lora_a is not None and layer.bias is None and layer.magnitude is None and not layer.dropout
-        for layer in layers
-    )
+    for layer in layers:
+        is_plain = layer.bias is None and layer.magnitude is None and not layer.dropout
+        if layer.lora_a is None or not is_plain:
+            return False
+    return True
 
 
 def _adapters(layers: Sequence[Weights]) -> list[Parameter]:
@@ -225,35 +226,37 @@ def loss_in_pieces(ctx: Context, head: Head, hidden: Value, weights: Weights) ->
 
 
 def _attention(ctx: Context, attention: Attention, x: Value) -> Value:
-    """Run LlamaAttention_fast_forward: q and k are turned in place, xFormers gets keys and values of every head."""
+    """Run LlamaAttention_fast_forward: q and k are rotated in place, xFormers gets keys and values of every head.
+
+    ``x``: [tokens, hidden], as is the result.
+    """
     tape = ctx.tape
-    tensors = linear_tensors(attention.tensors)
+    *qkv_tensors, output_tensor = linear_tensors(attention.tensors)
+    kv_heads = attention.kv_heads
     layers = [
         ctx.weights(tensor, attention.qkv_bias, rows=rows)
-        for tensor, rows in zip(tensors, (1, attention.kv_heads, attention.kv_heads), strict=False)
+        for tensor, rows in zip(qkv_tensors, (1, kv_heads, kv_heads), strict=True)
     ]
     if fits(layers):
         q, k, v = qkv(ctx, x, layers)
     else:
-        q, k, v = (linear(tape, x, layer, tensor.name) for layer, tensor in zip(layers, tensors, strict=False))
+        q, k, v = (linear(tape, x, layer, tensor.name) for layer, tensor in zip(layers, qkv_tensors, strict=True))
     del x
-    shapes = [
-        (ctx.batch, heads, ctx.sequence, attention.head_dim)
-        for heads in (attention.heads, attention.kv_heads, attention.kv_heads)
-    ]
-    q, k, v = (each.view(*shape) for each, shape in zip((q, k, v), shapes, strict=True))
+    kv_shape = (ctx.batch, kv_heads, ctx.sequence, attention.head_dim)
+    q = q.view(ctx.batch, attention.heads, ctx.sequence, attention.head_dim)
+    k, v = k.view(*kv_shape), v.view(*kv_shape)
     q, k = norm(ctx, attention.query_norm, q, "qk_norm"), norm(ctx, attention.key_norm, k, "qk_norm")
     # Fast_RoPE_Embedding: in place of `Q.transpose(1, 2).contiguous()`, which q is already
-    q, k = (operator(tape, Value(each.storage, each.shape, each.dtype), each, GRAD_UNCHANGED) for each in (q, k))
+    q, k = (operator(tape, Value(t.storage, t.shape, t.dtype), t, GRAD_UNCHANGED) for t in (q, k))
     if tape.autocast:
-        q, k, v = (cast(tape, each, tape.autocast) for each in (q, k, v))
+        q, k, v = (cast(tape, t, tape.autocast) for t in (q, k, v))
     keys_and_values = (k, v)  # variables to the end
     if attention.kv_heads != attention.heads:
-        k, v = (repeat_kv(tape, each, attention.heads, copies=True) for each in (k, v))
+        k, v = (repeat_kv(tape, t, attention.heads, copies=True) for t in (k, v))
     out = kernels.flash(tape, q, k, v, attention.head_dim, label="xFormers attention")
     rows = out.view(ctx.tokens, attention.heads * attention.head_dim)
-    layer = ctx.weights(tensors[3], attention.out_bias)
-    result = output(ctx, rows, layer) if fits([layer]) else linear(tape, rows, layer, tensors[3].name)
+    layer = ctx.weights(output_tensor, attention.out_bias)
+    result = output(ctx, rows, layer) if fits([layer]) else linear(tape, rows, layer, output_tensor.name)
     del q, k, v, keys_and_values, out, rows
     return result
 
@@ -264,16 +267,10 @@ def _feed_forward(ctx: Context, config: Mlp, x: Value) -> Value:
     ``x``: [tokens, hidden], as is the result.
     """
     tensors = linear_tensors(config.tensors)
-    if (
-        not config.gated
-        or config.fused_gate_up
-        or config.activation not in GATED
-        or len(tensors) != 3
-        or config.dropout
-    ):
-        return mlp(ctx, config, x)
+    has_three_matrices = config.gated and not config.fused_gate_up and len(tensors) == 3
     adapter = ctx.setting.adapter
-    if adapter is None or adapter.dropout or adapter.dora:
+    is_plain_lora = adapter is not None and not adapter.dropout and not adapter.dora
+    if not has_three_matrices or config.activation not in GATED or config.dropout or not is_plain_lora:
         return mlp(ctx, config, x)
     layers = [ctx.weights(tensor, config.bias, adaptable=config.adaptable) for tensor in tensors]
     if not fits(layers):

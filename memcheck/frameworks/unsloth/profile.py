@@ -75,11 +75,11 @@ class Unsloth(trainer.Trainer):
         style = COMPILED
         if own:
             style = FORMER if is_before(version, ONE_TABLE_SINCE) or is_before(classes, (4, 48)) else OWN
-        segments = ("expandable", "default")
+        expandable_by_default = not is_before(version, EXPANDABLE_SINCE)
         return self._replace(
             style=style,
             losses=Losses(default=_loss(version, own=own or model_type in OWN_LOSSES), kinds=LOSSES),
-            allocators=segments[::-1] if is_before(version, EXPANDABLE_SINCE) else segments,
+            allocators=("expandable", "default") if expandable_by_default else ("default", "expandable"),
         )
 
 
@@ -94,7 +94,9 @@ def _loss(version: str | None, *, own: bool) -> str:
         return "in-place" if own else "standard"
     if not own and is_before(version, COMPILED_SINCE):
         return "standard"
-    return "fused-linear" if not is_before(version, FUSED_SINCE) and is_before(version, PIECES_SINCE) else "chunked"
+    if is_before(version, FUSED_SINCE):
+        return "chunked"
+    return "fused-linear" if is_before(version, PIECES_SINCE) else "chunked"
 
 
 FRAMEWORK = Unsloth(*trainer.FRAMEWORK)._replace(

@@ -27,10 +27,14 @@ def rotary_tables(architecture: Architecture, setting: Setting) -> int:
     """
     if setting.style.modeling_files:
         return classes.rotary_tables(architecture, setting)
-    positions, width = max(1, architecture.max_position_embeddings), classes.rotary_width(architecture)
+    row_bytes = classes.rotary_width(architecture) * ITEM_BYTES["bf16"]
+    model_positions = max(1, architecture.max_position_embeddings)
     if isinstance(setting.style, FormerStyle):
-        return 2 * architecture.num_layers * rounded(2 * width * max(setting.sequence, min(FIRST_POSITIONS, positions)))
-    return 2 * rounded(2 * width * max(setting.sequence, positions)) + _dequantized(architecture, setting)
+        positions = max(setting.sequence, min(FIRST_POSITIONS, model_positions))
+        cos_bytes = sin_bytes = rounded(positions * row_bytes)
+        return architecture.num_layers * (cos_bytes + sin_bytes)
+    cos_bytes = sin_bytes = rounded(max(setting.sequence, model_positions) * row_bytes)
+    return cos_bytes + sin_bytes + _dequantized(architecture, setting)
 
 
 def rotary_caches(architecture: Architecture, sequence: int, layers: int, *, adapted: bool) -> int:

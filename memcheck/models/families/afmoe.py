@@ -58,18 +58,20 @@ def read(config: ConfigReader) -> Architecture:
         router="sigmoid",
         routing=CHOSEN._replace(scores_fp32=True),
     )
-    router, *expert_tensors = moe.tensors[:3]
-    moe = moe._replace(tensors=(router, *moe.tensors[3:], *expert_tensors))  # the class makes the shared experts first
+    router, experts_up, experts_down, *shared_experts = moe.tensors
+    # the class makes the shared experts first
+    moe = moe._replace(tensors=(router, *shared_experts, experts_up, experts_down))
     moe = with_correction(with_linear_router(moe), "mlp.expert_bias", (experts,))
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), activation)
     dense_layers = config.integer("num_dense_layers", default=1, minimum=0)
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether its feed-forward is the MoE."""
-        sliding = kind[0] == "sliding_attention"
+        attention_type, has_experts = kind
+        sliding = attention_type == "sliding_attention"
         return Block(
             mixer=attention._replace(window=window) if sliding else attention._replace(rotary_dim=0),
-            mlp=moe if kind[1] else mlp,
+            mlp=moe if has_experts else mlp,
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
             mlp_norm=rms_norm(hidden, "pre_mlp_layernorm", NORM),
             mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),

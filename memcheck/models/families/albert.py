@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from memcheck.models.decoder import layer_norm, linear, norm_tensors, plain_mlp, read_sizes
 from memcheck.models.encoder import MAX_LAYERS
 from memcheck.models.families.bert import assemble, bidirectional, transform_names
@@ -71,14 +73,12 @@ def _applications(layer: Block, layers: int, groups: int, inner: int) -> tuple[t
     ALBERT applies the same layers again and again: ``layers`` applications of ``groups`` groups of ``inner`` layers.
     The last application of each layer holds its tensors.
     """
-    applied = [(int(i / (layers / groups)), inner_index) for i in range(layers) for inner_index in range(inner)]
-    runs: list[tuple[Block, int]] = []
+    applied: list[tuple[int, int]] = []  # (group, layer in the group) of each application
+    for i in range(layers):
+        group = int(i / (layers / groups))
+        applied += [(group, inner_index) for inner_index in range(inner)]
+    blocks = []
     for i, layer_id in enumerate(applied):
-        block = layer._replace(
-            shared_with=SharedWith(later=layer_id in applied[i + 1 :], earlier=layer_id in applied[:i]),
-        )
-        if runs and runs[-1][0] == block:
-            runs[-1] = (block, runs[-1][1] + 1)
-        else:
-            runs.append((block, 1))
-    return tuple(runs)
+        shared_with = SharedWith(later=layer_id in applied[i + 1 :], earlier=layer_id in applied[:i])
+        blocks.append(layer._replace(shared_with=shared_with))
+    return tuple((block, len(list(equal_blocks))) for block, equal_blocks in groupby(blocks))

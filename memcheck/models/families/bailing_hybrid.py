@@ -48,8 +48,9 @@ def read(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: linear or full attention, and whether it has experts."""
-        chosen: Mixer | LatentAttention = mixer if kind[0] == "linear_attention" else attention
-        return pre_norm_block(hidden, chosen, moe if kind[1] else mlp)
+        attention_type, has_experts = kind
+        chosen: Mixer | LatentAttention = mixer if attention_type == "linear_attention" else attention
+        return pre_norm_block(hidden, chosen, moe if has_experts else mlp)
 
     note_mtp_layers(config)
     return decoder(

@@ -119,8 +119,8 @@ def read_xl(config: ConfigReader) -> Architecture:
     after the tables.
     """
     names = ("attention.self_attn_layer_norm", "LayerNorm", "roberta.encoder.LayerNorm")
-    found = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(dropout_place="mixer"))
-    return found._replace(embedding_norm=None)
+    architecture = _norms_in_front(encoder(config, ROBERTA), names, lambda b: b._replace(dropout_place="mixer"))
+    return architecture._replace(embedding_norm=None)
 
 
 def _norms_in_front(

@@ -88,12 +88,12 @@ def read_moe(config: ConfigReader) -> Architecture:
     dense_period = config.integer("prefix_dense_sliding_window_pattern", default=1, null=1)
     config.ignore("logit_scale")
 
-    def usual(i: int) -> str:
+    def default_type(i: int) -> str:
         """Return the default attention type of layer ``i``; the leading dense layers have a period of their own."""
         period_of_group, index_in_group = (dense_period, i) if i < dense_layers else (period, i - dense_layers)
         return "sliding_attention" if (index_in_group + 1) % period_of_group else "full_attention"
 
-    attention_types = layer_types(config, size.layers, usual)
+    attention_types = layer_types(config, size.layers, default_type)
     attention = grouped_attention(
         size,
         qkv_bias=bias,
@@ -113,11 +113,16 @@ def read_moe(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether it has experts."""
-        span = window if kind[0] == "sliding_attention" else None
-        rotates = span is not None or (not kind[1] and dense_period == 1)
+        attention_type, has_experts = kind
+        span = window if attention_type == "sliding_attention" else None
+        rotates = span is not None or (not has_experts and dense_period == 1)
         mixer = attention._replace(window=span, rotary_dim=size.head_dim if rotates else 0)
         return Block(
-            mixer=mixer, mlp=moe if kind[1] else mlp, input_norm=norm("input_layernorm"), mlp_norm=None, parallel=True
+            mixer=mixer,
+            mlp=moe if has_experts else mlp,
+            input_norm=norm("input_layernorm"),
+            mlp_norm=None,
+            parallel=True,
         )
 
     blocks = stack(zip(attention_types, moe_layers, strict=True), build_layer)

@@ -76,7 +76,8 @@ def _assemble(
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
         """Build one layer. ``kind``: whether it has an indexer of its own, and whether it has experts."""
-        return pre_norm_block(hidden, indexed_attention if kind[0] else attention, moe if kind[1] else mlp)
+        is_indexed, has_experts = kind
+        return pre_norm_block(hidden, indexed_attention if is_indexed else attention, moe if has_experts else mlp)
 
     blocks = stack(zip(indexed_layers, moe_layers, strict=True), build_layer)
     rotary_dim, fp32_params = attention.qk_rope_head_dim, ("indexer.weights_proj",)

@@ -71,9 +71,10 @@ def read(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether its experts are chosen by a hash of the token."""
-        tokens_per_key = compression_rates.get(kind[0], 0)
+        attention_type, is_hashed = kind
+        tokens_per_key = compression_rates.get(attention_type, 0)
         compressor = compressed._replace(rate=tokens_per_key)
-        if kind[0] != SPARSE:
+        if attention_type != SPARSE:
             compressor = compressor._replace(index_heads=0, index_dim=0)
         attention = Attention(
             size.heads,
@@ -91,7 +92,7 @@ def read(config: ConfigReader) -> Architecture:
             query_norm=None,
             key_norm=None,
         )
-        experts = HashedMoe(*moe) if kind[1] else moe
+        experts = HashedMoe(*moe) if is_hashed else moe
         return Block(
             mixer=attention,
             mlp=experts,

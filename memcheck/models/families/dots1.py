@@ -28,7 +28,8 @@ def read(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:
         """Build one layer. ``kind``: whether it has experts, and its window in tokens (None: full attention)."""
-        return pre_norm_block(hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
+        has_experts, layer_window = kind
+        return pre_norm_block(hidden, attention._replace(window=layer_window), moe if has_experts else mlp)
 
     return decoder(
         config,

@@ -60,7 +60,10 @@ def read_moe(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether it has experts."""
-        return pre_norm_block(size.hidden, _layer_attention(attention, kind[0], window), moe if kind[1] else mlp)
+        attention_type, has_experts = kind
+        return pre_norm_block(
+            size.hidden, _layer_attention(attention, attention_type, window), moe if has_experts else mlp
+        )
 
     blocks = stack(zip(attention_types, moe_layers, strict=True), build_layer)
     return decoder(config, size, blocks, tied=False, mask_windows=_mask_windows(attention_types, window))
@@ -79,11 +82,11 @@ def _attention_types(config: ConfigReader, size: StackDimensions) -> tuple[int |
         period = config.integer("sliding_window_pattern", minimum=0)
     period = 4 if period is None else period
 
-    def usual(i: int) -> str:
+    def default_type(i: int) -> str:
         """Default attention type of layer ``i``: every ``period``-th one is full."""
         return "sliding_attention" if window is not None and period and (i + 1) % period else "full_attention"
 
-    return window, layer_types(config, size.layers, usual)
+    return window, layer_types(config, size.layers, default_type)
 
 
 def _mask_windows(types: tuple[str, ...], window: int | None) -> tuple[int | None, ...]:

@@ -52,14 +52,13 @@ def read(config: ConfigReader) -> Architecture:
         dropout=config.dropout("attention_dropout"),
     )
     grouped = new_decoder and size.kv_heads != size.heads
-    attention = (ExpandedFalconAttention if grouped else FalconAttention)(*attention)
+    attention_type = ExpandedFalconAttention if grouped else FalconAttention
+    attention = attention_type(*attention)
     width = config.optional_integer("ffn_hidden_size", "intermediate_size") or 4 * hidden
     activation = config.activation("activation", default="gelu")
     mlp = plain_mlp(hidden, width, activation, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias)
-    attention, mlp = (
-        attention._replace(tensors=_transposed_weights(attention)),
-        mlp._replace(tensors=_transposed_weights(mlp)),
-    )
+    attention = attention._replace(tensors=_transposed_weights(attention))
+    mlp = mlp._replace(tensors=_transposed_weights(mlp))
     input_norm, mlp_norm, parallel = _norms(config, hidden, new_decoder)
     block = Block(
         mixer=attention,
@@ -114,9 +113,8 @@ def _norms(config: ConfigReader, hidden: int, new_decoder: bool) -> tuple[Norm, 
     parallel.
     """
     parallel = config.flag("parallel_attn", default=True)
-    norm_count = config.integer(
-        "num_ln_in_parallel_attn", default=2 if new_decoder else 1, null=2 if new_decoder else 1, maximum=2
-    )
+    default_norms = 2 if new_decoder else 1
+    norm_count = config.integer("num_ln_in_parallel_attn", default=default_norms, null=default_norms, maximum=2)
     if not parallel:
         if new_decoder:
             config.fail("parallel_attn", "new_decoder_architecture needs parallel_attn", "set parallel_attn: true")

@@ -65,11 +65,14 @@ def read(config: ConfigReader) -> Architecture:
         """Build one layer. ``kind``: attention type, key-value mode (``store``, ``reuse``), MLP width, sparse
         activations.
         """
-        attention = gemma4_attention(size, bias=bias, keys_are_values=False, reuses=kind[1] == "reuse")
-        attention = attention._replace(stores_keys=kind[1] == "store")
-        return (AltUpBlock if scales_correction else UnscaledAltUpBlock)(
-            mixer=attention._replace(window=window if kind[0] == "sliding_attention" else None, dropout=dropout),
-            mlp=(SparseGemmaMlp if kind[3] else GemmaMlp)(*gated_mlp(hidden, kind[2], activation)),
+        attention_type, kv_mode, mlp_width, is_sparse = kind
+        attention = gemma4_attention(size, bias=bias, keys_are_values=False, reuses=kv_mode == "reuse")
+        attention = attention._replace(stores_keys=kv_mode == "store")
+        block_type = AltUpBlock if scales_correction else UnscaledAltUpBlock
+        mlp_type = SparseGemmaMlp if is_sparse else GemmaMlp
+        return block_type(
+            mixer=attention._replace(window=window if attention_type == "sliding_attention" else None, dropout=dropout),
+            mlp=mlp_type(*gated_mlp(hidden, mlp_width, activation)),
             input_norm=rms_norm(hidden, "input_layernorm", NORM),
             mlp_norm=rms_norm(hidden, "pre_feedforward_layernorm", NORM),
             mixer_output_norm=rms_norm(hidden, "post_attention_layernorm", NORM),
@@ -81,11 +84,11 @@ def read(config: ConfigReader) -> Architecture:
     kv_modes = kv_sharing_modes(attention_types, kv_shared_layers)
     uncapped = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is None
     config.number("final_logit_softcapping", default=30.0)
-    stream_projections = tuple(
-        ParameterTensor(f"model.altup_{name}projections.{i}.weight", (hidden, hidden), "embedding")
-        for name in ("", "unembed_")
+    stream_projections = [
+        ParameterTensor(f"model.altup_{name}.{i}.weight", (hidden, hidden), "embedding")
+        for name in ("projections", "unembed_projections")
         for i in range(streams - 1)
-    )
+    ]
     architecture = decoder(
         config,
         size,

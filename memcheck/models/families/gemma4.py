@@ -84,20 +84,21 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
     full_attention_size = _full_attention_dimensions(config, size)
     keys_are_values = config.flag("attention_k_eq_v")
     per_layer_vocab = config.integer("vocab_size_per_layer_input", default=size.vocab, null=size.vocab)
-    per_layer = (
-        PerLayer(width=per_layer_width, total=size.layers * per_layer_width, activation=activation)
-        if per_layer_width
-        else None
-    )
+    per_layer = None
+    if per_layer_width:
+        per_layer = PerLayer(width=per_layer_width, total=size.layers * per_layer_width, activation=activation)
     bias, dropout = config.flag("attention_bias"), config.dropout("attention_dropout")
 
     def build_layer(kind: Kind) -> Block:
         """Build one layer. ``kind``: whether its attention is full, and whether it reuses or stores keys and values."""
-        heads = full_attention_size if kind.full else size
         attention = gemma4_attention(
-            heads, bias=bias, keys_are_values=keys_are_values and kind.full, reuses=kind.reuses
+            full_attention_size if kind.full else size,
+            bias=bias,
+            keys_are_values=keys_are_values and kind.full,
+            reuses=kind.reuses,
         )
-        mlp: Mlp | Moe = moe or gated_mlp(hidden, width * 2 if double_wide_mlp and kind.reuses else width, activation)
+        mlp_width = 2 * width if double_wide_mlp and kind.reuses else width
+        mlp: Mlp | Moe = gated_mlp(hidden, mlp_width, activation) if moe is None else moe
         return Block(
             mixer=attention._replace(window=None if kind.full else window, dropout=dropout, stores_keys=kind.stores),
             mlp=mlp,
@@ -111,6 +112,7 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
         )
 
     has_softcap = "final_logit_softcapping" in config.config and config.raw("final_logit_softcapping") is not None
+    rotary_dims = [full_attention_size.head_dim if kind.full else size.head_dim for kind in kinds]
     architecture = decoder(
         config,
         size,
@@ -119,8 +121,7 @@ def _read(config: ConfigReader, *, per_layer_width: int) -> Architecture:
         final_norm=rms_norm(hidden, "model.norm", NORM),
         embedding_scale="module",
         final_softcap=has_softcap,
-        rotary_tables=tuple(dict.fromkeys(full_attention_size.head_dim if k.full else size.head_dim for k in kinds))
-        or 1,
+        rotary_tables=tuple(dict.fromkeys(rotary_dims)) or 1,
         mask_windows=(None, window),
         per_layer=per_layer,
         extra_tensors=per_layer_embedding_tensors(

@@ -64,9 +64,8 @@ def _read(config: ConfigReader, *, bias: bool) -> Architecture:
     dense_layers = config.integer("first_k_dense_replace", minimum=0)
     note_mtp_layers(config)
 
-    def build_layer(layer: int) -> Block:
-        """Build one layer. ``layer``: 1 if it has experts, else 0."""
-        return pre_norm_block(size.hidden, attention, moe if layer else mlp)
+    def build_layer(has_experts: bool) -> Block:
+        return pre_norm_block(size.hidden, attention, moe if has_experts else mlp)
 
-    blocks = stack((int(i >= dense_layers) for i in range(size.layers)), build_layer)
+    blocks = stack((i >= dense_layers for i in range(size.layers)), build_layer)
     return decoder(config, size, blocks, tied=False, rotary_dim=attention.rotary_dim)

@@ -90,11 +90,12 @@ def _with_windows_and_sinks(config: ConfigReader, size: StackDimensions, archite
 
     def build_layer(kind: tuple[int | None, bool]) -> Block:
         """Build one layer. ``kind``: its window in tokens (None: full attention), and whether it rotates."""
+        layer_window, is_rotated = kind
         if not isinstance(block.mixer, Attention):
             return block
         mixer = block.mixer._replace(
-            window=kind[0],
-            rotary_dim=block.mixer.rotary_dim if kind[1] else 0,
+            window=layer_window,
+            rotary_dim=block.mixer.rotary_dim if is_rotated else 0,
             sinks="scale",
             kernels=block.mixer.kernels._replace(sdpa=False),
             tensors=(*block.mixer.tensors, vector("self_attn.sinks", size.heads, "attention", "column")),

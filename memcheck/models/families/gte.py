@@ -93,10 +93,11 @@ def read_jina(config: ConfigReader) -> Architecture:
 def _encoder(
     config: ConfigReader, model: str, hidden_dropout: float, activation: str, *, biases: bool, dropout: float = 0.0
 ) -> Architecture:
-    """Return the embeddings and layers; the caller adds the head.
+    """Build an encoder with rotary attention and norms after the residual sums; the caller adds the head.
 
-    ``hidden_dropout``: dropout of the residual stream. ``dropout``: the class's default of attention. ``biases``: of
-    the layers' matrices.
+    ``model``: name of the module that has embeddings and layers. ``hidden_dropout``: dropout of the residual stream.
+    ``activation``: of the gated MLP. ``biases``: the layers' matrices have biases (GTE), or none (Nomic). ``dropout``:
+    the class's default of attention.
     """
     size = read_sizes(config, kv_heads="none")
     hidden = size.hidden
@@ -111,10 +112,11 @@ def _encoder(
         eager=EAGER._replace(softmax_fp32=False),
     )
     width = config.integer("intermediate_size")
-    mlp = (DownBiasMlp if biases else Mlp)(
-        width,
-        True,
-        activation,
+    mlp_type = DownBiasMlp if biases else Mlp  # only the last matrix has a bias
+    mlp = mlp_type(
+        width=width,
+        gated=True,
+        activation=activation,
         bias=False,
         tensors=(
             *linear("mlp.gate_proj", width, hidden, "mlp", "column"),

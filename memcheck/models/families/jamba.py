@@ -35,19 +35,20 @@ def read(config: ConfigReader) -> Architecture:
         names=("router", "shared_experts"),
         routing=CHOSEN._replace(normalised=False),
     )
-    attended = _period(config, "attn_layer", 8, 4)
-    routes = _period(config, "expert_layer", 2, 1)
+    attention_period, attention_offset = _period(config, "attn_layer", 8, 4)
+    expert_period, expert_offset = _period(config, "expert_layer", 2, 1)
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
         """Build one layer. ``kind``: whether it has attention in place of Mamba, and whether it may have experts."""
+        has_attention, has_experts = kind
         return Block(
-            mixer=attention if kind[0] else mamba,
-            mlp=sparse if kind[1] and experts > 1 else dense,
+            mixer=attention if has_attention else mamba,
+            mlp=sparse if has_experts and experts > 1 else dense,
             input_norm=rms_norm(hidden, "input_layernorm"),
             mlp_norm=rms_norm(hidden, "pre_ff_layernorm"),
         )
 
-    kinds = [(i % attended[0] == attended[1], i % routes[0] == routes[1]) for i in range(size.layers)]
+    kinds = [(i % attention_period == attention_offset, i % expert_period == expert_offset) for i in range(size.layers)]
     final_norm = rms_norm(hidden, "model.final_layernorm")
     return decoder(config, size, stack(kinds, build_layer), tied=False, final_norm=final_norm, rotary_dim=0)
 

@@ -19,6 +19,7 @@ from memcheck.models.decoder import (
 from memcheck.models.families.deepseek import latent_dimensions
 from memcheck.models.module_types import Routing, SharedExperts, UnturnedLatentAttention
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Block, Mixer, Moe, ParameterTensor
 
 
@@ -34,15 +35,20 @@ def read(config: ConfigReader) -> Architecture:
     mixer = _delta(config, hidden, older)
     moe = experts(config, hidden)
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), moe.activation)
-    full = older.get("full_attn_layers")
-    chosen = {n - 1 for n in full if isinstance(n, int)} if isinstance(full, list) else None
+    stated_layers = older.get("full_attn_layers")  # counted from 1
+    chosen = None
+    if isinstance(stated_layers, list):
+        chosen = {number - 1 for number in stated_layers if isinstance(number, int)}
     attention_types = layer_types(config, size.layers, lambda i: _kind(i, chosen))
     moe_layers = sparse_types(
         config, size.layers, config.integer("first_k_dense_replace", default=1, null=1, minimum=0)
     )
 
     def build_layer(kind: tuple[str, bool]) -> Block:
-        return pre_norm_block(hidden, mixer if kind[0] == "linear_attention" else attention, moe if kind[1] else mlp)
+        attention_type, has_experts = kind
+        return pre_norm_block(
+            hidden, mixer if attention_type == "linear_attention" else attention, moe if has_experts else mlp
+        )
 
     return decoder(
         config, size, stack(zip(attention_types, moe_layers, strict=True), build_layer), tied=False, rotary_dim=0
@@ -136,7 +142,7 @@ def delta_mixer(
         kind="kimi-delta",
         heads=heads,
         head_dim=head_dim,
-        state_bytes_per_sequence=heads * head_dim * head_dim * 4 + 3 * width * kernel * 2,
+        state_bytes_per_sequence=generation_bytes(state=width * head_dim, convolution=3 * width * kernel),
         width=3 * width,
         tensors=tensors,
         kernel=kernel,

@@ -19,6 +19,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.module_types import CHOSEN, HALF
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Attention, Block, Mixer, Mlp, Moe, ParameterTensor
 
 PROJECTIONS = Projections(output="out_proj")
@@ -64,20 +65,18 @@ def read_3(config: ConfigReader) -> Architecture:
     """
     size = read_sizes(config, kv_heads="required", head_dim=128)
     hidden, window = size.hidden, config.window()
-    attention_gate, output_norm = (
-        config.flag("use_attention_gate", default=True),
-        config.flag("use_sandwich_norm", default=True),
-    )
+    attention_gate = config.flag("use_attention_gate", default=True)
+    output_norm = config.flag("use_sandwich_norm", default=True)
     bias = config.flag("attention_bias")
     known_kinds = ("conv", "full_attention", "sliding_attention")
 
-    def usual(i: int) -> str:
+    def default_kind(i: int) -> str:
         """Return the default kind of layer ``i``."""
         if i % 4 == 2:
             return "full_attention"
         return "sliding_attention" if i and i % 4 == 0 else "conv"
 
-    layer_kinds = config.texts("layer_types") or tuple(usual(i) for i in range(size.layers))
+    layer_kinds = config.texts("layer_types") or tuple(default_kind(i) for i in range(size.layers))
     unknown = next((t for t in layer_kinds if t not in known_kinds), None)
     if unknown is not None or len(layer_kinds) != size.layers:
         config.fail("layer_types", f"layer_types must name {size.layers} layers", f"known: {', '.join(known_kinds)}")
@@ -158,7 +157,7 @@ def _mixers(config: ConfigReader, size: StackDimensions, kernel: int = 3) -> dic
         kind="short-convolution",
         heads=hidden,
         head_dim=1,
-        state_bytes_per_sequence=hidden * kernel * 2,
+        state_bytes_per_sequence=generation_bytes(convolution=hidden * kernel),
         width=3 * hidden,
         tensors=tensors,
         kernel=kernel,
@@ -186,9 +185,10 @@ def _assemble(
 
     def build_layer(kind: tuple[str, Mlp | Moe]) -> Block:
         """Build one layer. ``kind``: its kind of mixer, and its feed-forward."""
+        layer_kind, feed_forward = kind
         return Block(
-            mixer=mixers[kind[0]],
-            mlp=kind[1],
+            mixer=mixers[layer_kind],
+            mlp=feed_forward,
             input_norm=rms_norm(hidden, "operator_norm"),
             mlp_norm=rms_norm(hidden, "ffn_norm"),
         )

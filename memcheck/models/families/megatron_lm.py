@@ -65,16 +65,17 @@ def read(config: ConfigReader) -> Architecture:
     experts = _experts(config, hidden) if config.has("num_experts") else None
     moe_layers = [False] * layers if experts is None else _layer_pattern(config, "moe_layer_freq", layers, _every)
     linear_attention = delta_net(config, hidden, biased=input_norm.bias) if has_delta_nets(config) else None
-    linear_layers = (
-        [False] * layers if linear_attention is None else _layer_pattern(config, FREQUENCY, layers, _all_but_every)
-    )
+    linear_layers = [False] * layers
+    if linear_attention is not None:
+        linear_layers = _layer_pattern(config, FREQUENCY, layers, _all_but_every)
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
         """Build one layer. ``kind``: whether its attention is linear, and whether it has experts."""
-        layer_mixer: Attention | LatentAttention | Mixer = (
-            mixer if linear_attention is None or not kind[0] else linear_attention
-        )
-        feed_forward: Mlp | Moe = dense if experts is None or not kind[1] else experts
+        is_linear, has_experts = kind
+        layer_mixer: Attention | LatentAttention | Mixer = mixer
+        if is_linear and linear_attention is not None:
+            layer_mixer = linear_attention
+        feed_forward: Mlp | Moe = experts if has_experts and experts is not None else dense
         return Block(mixer=layer_mixer, mlp=feed_forward, input_norm=input_norm, mlp_norm=pre_mlp_norm, dropout=dropout)
 
     blocks = stack(zip(linear_layers, moe_layers, strict=True), build_layer)
@@ -196,7 +197,7 @@ def _latent_attention(config: ConfigReader, hidden: int) -> LatentAttention:
     """
     heads, q_lora_rank = config.integer("num_attention_heads"), config.optional_integer("q_lora_rank")
     kv_lora_rank, qk_head_dim, qk_pos_emb_head_dim, v_head_dim = (
-        config.integer(name, default=usual) for name, usual in LATENT_DEFAULTS.items()
+        config.integer(name, default=default) for name, default in LATENT_DEFAULTS.items()
     )
     bias = False  # multi_latent_attention.py builds its projections without
     module, query_width = "self_attention", heads * (qk_head_dim + qk_pos_emb_head_dim)
@@ -299,14 +300,17 @@ def _layer_pattern(config: ConfigReader, key: str, layers: int, selects: Callabl
     number = whole_number(text)
     if number:
         return [selects(number, i) for i in range(layers)]
+    inner, repeats = text, 1
     repeated = _REPEATED.match(text)
-    inner, repeats = (repeated[1], int(repeated[2] or 1)) if repeated is not None else (text, 1)
+    if repeated is not None:
+        inner, repeats = repeated[1], int(repeated[2] or 1)
     selected: list[bool] = []
     for summand in inner.split("+"):
         term = _TERM.match(summand.strip())
-        if term is None or max(int(term[2] or 1), repeats) > layers:
+        term_repeats = int(term[2] or 1) if term is not None else 0
+        if term is None or max(term_repeats, repeats) > layers:
             config.fail(key, f"{key} = {text!r} is neither a number nor a sum like ([0]*1+[1]*3)")
-        selected.extend([digit == "1" for digit in term[1] if digit in "01"] * int(term[2] or 1))
+        selected += [digit == "1" for digit in term[1] if digit in "01"] * term_repeats
     selected *= repeats
     if len(selected) != layers:
         config.fail(key, f"{key} describes {len(selected)} of {layers} layers")

@@ -53,10 +53,11 @@ def read(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its kind of attention, and whether it has experts."""
-        sliding = kind[0] == "sliding_attention"
-        attention = _attention(size, value_dim, rotary_dims[kind[0]], bias=bias, sliding=sliding)
+        attention_type, has_experts = kind
+        sliding = attention_type == "sliding_attention"
+        attention = _attention(size, value_dim, rotary_dims[attention_type], bias=bias, sliding=sliding)
         attention = attention._replace(window=window if sliding else None, dropout=dropout)
-        return pre_norm_block(hidden, attention, moe if kind[1] else mlp)
+        return pre_norm_block(hidden, attention, moe if has_experts else mlp)
 
     return decoder(
         config,
@@ -91,20 +92,20 @@ def _check_other_code(
             config.fail(key, f"transformers does not read {key}: its class builds {expected_value}", f"remove {key}")
 
 
-def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sliding: bool) -> Attention:
+def _attention(size: StackDimensions, value_dim: int, rotary_dim: int, *, bias: bool, sliding: bool) -> Attention:
     """Build attention whose values have another width than queries and keys.
 
-    ``wide``: elements of a value head. ``turned``: rotated elements of a query or key head. ``sliding``: the attention
-    of windowed layers, which has twice the key-value heads and sinks. The class switches scaled_dot_product_attention
-    off.
+    ``value_dim``: elements of a value head. ``rotary_dim``: rotated elements of a query or key head. ``sliding``: the
+    attention of windowed layers, which has twice the key-value heads and sinks. The class switches
+    scaled_dot_product_attention off.
     """
     hidden, heads = size.hidden, size.heads
     kv_heads = 2 * size.kv_heads if sliding else size.kv_heads
     tensors = (
         *linear("self_attn.q_proj", heads * size.head_dim, hidden, "attention", "column", bias=bias),
         *linear("self_attn.k_proj", kv_heads * size.head_dim, hidden, "attention", "column", bias=bias),
-        *linear("self_attn.v_proj", kv_heads * wide, hidden, "attention", "column", bias=bias),
-        *linear("self_attn.o_proj", hidden, heads * wide, "attention", "row"),
+        *linear("self_attn.v_proj", kv_heads * value_dim, hidden, "attention", "column", bias=bias),
+        *linear("self_attn.o_proj", hidden, heads * value_dim, "attention", "row"),
     )
     sinks = (vector("self_attn.sinks", heads, "attention", "column"),) if sliding else ()
     return MimoAttention(
@@ -112,9 +113,9 @@ def _attention(size: StackDimensions, wide: int, turned: int, *, bias: bool, sli
         kv_heads=kv_heads,
         head_dim=size.head_dim,
         qkv_bias=bias,
-        rotary_dim=turned,
+        rotary_dim=rotary_dim,
         tensors=sinks + tensors,
-        v_head_dim=wide,
+        v_head_dim=value_dim,
         sinks="logit" if sliding else "",
         eager=EAGER._replace(softmax_fp32=False),
         kernels=KERNELS._replace(sdpa=False),

@@ -16,6 +16,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.module_types import CHOSEN
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 
 
@@ -104,7 +105,7 @@ def _lightning(config: ConfigReader, size: StackDimensions) -> Mixer:
         ParameterTensor(f"{module}.norm.weight", (width,), "norm"),
     )
     tables = size.heads * (block * block + 2 * block + 1)
-    state = size.heads * size.head_dim * size.head_dim * 4
+    state = generation_bytes(state=width * size.head_dim)
     return Mixer(
         kind="lightning",
         heads=size.heads,

@@ -57,21 +57,22 @@ def read(config: ConfigReader) -> Architecture:
         isinstance(moe_layer_freq, list) and len(moe_layer_freq) == size.layers and not config.has("mlp_layer_types")
     )
     dense_layers = config.integer("first_k_dense_replace", default=0, null=0, minimum=0)
-    moe_layers = (
-        tuple(bool(flag) for flag in moe_layer_freq)
-        if lists_moe_layers
-        else sparse_types(config, size.layers, dense_layers)
-    )
-    leading_dense = next((i for i, routed in enumerate(moe_layers) if routed), size.layers)
+    if lists_moe_layers:
+        moe_layers = tuple(map(bool, moe_layer_freq))
+    else:
+        moe_layers = sparse_types(config, size.layers, dense_layers)
+    leading_dense = moe_layers.index(True) if True in moe_layers else size.layers
     if config.has("first_k_dense_replace") and leading_dense != min(dense_layers, size.layers):
-        message = (
-            f"first_k_dense_replace is {dense_layers}, and the list of layers begins with {leading_dense} dense ones"
-        )
+        stated = f"first_k_dense_replace is {dense_layers}"
+        message = f"{stated}, and the list of layers begins with {leading_dense} dense ones"
         config.fail("first_k_dense_replace", message, "remove one of the two")
 
     def build_layer(kind: tuple[bool, bool]) -> Block:
         """Build one layer. ``kind``: whether it has an indexer, and whether it has experts."""
-        return pre_norm_block(hidden, indexed_attention if kind[0] else attention, moe if kind[1] else mlp, kind=NORM)
+        is_indexed, has_experts = kind
+        return pre_norm_block(
+            hidden, indexed_attention if is_indexed else attention, moe if has_experts else mlp, kind=NORM
+        )
 
     return decoder(
         config,

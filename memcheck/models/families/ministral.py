@@ -22,8 +22,8 @@ def read(config: ConfigReader) -> Architecture:
     attention = grouped_attention(size, dropout=config.dropout("attention_dropout"))
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation())
     window = config.window()
-    usual = "full_attention" if window is None else "sliding_attention"
-    spans = windows(layer_types(config, size.layers, lambda _: usual), window)
+    default_type = "full_attention" if window is None else "sliding_attention"
+    spans = windows(layer_types(config, size.layers, lambda _: default_type), window)
 
     def build_layer(span: int | None) -> Block:
         return pre_norm_block(size.hidden, attention._replace(window=span), mlp)

@@ -47,10 +47,10 @@ def read(config: ConfigReader) -> Architecture:
 
 def crossing_layers(config: ConfigReader) -> tuple[int, ...]:
     """Read the indices of the layers whose attention reads pictures (``cross_attention_layers``)."""
-    found = config.integers(CROSSING)
-    if found is None:
+    stated_layers = config.integers(CROSSING)
+    if stated_layers is None:
         config.fail(CROSSING, f"{CROSSING} is missing", "state the numbers of the layers that read pictures, or []")
-    return found
+    return stated_layers
 
 
 def _crossing(size: StackDimensions, mlp: Mlp) -> Block:

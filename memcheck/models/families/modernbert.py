@@ -97,9 +97,9 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
     width, mlp_bias = config.integer("intermediate_size"), config.flag("mlp_bias")
     activation = config.activation("hidden_activation", default="gelu")
     mlp = Mlp(
-        width,
-        True,
-        activation,
+        width=width,
+        gated=True,
+        activation=activation,
         bias=mlp_bias,
         fused_gate_up=True,
         inner_dropout=config.dropout("mlp_dropout"),

@@ -52,8 +52,9 @@ def read(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its kind of attention, and whether it rotates queries and keys."""
-        mixer = attention._replace(window=window if kind[0] == "sliding_attention" else None)
-        return sandwich_block(hidden, mixer if kind[1] else mixer._replace(rotary_dim=0), mlp)
+        attention_type, is_rotated = kind
+        mixer = attention._replace(window=window if attention_type == "sliding_attention" else None)
+        return sandwich_block(hidden, mixer if is_rotated else mixer._replace(rotary_dim=0), mlp)
 
     return decoder(
         config,

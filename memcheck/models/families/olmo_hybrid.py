@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from memcheck.models.decoder import (
     decoder,
     gated_mlp,
@@ -17,6 +19,7 @@ from memcheck.models.decoder import (
 )
 from memcheck.models.module_types import HALF, DoubledBetaMixer
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Block, Mixer, ParameterTensor
 
 NORM = "rmsnorm-fp32-weight"
@@ -76,24 +79,22 @@ def _delta_net(config: ConfigReader, hidden: int) -> Mixer:
     keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     conv_channels = 2 * keys + values
     widths = {"q": keys, "k": keys, "v": values, "a": value_heads, "b": value_heads, "g": values}
+    projections = [linear(f"{module}.{name}_proj", width, hidden, "mixer", "column") for name, width in widths.items()]
     tensors = (
-        *(
-            t
-            for name, width in widths.items()
-            for t in linear(f"{module}.{name}_proj", width, hidden, "mixer", "column")
-        ),
+        *chain.from_iterable(projections),
         ParameterTensor(f"{module}.conv1d.weight", (conv_channels, 1, kernel), "mixer", shard="column"),
         vector(f"{module}.dt_bias", value_heads, "mixer", "column"),
         vector(f"{module}.A_log", value_heads, "mixer", "column"),
         vector(f"{module}.o_norm.weight", value_dim, "norm"),
         *linear(f"{module}.o_proj", hidden, values, "mixer", "row"),
     )
-    allow_neg_eigval = config.flag("linear_allow_neg_eigval", default=True)
-    return (DoubledBetaMixer if allow_neg_eigval else Mixer)(
+    doubles_beta = config.flag("linear_allow_neg_eigval", default=True)
+    mixer_type = DoubledBetaMixer if doubles_beta else Mixer
+    return mixer_type(
         kind="gated-delta-net",
         heads=value_heads,
         head_dim=value_dim,
-        state_bytes_per_sequence=value_heads * key_dim * value_dim * 4 + conv_channels * kernel * 2,
+        state_bytes_per_sequence=generation_bytes(state=values * key_dim, convolution=conv_channels * kernel),
         width=2 * keys + 2 * values,
         tensors=tensors,
         key_heads=key_heads,

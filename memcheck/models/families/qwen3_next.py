@@ -24,6 +24,7 @@ from memcheck.models.families.deepseek import note_mtp_layers
 from memcheck.models.families.qwen_moe import layers_with_experts
 from memcheck.models.module_types import CHOSEN, SharedExperts
 from memcheck.models.reader import ConfigReader
+from memcheck.models.recurrent import generation_bytes
 from memcheck.models.types import Architecture, Block, Mixer, Mlp, Moe, ParameterTensor
 from memcheck.record import Record
 
@@ -119,8 +120,9 @@ def _assemble(
 
     def build_layer(kind: tuple[str, Mlp | Moe]) -> Block:
         """Build one layer. ``kind``: ``linear_attention`` or ``full_attention``, and its feed-forward."""
-        mixer = linear_mixer if kind[0] == "linear_attention" else attention
-        return pre_norm_block(hidden, mixer, kind[1], kind=NORM)
+        attention_type, feed_forward = kind
+        mixer = linear_mixer if attention_type == "linear_attention" else attention
+        return pre_norm_block(hidden, mixer, feed_forward, kind=NORM)
 
     return decoder(
         config,
@@ -144,9 +146,9 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
     keys, values, module = key_heads * key_dim, value_heads * value_dim, "linear_attn"
     conv_channels = 2 * keys + values
     widths = {"qkvz": 2 * keys + 2 * values, "qkv": conv_channels, "z": values, "ba": 2 * value_heads}
-    inputs = tuple(
-        t for name in style.inputs for t in _input_projection(module, name, widths.get(name, value_heads), hidden)
-    )
+    inputs: tuple[ParameterTensor, ...] = ()
+    for name in style.inputs:
+        inputs += _input_projection(module, name, widths.get(name, value_heads), hidden)
     output = (
         vector(f"{module}.norm.weight", value_dim, "norm"),
         *linear(f"{module}.out_proj", hidden, values, "mixer", "row"),
@@ -157,7 +159,7 @@ def delta_net(config: ConfigReader, hidden: int, style: DeltaStyle) -> Mixer:
         ParameterTensor(f"{module}.conv1d.weight", (conv_channels, 1, kernel), "mixer", shard="column"),
         *(output + inputs if style.output_first else inputs + output),
     )
-    state_bytes = value_heads * key_dim * value_dim * 4 + conv_channels * kernel * 2
+    state_bytes = generation_bytes(state=values * key_dim, convolution=conv_channels * kernel)
     return Mixer(
         kind="gated-delta-net",
         heads=value_heads,

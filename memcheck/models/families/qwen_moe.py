@@ -76,7 +76,8 @@ def read_mellum(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:
         """Build one layer. ``kind``: whether it has experts, and its window in tokens (None: full attention)."""
-        return pre_norm_block(size.hidden, attention._replace(window=kind[1]), moe if kind[0] else mlp)
+        has_experts, layer_window = kind
+        return pre_norm_block(size.hidden, attention._replace(window=layer_window), moe if has_experts else mlp)
 
     blocks = stack(zip(moe_layers, windows(attention_types, window), strict=True), build_layer)
     return decoder(
@@ -122,7 +123,8 @@ def _assemble(
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:
         """Build one layer. ``kind``: whether it has experts, and its window in tokens (None: full attention)."""
-        feed_forward: Mlp | Moe = moe if kind[0] or dense is None else dense
-        return pre_norm_block(size.hidden, attention._replace(window=kind[1]), feed_forward)
+        has_experts, layer_window = kind
+        feed_forward: Mlp | Moe = moe if has_experts or dense is None else dense
+        return pre_norm_block(size.hidden, attention._replace(window=layer_window), feed_forward)
 
     return decoder(config, size, stack(zip(moe_layers, spans, strict=True), build_layer), tied=False)

@@ -35,8 +35,10 @@ def read(config: ConfigReader) -> Architecture:
     mlp = gated_mlp(size.hidden, config.integer("intermediate_size"), config.activation(), bias=config.flag("mlp_bias"))
 
     def build_layer(kind: tuple[bool, int | None]) -> Block:
-        rotary_dim = size.head_dim if kind[0] else 0
-        return pre_norm_block(size.hidden, attention._replace(rotary_dim=rotary_dim, window=kind[1]), mlp)
+        """Build one layer. ``kind``: whether it rotates queries and keys, and its window in tokens (None: full)."""
+        is_rotated, layer_window = kind
+        rotary_dim = size.head_dim if is_rotated else 0
+        return pre_norm_block(size.hidden, attention._replace(rotary_dim=rotary_dim, window=layer_window), mlp)
 
     blocks = stack(zip(rotated, windows(attention_types, window), strict=True), build_layer)
     return decoder(config, size, blocks, tied=True)

@@ -63,12 +63,12 @@ def read(config: ConfigReader) -> Architecture:
 
     def build_layer(kind: tuple[str, bool]) -> Block:
         """Build one layer. ``kind``: its attention type, and whether it has experts."""
-        slides = kind[0] == SLIDING
-        attention = _attention(
-            size._replace(heads=sliding_heads if slides else size.heads), rotary_dims[kind[0]], bias=bias
-        )
+        attention_type, has_experts = kind
+        slides = attention_type == SLIDING
+        layer_size = size._replace(heads=sliding_heads if slides else size.heads)
+        attention = _attention(layer_size, rotary_dims[attention_type], bias=bias)
         attention = attention._replace(window=window if slides else None, dropout=dropout)
-        return pre_norm_block(hidden, attention, moe if kind[1] else mlp, kind=NORM)
+        return pre_norm_block(hidden, attention, moe if has_experts else mlp, kind=NORM)
 
     return decoder(
         config,

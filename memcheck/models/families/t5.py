@@ -70,10 +70,9 @@ def _assemble(config: ConfigReader, *, table_per_layer: bool) -> Architecture:
     scales_head_input, tied = _head_scaling_and_tie(config)
     later_bias = ("own", "own-zeros") if table_per_layer else ("shared", "shared-zeros")
     first_bias = ("own", "own-zeros") if table_per_layer else ("table", "zeros")
-    encoder_blocks, decoder_blocks = (
-        [stack.encoder_layer(kind) for kind in (first_bias[0], later_bias[0])],
-        [stack.decoder_layer(*kinds) for kinds in (first_bias, later_bias)],
-    )
+    # the first layer of each stack, and every later one; the second word is that of cross attention
+    encoder_blocks = [stack.encoder_layer(bias) for bias, _ in (first_bias, later_bias)]
+    decoder_blocks = [stack.decoder_layer(*biases) for biases in (first_bias, later_bias)]
     final_norm = rms_norm(hidden, "encoder.final_layer_norm", "rmsnorm-t5")
     encoder = Encoder(
         blocks=_layer_runs(encoder_blocks, encoder_layers),

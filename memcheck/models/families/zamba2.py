@@ -53,8 +53,8 @@ def read(config: ConfigReader) -> Architecture:
     )
     number = config.integer("num_mem_blocks", default=1)
     blocks = in_turn(types, plain, hybrid, number, _named(config, types))
-    turned = 2 * hidden // size.heads if config.flag("use_mem_rope") else 0
-    return assemble(config, size, blocks, rotary_dim=turned)
+    rotary_dim = 2 * hidden // size.heads if config.flag("use_mem_rope") else 0
+    return assemble(config, size, blocks, rotary_dim=rotary_dim)
 
 
 def in_turn(
@@ -109,18 +109,18 @@ def _types(config: ConfigReader, layers: int) -> tuple[str, ...]:
 
     By default every sixth layer is a hybrid, and three more are, as in the class.
     """
-    usual = ["linear_attention", *(["linear_attention"] * 5 + ["hybrid"]) * 7]
-    usual += [*["linear_attention"] * 4, "hybrid", *["linear_attention"] * 3, "hybrid", *["linear_attention"] * 2]
-    return kinds_of(config, layers, tuple(usual))
+    hybrids = [*range(6, 43, 6), 47, 51]
+    default_kinds = ["hybrid" if i in hybrids else "linear_attention" for i in range(54)]
+    return kinds_of(config, layers, tuple(default_kinds))
 
 
-def kinds_of(config: ConfigReader, layers: int, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """Return each layer's kind, from ``layers_block_type`` or the default ``usual``.
+def kinds_of(config: ConfigReader, layers: int, default_kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return each layer's kind, from ``layers_block_type`` or the default ``default_kinds``.
 
     Raises:
         ArchitectureError: an unknown kind, or another number of layers than the model has.
     """
-    stated = config.texts("layers_block_type") or usual
+    stated = config.texts("layers_block_type") or default_kinds
     kinds = tuple(OLDER.get(kind, kind) for kind in stated)
     unknown = next((kind for kind in kinds if kind not in ("linear_attention", "hybrid")), None)
     if unknown is not None or len(kinds) != layers:

@@ -68,7 +68,7 @@ def test_saved_storages_outlive_their_release() -> None:
 def test_units_in_front_of_what_is_trained_have_no_backward() -> None:
     """What only these would use again is let go of in forward."""
     far = NEXT._replace(max_reuse=1000)
-    assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, idle=2) == GatheredMost(20, 20, 10, 0)
+    assert gathered((PLAIN,) * 4, UNITS, far, recompute=False, without_backward=2) == GatheredMost(20, 20, 10, 0)
 
 
 def test_recomputed_units_run_twice_in_backward() -> None:
