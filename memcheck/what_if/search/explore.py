@@ -88,6 +88,7 @@ def fastest_steps(pricer: Pricer, space: Space, enough: int) -> Steps[list[Price
 def _time(pricer: Pricer, space: Space, timed: list[Timed]) -> Steps[None]:
     """Put every legal plan, unpriced, into ``timed``."""
     for candidate in possible(pricer, space):
+        pricer.budget.check()  # of most candidates of a large cluster nothing follows that would ask it
         changes = pricer.complete(candidate)
         resolved = None if changes is None else pricer.resolved(changes)
         yield
