@@ -64,21 +64,22 @@ def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
     """The modules that each module imports, also inside functions; imports for a type checker alone do not count."""
     found: dict[str, set[str]] = {}
     for name, tree in trees.items():
-        typed = {id(node) for branch in typing_branches(tree) for node in ast.walk(branch)}
         found[name] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed:
+        for node in statements(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
                 named = {f"{node.module}.{alias.name}" for alias in node.names}
                 found[name] |= (named & trees.keys()) or ({node.module} & trees.keys())
         found[name].discard(name)
     return found
 
 
-def typing_branches(tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements under ``if TYPE_CHECKING``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from node.body
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement inside of one, handlers and cases among them, but for those under ``if TYPE_CHECKING``."""
+    typed = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for each in () if typed and part == "body" else getattr(node, part, ()):
+            yield each
+            yield from statements(each)
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
