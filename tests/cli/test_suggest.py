@@ -302,13 +302,6 @@ def test_what_no_memory_would_end_is_mended_first(capsys: Capture, goal: str) ->
     assert "nothing to do" not in text
 
 
-def test_fewer_gpus_are_the_smaller_change(root: Path, capsys: Capture) -> None:
-    """Of two numbers of nodes that both suffice, the smaller one is suggested."""
-    plan = str(root / "examples" / "llama-3.3-70b-zero3-offload-8xa100.yaml")
-    nodes = [each["set"] for each in suggestions(capsys, plan)["remedies"] if "hardware.nodes" in each["set"]]
-    assert nodes[0]["hardware.nodes"] == 2
-
-
 def test_an_uncertain_plan_is_told_with_its_interval(capsys: Capture) -> None:
     """The plan passes as predicted; what is suggested makes its whole interval fit."""
     Path("uncertain.yaml").write_text(written("uncertain"), encoding="utf-8")

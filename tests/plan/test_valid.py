@@ -112,6 +112,7 @@ def test_valid_plans_conform(text):
     assert Draft7Validator(SCHEMA).is_valid(plan)
 
 
+@settings(max_examples=20)
 @given(mutations())
 def test_the_corpus_holds_both_kinds(plan):
     """Damage is not always harmless: the agreement above is about more than one answer."""
@@ -191,6 +192,7 @@ PATTERNS = sorted({json.loads(f'"{found}"') for found in re.findall(r'"pattern":
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_patterns_match_as_python_has_it(pattern, data):
     """Short values are matched without Python's pattern engine, which takes longer to load than a plan to check."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.accidents import ACCIDENTS, TWICE, causes, loaded, make
 from memcheck.why.evidence import LIKELY
 from memcheck.why.readings import growth
@@ -17,10 +19,12 @@ def test_every_kind_has_an_accident() -> None:
         assert estimate.needed_interval_bytes[1] < estimate.capacity_bytes
 
 
-def test_one_wrong_number_is_ranked_first() -> None:
-    """At least nine of ten."""
-    missed = [accident for accident in ACCIDENTS if not (found := causes(accident)) or found[0].id != accident.kind]
-    assert len(missed) <= len(ACCIDENTS) // 10, [(accident.kind, accident.base) for accident in missed]
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_one_wrong_number_is_ranked_first(step: int) -> None:
+    """At least nine of ten, of all and of every fourth."""
+    some = ACCIDENTS[::step]
+    missed = [accident for accident in some if not (found := causes(accident)) or found[0].id != accident.kind]
+    assert len(missed) <= len(some) // 10, [(accident.kind, accident.base) for accident in missed]
 
 
 def test_two_wrong_numbers_are_never_likely_one() -> None:
