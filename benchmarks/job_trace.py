@@ -140,7 +140,8 @@ class Moving(TorchFunctionMode):
         dtype = next((each for each in given if isinstance(each, torch.dtype)), tensor.dtype)
         device = next((each for each in given if isinstance(each, (str, torch.device))), None)
         if not self.account.on_gpu(tensor):
-            return func(tensor, GPU, dtype) if device == HOST and self.to_mesh else func(*args, **kwargs)
+            moves = self.to_mesh and device in (HOST, torch.device(HOST))
+            return func(tensor, GPU, dtype) if moves else func(*args, **kwargs)
         if not self.to_mesh and (device == HOST or (self.placing.moment == "save" and device == torch.device(HOST))):
             return self._to_host(tensor).to(dtype)
         return func(tensor, dtype) if str(device) == GPU else func(*args, **kwargs)
@@ -199,20 +200,27 @@ class Moments:
 
         return run
 
-    def at(self, function: Callable[..., Any], place: str) -> Callable[..., Any]:
-        """A function whose new tensors are at a place unless their inputs say otherwise."""
+    def at(self, function: Callable[..., Any], place: str, moving: Moving | None = None) -> Callable[..., Any]:
+        """A function whose new tensors are at a place unless their inputs say otherwise.
+
+        ``moving``: it moves what goes to ``cpu`` there, which is the GPU.
+        """
 
         def run(*args: Any, **kwargs: Any) -> Any:
             before, self.placing.default = self.placing.default, place
+            if moving is not None:
+                moving.to_mesh = True
             try:
                 return function(*args, **kwargs)
             finally:
                 self.placing.default = before
+                if moving is not None:
+                    moving.to_mesh = False
 
         return run
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self, moving: Moving) -> Iterator[None]:
         """Objects of accelerate and transformers say where they are."""
         from accelerate import Accelerator
         from accelerate.optimizer import AcceleratedOptimizer
@@ -267,6 +275,12 @@ class Moments:
             return run
 
         with ExitStack() as stack:
+            if "deepspeed" in sys.modules:  # its engine is on the GPU as a whole, and steps by itself
+                from deepspeed.runtime.engine import DeepSpeedEngine
+
+                at_gpu = self.at(DeepSpeedEngine.__init__, GPU, moving)
+                stack.enter_context(patched(DeepSpeedEngine, "__init__", wraps(DeepSpeedEngine.__init__)(at_gpu)))
+                stack.enter_context(patched(DeepSpeedEngine, "step", stepped(DeepSpeedEngine.step)))
             for owner, name, wrapped in (
                 (Trainer, "__init__", made(Trainer.__init__)),
                 (Trainer, "training_step", begun(Trainer.training_step)),
@@ -334,7 +348,7 @@ def entered(tracer: Tracer, placing: Placing, account: Placed, moments: Moments)
             return run_backward(*args, **kwargs)
 
     with (
-        moments.watched(),
+        moments.watched(moving),
         patched(torch.autograd, run_backward.__name__, backward),
         patched(_fsdp_init, "_move_states_to_device", move),
         patched(fsdp_utils, load_shards.__name__, onto_mesh),

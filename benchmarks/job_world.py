@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -31,6 +32,11 @@ def around(record: dict[str, Any]) -> Iterator[None]:
         return ("fake", state.DistributedType.MULTI_GPU) if ranks > 1 else (None, state.DistributedType.NO)
 
     os.environ |= ENVIRONMENT
+    if "deepspeed" in record["versions"]:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        import deepspeed  # noqa: F401  # before the trainer, so that its engine is watched
+
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]  # ranks that are not there
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
     with ExitStack() as stack:
         stack.enter_context(patched(state.PartialState, "_prepare_backend", backend))
