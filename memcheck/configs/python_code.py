@@ -30,7 +30,7 @@ MOST = 1 << 18
 """Characters of code that are parsed."""
 DEEPEST = 90
 """Brackets inside each other: more is no code that a person wrote."""
-_TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"|[{}\[\],:]', re.DOTALL)
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
 _MAGIC = re.compile(r"[ \t]*(?:[!%?]|\w+\s*=\s*[!%]|[\w.]+\?{1,2}\s*$)")
 _CELL_MAGIC = re.compile(r"%%(\w+)")
 _OF_PYTHON = frozenset({"time", "timeit", "capture", "prun", "python", "python3"})

@@ -143,14 +143,14 @@ def _in_page(path: str, text: str, *, quoted: bool) -> Iterator[Launch]:
     lines = text.split("\n")
     whole, number = tuple(lines), 0
     while number < len(lines):
-        found = _LINE.match(_plain(lines[number], quoted=quoted)[:4000])
+        found = _LINE.match(_plain(lines[number][:4000], quoted=quoted))
         number += 1
         if found is None:
             continue
         first, line = number, found["line"]
         parts = [" " * found.start("line") + _joint(line)]
         while parts[-1].endswith("\\") and number < len(lines) and number - first < MOST_CONTINUED:
-            more = _plain(lines[number], quoted=quoted)[:4000]
+            more = _plain(lines[number][:4000], quoted=quoted)
             parts.append(_joint(re.sub(r"^[\s#>]+", lambda each: " " * len(each[0]), more)))
             number += 1
         shown = " ".join(each.rstrip("\\").strip() for each in parts)

@@ -365,3 +365,12 @@ def test_a_broken_notebook_is_named(text: str) -> None:
     """What is no notebook has no code."""
     with pytest.raises(ConfigError, match="read and not run"):
         read(text, name="train.ipynb")
+
+
+def test_a_notebook_with_an_open_text_takes_no_time() -> None:
+    """The last quote of a broken notebook is missing, after escapes and long runs."""
+    start = time.process_time()
+    broken = '{"cells": [{"cell_type": "code", "source": ["' + "a = 1; b\\\\n" * 20_000
+    with pytest.raises(ConfigError):
+        import_config("job.ipynb", broken.encode(), {})
+    assert time.process_time() - start < 2
