@@ -229,9 +229,9 @@ class LayerRun(Record):
 
     block: Block
     trained: bool
-    """Their base weights get gradients."""
+    """The base weights of the layers get gradients."""
     input_grad: bool
-    """Their input gets a gradient, because the embedding or a layer below is trained."""
+    """The input of the layers gets a gradient, because the embedding or a layer below is trained."""
     layers: int
     """How many layers."""
 

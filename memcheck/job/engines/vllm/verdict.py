@@ -66,7 +66,7 @@ OUTSIDE_MIB = Interval(low=100, expected=134, high=310)
 """What the driver sees grow while the model loads and runs once on one GPU, beyond torch: 0.13 to 0.14 GiB in three
 boots (llm-d-planner's list, vLLM 0.11.0). The upper end is twice the highest."""
 OUTSIDE_SEVERAL_MIB = Interval(low=200, expected=563, high=1700)
-"""The same on each of several GPUs: 0.55 GiB in one boot of two. The upper end is three times that."""
+"""What the driver sees grow on each of several GPUs: 0.55 GiB in one boot of two. The upper end is three times that."""
 SEGMENTS_MIB = 512
 """From 0.26 on the driver's view counts segments of the allocator as well (vLLM 49208): split at 20 MiB while loading.
 The size is not published; this is the most that is assumed."""
