@@ -207,7 +207,8 @@ def persists(numels: Sequence[int], threshold: int, limit: int | None) -> list[b
     persistent, total = list[bool](), 0
     for numel in numels:
         persistent.append(numel <= threshold and (limit is None or total + numel <= limit))
-        total += numel if persistent[-1] else 0
+        if persistent[-1]:
+            total += numel
     return persistent
 
 

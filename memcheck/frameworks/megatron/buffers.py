@@ -114,7 +114,8 @@ def dtypes_of(names: DtypeNames) -> Dtypes:
     (``pytorch/csrc/quantizer.cpp``, Float8Quantizer::create_tensor).
     """
     master = {"none": 0, REMAINDERS: 2, **DTYPE_BYTES}[names.master]
-    states = tuple(DTYPE_BYTES[name] * (1 + (name == "fp8")) for name in names.states)
+    rows_and_columns = 2 * DTYPE_BYTES["fp8"]
+    states = tuple(rows_and_columns if name == "fp8" else DTYPE_BYTES[name] for name in names.states)
     return Dtypes(
         parameter=DTYPE_BYTES[names.parameter], gradient=DTYPE_BYTES[names.gradient], master=master, states=states
     )
