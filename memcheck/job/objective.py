@@ -25,7 +25,8 @@ from memcheck.job.types import (
     Recipe,
 )
 from memcheck.models.decoder import linear
-from memcheck.models.types import NO_HEAD_LAYER, Architecture, Qwen2AudioModel, Rough, TaskHead
+from memcheck.models.heads import TaskHead
+from memcheck.models.types import NO_HEAD_LAYER, Architecture, Qwen2AudioModel, Rough
 from memcheck.plan import types as plan_types
 from memcheck.plan.types import TrainingSpec
 
@@ -377,11 +378,17 @@ def with_head(architecture: Architecture | Rough, head: ModelHead) -> Architectu
     kind = "classification" if head.kind == "reward" else head.kind
     task = TaskHead(kind, head.labels, bias=by_token, dropout=CLASSIFIER_DROPOUT if by_token else 0.0)
     if pooling is not None and known:
-        inside = None if by_token and not pooling.by_token else pooling
+        inside = None if by_token and kind not in pooling.also_in else pooling
         task = TaskHead(kind, head.labels, bias=True, dropout=pooling.dropout, pooling=inside)
-    elif pooling is not None and pooling.in_body:  # AutoModel's add_pooling_layer
+    elif pooling is not None and "embedding" in pooling.also_in:  # AutoModel's add_pooling_layer
         wide = architecture.hidden_size
-        task = TaskHead(kind, idle=linear("pooler.dense", wide, wide, "head", "none", bias=True))
+        task = TaskHead(
+            kind,
+            labels=0,
+            bias=False,
+            dropout=0.0,
+            unused=linear("pooler.dense", wide, wide, "head", "none", bias=True),
+        )
     return architecture._replace(
         task=task,
         head=False,

@@ -57,7 +57,7 @@ def outer_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:
         tensors.append(ParameterTensor(paths.head + ".weight", shape, "head", shard="vocab", linear=True))
     if model.head and model.head_bias:
         tensors.append(ParameterTensor(paths.head + ".bias", (model.vocab_size,), "head", shard="vocab"))
-    return (*tensors, *task_tensors(model), *(model.task.idle if model.task is not None else ()))
+    return (*tensors, *task_tensors(model), *(model.task.unused if model.task is not None else ()))
 
 
 def task_tensors(architecture: Architecture) -> tuple[ParameterTensor, ...]:

@@ -119,7 +119,7 @@ def test_a_rough_model_stays_rough() -> None:
     """A model of which only sizes are known has no architecture, and can still be estimated."""
     rough = "model: {rough: {parameters: 700M, layers: 32, hidden_size: 4096, activation_multiplier: 10}}\n"
     found = resolved(rough + "hardware: {gpu: a100-80gb}\n" + TRAIN)
-    assert found.job.architecture == Rough(700_000_000, 32, 4096, 10)
+    assert found.job.architecture == Rough(700_000_000, 32, 4096, 10, None)
 
 
 def test_inference() -> None:

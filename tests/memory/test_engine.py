@@ -319,7 +319,7 @@ def test_quantised_weights_are_smaller_by_their_bits() -> None:
 
 def test_a_rough_model_prices_states_and_activations() -> None:
     """700 M parameters, 32 layers of 4,096, ten times the hidden state per layer."""
-    rough = Rough(700_000_000, 32, 4096, 10.0)
+    rough = Rough(700_000_000, 32, 4096, 10.0, None)
     found = estimate(job()._replace(architecture=rough, sequence_length=2048), BIG_GPU)
     instants = {i.name: i for i in found.ranks[0].instants}
     assert instants["forward"].components_bytes["activations"] == 32 * 2048 * 4096 * 10 * 2
@@ -328,7 +328,7 @@ def test_a_rough_model_prices_states_and_activations() -> None:
 
 def test_a_rough_model_cannot_be_adapted_or_served() -> None:
     """LoRA needs matrices and a KV cache needs heads: a located error, never a guess."""
-    rough = Rough(700_000_000, 32, 4096, 10.0)
+    rough = Rough(700_000_000, 32, 4096, 10.0, None)
     with pytest.raises(UnsupportedError) as error:
         estimate(job()._replace(architecture=rough, method="lora", lora=Lora()), BIG_GPU)
     assert error.value.pointer == "/training/method"

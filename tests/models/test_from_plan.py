@@ -48,7 +48,7 @@ def test_by_dimensions() -> None:
 def test_rough() -> None:
     """The rough model passes through: its numbers are the user's."""
     rough = RoughSpec(parameters=700_000_000, layers=32, hidden_size=4096, activation_multiplier=10.0)
-    assert architecture_of(ModelSpec(rough=rough)) == Rough(700_000_000, 32, 4096, 10.0)
+    assert architecture_of(ModelSpec(rough=rough)) == Rough(700_000_000, 32, 4096, 10.0, None)
 
 
 def test_no_model() -> None:

@@ -127,4 +127,4 @@ def test_a_rough_model_is_not_timed() -> None:
     if not isinstance(job, InferenceJob):
         raise TypeError(job)
     with pytest.raises(UnsupportedError, match="no layers"):
-        decode_time(job._replace(architecture=Rough(10**9, 8, 1024, 10.0)), find_gpu("h100-80gb"))
+        decode_time(job._replace(architecture=Rough(10**9, 8, 1024, 10.0, None)), find_gpu("h100-80gb"))

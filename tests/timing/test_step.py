@@ -223,7 +223,7 @@ def test_what_is_assumed_about_a_gpu_is_listed() -> None:
 
 def test_a_rough_model_has_no_time() -> None:
     """A rough model states no layers: a typed error."""
-    rough = job()._replace(architecture=Rough(7_000_000_000, 32, 4096, 10))
+    rough = job()._replace(architecture=Rough(7_000_000_000, 32, 4096, 10, None))
     with pytest.raises(UnsupportedError):
         step_time(rough, find_gpu("h100-80gb"))
 

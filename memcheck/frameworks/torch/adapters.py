@@ -12,6 +12,7 @@ from memcheck.frameworks.torch.data_parallel import all_gather_dtype
 from memcheck.frameworks.torch.rank_tensors import HEAD, unquantised
 from memcheck.job.types import Lora, TrainingJob
 from memcheck.job.versions import is_before, version_of_models
+from memcheck.models.heads import is_saved
 from memcheck.models.module_paths import PROJECTIONS
 from memcheck.models.parameters import head_width, task_tensors
 from memcheck.models.types import (
@@ -23,7 +24,6 @@ from memcheck.models.types import (
     ParameterTensor,
     SharedTransformerBlock,
     SparePairs,
-    is_saved,
 )
 
 BESIDE_STREAM = ("altup_unembed_projections", "contact_head", "per_layer_model_projection", "project_out")
@@ -168,7 +168,7 @@ def head_adapters(lora: Lora, architecture: Architecture, tensor_parallel: int) 
     for t in adapted_tensors:
         adapters += _adapters(lora, t) if t.linear else ()
     if architecture.task is not None:
-        for t in architecture.task.idle:  # nothing reads the output of these layers: no gradient reaches their adapters
+        for t in architecture.task.unused:  # nothing reads what they return: no gradient reaches their adapters
             without_gradient = _adapters(lora, t) if t.linear else ()
             adapters += [adapter_tensor._replace(trained=False) for adapter_tensor in without_gradient]
     targets = lora.targets_in("language") if lora.reach else lora.target_modules

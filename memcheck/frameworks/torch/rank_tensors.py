@@ -14,6 +14,7 @@ from memcheck.autograd.context import Adapter, Setting, is_frozen
 from memcheck.autograd.tensor import ceil_div
 from memcheck.errors import UnsupportedError
 from memcheck.job.types import TrainingJob
+from memcheck.models.heads import is_saved
 from memcheck.models.module_types import T5Mlp
 from memcheck.models.parameters import embedder_tensors, head_width, task_tensors
 from memcheck.models.types import (
@@ -26,7 +27,6 @@ from memcheck.models.types import (
     PegasusModel,
     Rough,
     WideStreamBlock,
-    is_saved,
 )
 from memcheck.record import Record
 
@@ -374,7 +374,7 @@ def unused_in_embedding(architecture: Architecture) -> int:
 
 def unused_in_head(architecture: Architecture) -> int:
     """Number of elements that are resident with the head, and whose result no loss reads."""
-    return sum(t.count for t in architecture.task.idle) if architecture.task is not None else 0
+    return sum(t.count for t in architecture.task.unused) if architecture.task is not None else 0
 
 
 @lru_cache(maxsize=256)
@@ -407,7 +407,7 @@ def head_tensors(
         if copied:
             tensors.append(LocalTensor("frozen " + t.name, t.shape, trained=False, matrix=len(t.shape) > 1))
         tensors.append(LocalTensor(t.name, t.shape, trained or copied, matrix=len(t.shape) > 1))
-    unused_in_embedding = architecture.task.idle if architecture.task is not None else ()
+    unused_in_embedding = architecture.task.unused if architecture.task is not None else ()
     tensors += [LocalTensor(t.name, t.shape, trained=False, matrix=len(t.shape) > 1) for t in unused_in_embedding]
     return tuple(tensors)
 

@@ -13,7 +13,8 @@ from memcheck.autograd.loss import cross_entropy
 from memcheck.autograd.modules import activation, normalise
 from memcheck.autograd.operator import dropout, index, operator, slices
 from memcheck.autograd.tensor import Parameter, Tape, Value
-from memcheck.models.types import Norm, ParameterTensor, Pooling, TaskHead, is_saved
+from memcheck.models.heads import Pooling, TaskHead, is_saved
+from memcheck.models.types import Norm, ParameterTensor
 
 
 def task_loss(ctx: Context, task: TaskHead, box: list[Value], *, trained: bool) -> Value:
@@ -50,11 +51,11 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
     modeling_roberta.py (RobertaClassificationHead), modeling_modernbert.py, modeling_distilbert.py.
     """
     tape, last_hidden = ctx.tape, box.pop()
-    labels_tokens = task.kind == "token-classification" or pooling.late
+    labels_tokens = task.kind == "token-classification" or pooling.rows == "labels"
     rows = last_hidden.shape[0] if labels_tokens else ctx.setting.batch
     if labels_tokens:
         x = last_hidden
-    elif pooling.mean:
+    elif pooling.rows == "mean":
         x = _mean(ctx, last_hidden)
     else:
         x = slices(tape, last_hidden, (rows, ctx.hidden))[0]
@@ -71,7 +72,7 @@ def _pooled_labels(ctx: Context, task: TaskHead, pooling: Pooling, box: list[Val
     x = dropout(tape, x, pooling.dropout)
     _end_of_forward(ctx)
     logits = linear(tape, x, _score(ctx, task, trained=trained), "score")
-    if pooling.late and task.kind != "token-classification":
+    if pooling.rows == "labels" and task.kind != "token-classification":
         logits = _late_mean(ctx, logits)
     loss = cross_entropy(tape, logits, upcast=False)
     del last_hidden

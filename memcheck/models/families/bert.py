@@ -15,6 +15,7 @@ from memcheck.models.decoder import (
     plain_mlp,
     read_sizes,
 )
+from memcheck.models.heads import Pooling
 from memcheck.models.module_types import EAGER, BertMlp
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
@@ -27,7 +28,6 @@ from memcheck.models.types import (
     Mlp,
     ParameterTensor,
     Paths,
-    Pooling,
 )
 from memcheck.record import Record
 
@@ -254,7 +254,7 @@ def assemble(
             linear(names.pooler, hidden, hidden, "head", "none", bias=True),
             dropout=config.dropout(names.classifier_dropout, default=hidden_dropout),
             dropout_before=names.drops_first,
-            in_body=names.body_pools,
+            also_in=("embedding",) if names.body_pools else (),
         ),
         logit_casts=LogitCasts(in_model=False, in_loss=False),
         extra_tensors=tuple(tables),

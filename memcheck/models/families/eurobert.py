@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from memcheck.models.decoder import linear
 from memcheck.models.families import llama
+from memcheck.models.heads import Pooling
 from memcheck.models.reader import ConfigReader
-from memcheck.models.types import Architecture, Attention, Pooling
+from memcheck.models.types import Architecture, Attention
 
-POOLINGS = ("bos", "mean", "late")
+POOLED_ROWS: dict[str, Literal["first", "mean", "labels"]] = {"bos": "first", "mean": "mean", "late": "labels"}
+"""Rows that the class for labels pools, by ``classifier_pooling``."""
 
 
 def read(config: ConfigReader) -> Architecture:
@@ -16,8 +20,8 @@ def read(config: ConfigReader) -> Architecture:
     """
     config.ignore("mask_token_id")
     pooled = config.text("classifier_pooling", default="late")
-    if pooled not in POOLINGS:
-        config.fail("classifier_pooling", f"classifier_pooling {pooled!r} is none of {', '.join(POOLINGS)}")
+    if pooled not in POOLED_ROWS:
+        config.fail("classifier_pooling", f"classifier_pooling {pooled!r} is none of {', '.join(POOLED_ROWS)}")
     architecture = llama.read(config)
     hidden = architecture.hidden_size
     blocks = tuple(
@@ -28,5 +32,5 @@ def read(config: ConfigReader) -> Architecture:
     return architecture._replace(
         blocks=blocks,
         head_bias=config.flag("mlp_bias"),
-        pooling=Pooling("gelu", dense, mean=pooled == "mean", late=pooled == "late"),
+        pooling=Pooling("gelu", dense, rows=POOLED_ROWS[pooled]),
     )

@@ -13,6 +13,7 @@ from memcheck.models.decoder import (
     read_sizes,
     stack,
 )
+from memcheck.models.heads import Pooling
 from memcheck.models.module_types import HALF
 from memcheck.models.reader import ConfigReader
 from memcheck.models.types import (
@@ -25,7 +26,6 @@ from memcheck.models.types import (
     Mlp,
     ModernBertDecoder,
     Paths,
-    Pooling,
 )
 from memcheck.record import Record
 
@@ -139,8 +139,8 @@ def _assemble(config: ConfigReader, projections: Projections, local: int, period
             head_tensors,
             norm=True,
             dropout=config.dropout("classifier_dropout"),
-            mean=config.text("classifier_pooling", default="cls") == "mean",
-            by_token=True,
+            rows="mean" if config.text("classifier_pooling", default="cls") == "mean" else "first",
+            also_in=("token-classification",),
         ),
         paths=Paths(layers="model.layers", embedding="model.embeddings.tok_embeddings", head="decoder", positions=""),
     )
